@@ -1,0 +1,29 @@
+// Each file here binds one part of the core to Python: arguments are checked for type and shape, the GIL is released,
+// the core is called. No logic.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+
+namespace nb = nanobind;
+
+namespace dslide {
+
+// C-contiguous arrays in CPU memory. `In` is read only, `Out` is written to.
+template <class T, int N>
+using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, int N>
+using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+// A numpy array that owns `data`.
+template <class T>
+nb::ndarray<nb::numpy, T> owned(std::unique_ptr<T[]> data, std::initializer_list<size_t> shape) {
+  T* p = data.release();
+  nb::capsule owner(p, [](void* q) noexcept { delete[] static_cast<T*>(q); });
+  return nb::ndarray<nb::numpy, T>(p, shape, owner);
+}
+
+void bind_machine(nb::module_& m);
+
+}  // namespace dslide

@@ -1,0 +1,6 @@
+#include "bindings.hpp"
+
+NB_MODULE(_core, m) {
+  m.doc() = "The native core of dslide. Internal: use the classes and functions of the package.";
+  dslide::bind_machine(m);
+}

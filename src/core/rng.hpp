@@ -1,0 +1,38 @@
+// Counter-based random numbers: a value is a pure function of (seed, what it is for).
+//
+// No generator object is carried around, so the result of a run depends neither on the order in which threads draw nor
+// on how neurons are spread over processes, and resuming needs no saved generator state.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace dslide {
+
+// Finaliser of splitmix64: a bijection of 64-bit words whose output bits all depend on all input bits.
+inline uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+inline uint64_t mix(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
+inline uint64_t mix(uint64_t a, uint64_t b, uint64_t c) { return mix(mix(a, b) ^ c); }
+
+// Uniform in [0, 1), 24 random bits.
+inline float unit_float(uint64_t random) { return static_cast<float>(random >> 40) * 0x1p-24f; }
+
+// Uniform in [0, n) for n < 2^32, without the bias or cost of a remainder.
+inline uint32_t below(uint64_t random, uint32_t n) {
+  return static_cast<uint32_t>(((random >> 32) * n) >> 32);
+}
+
+// Standard normal (Box-Muller; one of the pair).
+inline float normal_float(uint64_t random) {
+  const float u = (static_cast<float>(random >> 40) + 0.5f) * 0x1p-24f;
+  const float v = unit_float(random << 24);
+  return std::sqrt(-2.0f * std::log(u)) * std::cos(2.0f * std::numbers::pi_v<float> * v);
+}
+
+}  // namespace dslide

@@ -1,0 +1,1 @@
+"""Neural networks with enormous output layers, trained on plain CPU machines."""

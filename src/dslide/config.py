@@ -1,0 +1,204 @@
+"""Every option of a network and its training: one frozen dataclass that the CLI, the estimator, the docs and saved
+models share. An option is defined here and nowhere else: name, type, default, range and help text."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .errors import ConfigError
+
+if typing.TYPE_CHECKING or not hasattr(typing, "assert_never"):  # Python 3.10
+    import tomli as tomllib
+else:
+    import tomllib
+
+
+def option(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:
+    """A dataclass field with the help text and the range that the CLI and the checks use."""
+    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a network is built and trained. Every default is meant to be left alone until measured otherwise."""
+
+    # the network
+    hidden: tuple[int, ...] = option((128,), "neurons in each hidden layer, in order", 1, 2**24)
+    activation: Literal["relu", "linear"] = option("relu", "what hidden layers apply to their sums")
+    hidden_share: tuple[float, ...] = option(
+        (),
+        "share of each hidden layer's neurons that are active for a row, in order; 1 computes the layer densely, "
+        "less samples it through hashing; empty: all dense",
+        0,
+        1,
+    )
+    loss: Literal["softmax", "sigmoid"] = option(
+        "softmax",
+        "softmax: cross-entropy with the row's labels as targets, in proportion to their weights; "
+        "sigmoid: an independent yes or no for every label",
+    )
+    init_scale: float = option(1.0, "factor on the standard size of the initial weights", 0, 1e3)
+
+    # which output neurons are active
+    output: Literal["auto", "full", "lsh", "random"] = option(
+        "auto",
+        "active output neurons: full computes all of them, lsh adds hash hits and random ones to the labels, random "
+        "only random ones; auto: full below 4,096 labels, else sampled",
+    )
+    active_sets: Literal["shared", "row"] = option(
+        "shared",
+        "shared: one active set for the whole batch, the union of what its rows ask for; "
+        "row: an active set of its own for each row, as in the SLIDE papers",
+    )
+    active: int = option(
+        0, "output neurons active besides labels, in a batch (shared) or for a row (row); 0: chosen from the size", 0
+    )
+    hits: int = option(
+        -1, "how many of a row's active neurons may come from its hash hits, the rest being random; -1: automatic", -1
+    )
+    correction: bool = option(
+        True, "weigh sampled neurons by the inverse of their chance, so that the loss estimates the full one without bias"
+    )
+
+    # hashing
+    family: Literal["simhash", "wta", "dwta", "minhash"] = option("simhash", "family of hash functions")
+    hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
+    tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)
+    table_bits: int = option(0, "log2 of the number of buckets in a table; 0: chosen from the layer's size", 0, 24)
+    bucket_size: int = option(128, "most neurons a bucket keeps; 0: no bound", 0)
+    bucket_policy: Literal["fifo", "reservoir"] = option(
+        "reservoir", "what a full bucket keeps: the newest neurons (fifo) or a random sample (reservoir)"
+    )
+    probe: Literal["vanilla", "topk", "threshold"] = option(
+        "topk",
+        "how hits are chosen: vanilla takes buckets in random order until there are enough, topk takes the neurons "
+        "met in most tables, threshold those met in at least probe_threshold tables",
+    )
+    probe_threshold: int = option(2, "tables a neuron must be met in, with probe = threshold", 1)
+    renew_every: int = option(50, "steps before hash tables are renewed for the first time", 1)
+    renew_growth: float = option(1.3, "factor by which the interval between renewals grows", 1, 100)
+
+    # the optimizer
+    optimizer: Literal["adam", "sgd", "adagrad"] = option("adam", "how weights follow gradients, on touched rows only")
+    learning_rate: float = option(2e-3, "size of a step", 0, 1e3)
+    schedule: Literal["constant", "linear", "cosine"] = option(
+        "linear", "how the learning rate goes from its full value to zero over the run"
+    )
+    warmup: float = option(0.0, "share of all steps in which the learning rate rises from zero", 0, 1)
+    beta1: float = option(0.9, "decay of Adam's mean of gradients", 0, 0.999999)
+    beta2: float = option(0.999, "decay of Adam's mean of squared gradients", 0, 0.99999999)
+    epsilon: float = option(1e-8, "added to the root of squared gradients in Adam and Adagrad", 0, 1)
+    weight_decay: float = option(0.0, "share of a weight taken off at each update of it, times the learning rate", 0, 1e3)
+    dropout_input: float = option(0.0, "share of input features left out at random in training", 0, 0.99)
+    dropout_hidden: float = option(0.0, "share of hidden activations left out at random in training", 0, 0.99)
+
+    # the run
+    epochs: int = option(5, "passes over the data", 1)
+    batch_size: int = option(256, "rows in a step", 1, 2**20)
+    seed: int = option(0, "everything random follows from it", 0, 2**63 - 1)
+    threads: int = option(0, "threads to compute with; 0: one per core", 0, 1024)
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = _checked(field, hints[field.name], getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+        if not self.hidden:
+            raise ConfigError("hidden: a network needs at least one hidden layer, but the list is empty")
+        if self.hidden_share and len(self.hidden_share) != len(self.hidden):
+            raise ConfigError(
+                f"hidden_share: {len(self.hidden_share)} values given for {len(self.hidden)} hidden layers"
+            )
+        if any(share <= 0 for share in self.hidden_share):
+            raise ConfigError("hidden_share: every share must be above 0")
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with some options changed; unknown names are refused with the nearest valid one."""
+        for name in changes:
+            check_name(name)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as saved models keep them."""
+        return {
+            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Config:
+        """The opposite of `to_dict`."""
+        return cls().replace(**values)
+
+
+def check_name(name: str, valid: typing.Iterable[str] | None = None, what: str = "option") -> None:
+    """Raises ConfigError, with the nearest valid name, if there is no such option."""
+    names = [f.name for f in dataclasses.fields(Config)] if valid is None else list(valid)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"there is no {what} {name!r}{hint}")
+
+
+def load_toml(path: str | Path) -> dict[str, Any]:
+    """Reads a flat TOML file of options; what the keys may be is for the caller to check."""
+    try:
+        with open(path, "rb") as file:
+            return dict(tomllib.load(file))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+
+
+def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    """The value in its declared type, or ConfigError."""
+    name = field.name
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            hint_text = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{name}: expected one of {', '.join(choices)}, not {value!r}{hint_text}")
+        return value
+    if typing.get_origin(hint) is tuple:
+        if isinstance(value, (int, float)):
+            value = (value,)
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{name}: expected a list of numbers, not {value!r}")
+        item = typing.get_args(hint)[0]
+        return tuple(_number(field, item, v) for v in value)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}: expected true or false, not {value!r}")
+        return value
+    return _number(field, hint, value)
+
+
+def _number(field: dataclasses.Field[Any], kind: type, value: Any) -> float | int:
+    wanted = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool):
+        raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}")
+    try:
+        number = kind(value)
+        if kind is int and float(value) != number:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}") from None
+    low, high = field.metadata["low"], field.metadata["high"]
+    if not low <= number <= high:  # also refuses NaN
+        bounds = f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
+        raise ConfigError(f"{field.name}: expected {wanted}, {bounds}, not {value!r}")
+    return number
+
+
+def literal_choices(hint: Any) -> tuple[str, ...]:
+    """The values a Literal type allows; empty for other types."""
+    if typing.get_origin(hint) is not Literal:
+        return ()
+    return typing.get_args(hint)
