@@ -1,1 +1,336 @@
-namespace dslide {}
+// The fast kernels, written once over a vector type whose width follows from the level this file is compiled for.
+//
+// Only plain types and functions with internal linkage in here: an inline function of a library header, compiled here
+// with AVX-512, could be picked by the linker for the whole program and end it on an older CPU. For the same reason
+// nothing is initialised at load time.
+#include <math.h>
+#include <string.h>
+
+#include "kernels.hpp"
+
+namespace dslide {
+namespace DSLIDE_LEVEL {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr size_t W = 16;       // floats in a vector
+constexpr int TILE_VECTORS = 4;  // vectors in a row of a gemm tile: 6 x 4 accumulators of 32 registers
+#elif defined(__AVX2__)
+constexpr size_t W = 8;
+constexpr int TILE_VECTORS = 2;  // 6 x 2 accumulators of 16 registers
+#else
+constexpr size_t W = 4;
+constexpr int TILE_VECTORS = 2;
+#endif
+constexpr int TILE_ROWS = 6;
+
+typedef float V __attribute__((vector_size(W * sizeof(float))));
+typedef int32_t I __attribute__((vector_size(W * sizeof(int32_t))));
+
+inline V load(const float* p) {
+  V v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
+inline V splat(float x) { return V{} + x; }
+inline V vmax(V a, V b) { return a > b ? a : b; }
+inline V vmin(V a, V b) { return a < b ? a : b; }
+
+inline float sum_lanes(V v) {
+  float x[W], s = 0;
+  store(x, v);
+  for (size_t i = 0; i < W; ++i) s += x[i];
+  return s;
+}
+
+inline float max_lanes(V v) {
+  float x[W];
+  store(x, v);
+  float m = x[0];
+  for (size_t i = 1; i < W; ++i) m = x[i] > m ? x[i] : m;
+  return m;
+}
+
+// The first `n` < W floats at p, the rest `other`.
+inline V load_part(const float* p, size_t n, float other = 0) {
+  float x[W];
+  for (size_t i = 0; i < W; ++i) x[i] = i < n ? p[i] : other;
+  return load(x);
+}
+inline void store_part(float* p, V v, size_t n) {
+  float x[W];
+  store(x, v);
+  for (size_t i = 0; i < n; ++i) p[i] = x[i];
+}
+
+inline V vsqrt(V v) {
+  float x[W];
+  store(x, v);
+  for (size_t i = 0; i < W; ++i) x[i] = sqrtf(x[i]);  // becomes one vector instruction
+  return load(x);
+}
+
+// exp to about 1e-7 relative; arguments are clamped to where the result is a normal float.
+inline V vexp(V x) {
+  x = vmin(vmax(x, splat(-87.3f)), splat(88.3f));
+  const V magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const V shifted = x * 1.44269504f + magic;
+  const V n = shifted - magic;
+  const V r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  V p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const I power = (reinterpret_cast<I>(shifted) << 23) + reinterpret_cast<I>(p);
+  return reinterpret_cast<V>(power);
+}
+
+// log(1 + u) for 0 <= u <= 1, as twice the inverse hyperbolic tangent of u / (2 + u).
+inline V vlog1p_unit(V u) {
+  const V s = u / (u + 2.0f), q = s * s;
+  V p = splat(1.0f / 15);
+  p = p * q + 1.0f / 13;
+  p = p * q + 1.0f / 11;
+  p = p * q + 1.0f / 9;
+  p = p * q + 1.0f / 7;
+  p = p * q + 1.0f / 5;
+  p = p * q + 1.0f / 3;
+  p = p * q + 1.0f;
+  return 2.0f * s * p;
+}
+
+// ROWS x (VECTORS * W) of C, held in registers over the whole of k.
+template <int ROWS, int VECTORS>
+inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
+                 size_t ldc, bool accumulate) {
+  V sum[ROWS][VECTORS];
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; ++j) sum[i][j] = accumulate ? load(c + i * ldc + j * W) : V{};
+  }
+  for (size_t p = 0; p < k; ++p) {
+    V right[VECTORS];
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; ++j) right[j] = load(b + p * ldb + j * W);
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; ++i) {
+      const V left = splat(a[i * a_row + p * a_col]);
+#pragma GCC unroll 8
+      for (int j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; ++j) store(c + i * ldc + j * W, sum[i][j]);
+  }
+}
+
+// All m rows of a panel of VECTORS * W columns.
+template <int VECTORS>
+void panel(size_t m, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
+           size_t ldc, bool accumulate) {
+  size_t i = 0;
+  for (; i + TILE_ROWS <= m; i += TILE_ROWS) {
+    tile<TILE_ROWS, VECTORS>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+  }
+  const float* at = a + i * a_row;
+  float* ct = c + i * ldc;
+  switch (m - i) {
+    case 5: return tile<5, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
+    case 4: return tile<4, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
+    case 3: return tile<3, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
+    case 2: return tile<2, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
+    case 1: return tile<1, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
+    default: return;
+  }
+}
+
+void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
+          float* c, size_t ldc, bool accumulate) {
+  size_t j = 0;
+  for (; j + TILE_VECTORS * W <= n; j += TILE_VECTORS * W) {
+    panel<TILE_VECTORS>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+  }
+  for (; j + W <= n; j += W) panel<1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+  for (; j < n; ++j) {
+    for (size_t i = 0; i < m; ++i) {
+      float sum = accumulate ? c[i * ldc + j] : 0.0f;
+      for (size_t p = 0; p < k; ++p) sum += a[i * a_row + p * a_col] * b[p * ldb + j];
+      c[i * ldc + j] = sum;
+    }
+  }
+}
+
+float dot(const float* a, const float* b, size_t n) {
+  V s0{}, s1{}, s2{}, s3{};
+  size_t i = 0;
+  for (; i + 4 * W <= n; i += 4 * W) {
+    s0 += load(a + i) * load(b + i);
+    s1 += load(a + i + W) * load(b + i + W);
+    s2 += load(a + i + 2 * W) * load(b + i + 2 * W);
+    s3 += load(a + i + 3 * W) * load(b + i + 3 * W);
+  }
+  for (; i + W <= n; i += W) s0 += load(a + i) * load(b + i);
+  if (i < n) s1 += load_part(a + i, n - i) * load_part(b + i, n - i);
+  return sum_lanes((s0 + s1) + (s2 + s3));
+}
+
+void axpy(float a, const float* x, float* y, size_t n) {
+  size_t i = 0;
+  for (; i + W <= n; i += W) store(y + i, load(y + i) + a * load(x + i));
+  for (; i < n; ++i) y[i] += a * x[i];
+}
+
+// COLUMNS vectors of the output stay in registers while all rows pass by.
+template <int COLUMNS>
+inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const float* base,
+                             size_t stride) {
+  V sum[COLUMNS];
+#pragma GCC unroll 8
+  for (int j = 0; j < COLUMNS; ++j) sum[j] = load(out + j * W);
+  for (size_t i = 0; i < count; ++i) {
+    const float* row = base + static_cast<size_t>(ids[i]) * stride;
+    const V value = splat(values[i]);
+#pragma GCC unroll 8
+    for (int j = 0; j < COLUMNS; ++j) sum[j] += value * load(row + j * W);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < COLUMNS; ++j) store(out + j * W, sum[j]);
+}
+
+void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
+                  size_t stride) {
+  size_t j = 0;
+  for (; j + 8 * W <= n; j += 8 * W) weighted_columns<8>(out + j, ids, values, count, base + j, stride);
+  for (; j + W <= n; j += W) weighted_columns<1>(out + j, ids, values, count, base + j, stride);
+  if (j < n) {
+    for (size_t i = 0; i < count; ++i) {
+      const float* row = base + static_cast<size_t>(ids[i]) * stride;
+      for (size_t q = j; q < n; ++q) out[q] += values[i] * row[q];
+    }
+  }
+}
+
+float shifted_max(const float* z, const float* shift, size_t n) {
+  V largest = splat(-__builtin_inff());
+  size_t i = 0;
+  for (; i + W <= n; i += W) largest = vmax(load(z + i) + load(shift + i), largest);
+  if (i < n) largest = vmax(load_part(z + i, n - i, -__builtin_inff()) + load_part(shift + i, n - i), largest);
+  return max_lanes(largest);
+}
+
+void softmax_stats(const float* z, const float* shift, size_t n, float* maximum, float* sum) {
+  if (n == 0) return;
+  const float here = shifted_max(z, shift, n), old = *maximum, now = here > old ? here : old;
+  V total{};
+  size_t i = 0;
+  for (; i + W <= n; i += W) total += vexp(load(z + i) + load(shift + i) - now);
+  float tail = 0;
+  for (; i < n; ++i) tail += expf(z[i] + shift[i] - now);
+  *sum = (*sum > 0 ? *sum * expf(old - now) : 0.0f) + sum_lanes(total) + tail;
+  *maximum = now;
+}
+
+void softmax_gradient(float* z, const float* shift, size_t n, float log_norm, float scale) {
+  size_t i = 0;
+  for (; i + W <= n; i += W) store(z + i, scale * vexp(load(z + i) + load(shift + i) - log_norm));
+  if (i < n) {
+    store_part(z + i, scale * vexp(load_part(z + i, n - i) + load_part(shift + i, n - i) - log_norm), n - i);
+  }
+}
+
+// One vector of sigmoid_gradient: adds to the loss, returns the gradient.
+inline V sigmoid_vector(V x, V weight, float scale, V* loss) {
+  const V size = vmax(x, -x), e = vexp(-size);  // e = exp(-|x|), in (0, 1]
+  *loss += weight * (vmax(x, V{}) + vlog1p_unit(e));
+  const V big = 1.0f / (1.0f + e);  // sigmoid(|x|)
+  return scale * weight * (x < V{} ? e * big : big);
+}
+
+float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t n, float scale) {
+  V loss{};
+  size_t i = 0;
+  for (; i + W <= n; i += W) {
+    store(z + i, sigmoid_vector(load(z + i) + load(shift + i), load(weight + i), scale, &loss));
+  }
+  if (i < n) {
+    const size_t rest = n - i;
+    const V x = load_part(z + i, rest) + load_part(shift + i, rest);
+    store_part(z + i, sigmoid_vector(x, load_part(weight + i, rest), scale, &loss), rest);
+  }
+  return sum_lanes(loss);
+}
+
+inline void adam_vector(V& w, V& m, V& v, V g, const AdamStep& s) {
+  m = s.beta1 * m + (1 - s.beta1) * g;
+  v = s.beta2 * v + (1 - s.beta2) * g * g;
+  w = w * s.keep - s.rate * (m * s.correct1) / (vsqrt(v * s.correct2) + s.epsilon);
+}
+
+void adam(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& s) {
+  size_t i = 0;
+  for (; i + W <= n; i += W) {
+    V wi = load(w + i), mi = load(m + i), vi = load(v + i);
+    adam_vector(wi, mi, vi, load(g + i), s);
+    store(w + i, wi);
+    store(m + i, mi);
+    store(v + i, vi);
+  }
+  if (i < n) {
+    const size_t rest = n - i;
+    V wi = load_part(w + i, rest), mi = load_part(m + i, rest), vi = load_part(v + i, rest);
+    adam_vector(wi, mi, vi, load_part(g + i, rest), s);
+    store_part(w + i, wi, rest);
+    store_part(m + i, mi, rest);
+    store_part(v + i, vi, rest);
+  }
+}
+
+void adagrad(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep) {
+  size_t i = 0;
+  for (; i + W <= n; i += W) {
+    const V gi = load(g + i), vi = load(v + i) + gi * gi;
+    store(v + i, vi);
+    store(w + i, load(w + i) * keep - rate * gi / (vsqrt(vi) + epsilon));
+  }
+  for (; i < n; ++i) {
+    v[i] += g[i] * g[i];
+    w[i] = w[i] * keep - rate * g[i] / (sqrtf(v[i]) + epsilon);
+  }
+}
+
+void sgd(float* w, const float* g, size_t n, float rate, float keep) {
+  size_t i = 0;
+  for (; i + W <= n; i += W) store(w + i, load(w + i) * keep - rate * load(g + i));
+  for (; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
+}
+
+bool finite(const float* x, size_t n) {
+  V bad{};  // x - x is 0 for finite x, else NaN, and a NaN stays in the sum
+  size_t i = 0;
+  for (; i + W <= n; i += W) bad += load(x + i) - load(x + i);
+  if (i < n) {
+    const V last = load_part(x + i, n - i);
+    bad += last - last;
+  }
+  return sum_lanes(bad) == 0.0f;
+}
+
+}  // namespace
+
+// Filled in when asked for, not at load time.
+const Kernels& table() {
+  static Kernels t;
+  t = Kernels{nullptr,          gemm, dot,     axpy, weighted_sum, shifted_max, softmax_stats, softmax_gradient,
+              sigmoid_gradient, adam, adagrad, sgd,  finite};
+  return t;
+}
+
+}  // namespace DSLIDE_LEVEL
+}  // namespace dslide

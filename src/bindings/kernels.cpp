@@ -1,0 +1,115 @@
+// Every kernel of every instruction-set level, for tests and benchmarks.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "bindings.hpp"
+#include "kernels.hpp"
+
+namespace dslide {
+namespace {
+
+void same_size(size_t a, size_t b) {
+  if (a != b) throw std::invalid_argument("arrays of different lengths");
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& m) {
+  m.def("isa", [] { return std::string(kernels().name); }, "Name of the kernel set in use.");
+  m.def("isa_levels", &kernel_levels, "Names of the kernel sets this machine runs, best last.");
+
+  nb::class_<Kernels>(m, "Kernels", "One set of kernels, by name. Arrays are float32.")
+      .def("__init__", [](Kernels* k, const std::string& name) { new (k) Kernels(kernels(name)); }, nb::arg("name"))
+      .def_prop_ro("name", [](const Kernels& k) { return std::string(k.name); })
+      .def("gemm",
+           [](const Kernels& k, In<float, 2> a, bool transposed, In<float, 2> b, Out<float, 2> c, size_t n,
+              bool accumulate) {
+             const size_t rows = transposed ? a.shape(1) : a.shape(0), inner = transposed ? a.shape(0) : a.shape(1);
+             same_size(inner, b.shape(0));
+             same_size(rows, c.shape(0));
+             if (n > b.shape(1) || n > c.shape(1)) throw std::invalid_argument("n is more than there are columns");
+             k.gemm(rows, n, inner, a.data(), transposed ? 1 : a.shape(1), transposed ? a.shape(1) : 1, b.data(),
+                    b.shape(1), c.data(), c.shape(1), accumulate);
+           },
+           nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
+           nb::arg("accumulate"))
+      .def("dot",
+           [](const Kernels& k, In<float, 1> a, In<float, 1> b) {
+             same_size(a.shape(0), b.shape(0));
+             return k.dot(a.data(), b.data(), a.shape(0));
+           })
+      .def("axpy",
+           [](const Kernels& k, float a, In<float, 1> x, Out<float, 1> y) {
+             same_size(x.shape(0), y.shape(0));
+             k.axpy(a, x.data(), y.data(), x.shape(0));
+           },
+           nb::arg("a"), nb::arg("x"), nb::arg("y").noconvert())
+      .def("weighted_sum",
+           [](const Kernels& k, Out<float, 1> out, In<int32_t, 1> ids, In<float, 1> values, In<float, 2> base) {
+             same_size(ids.shape(0), values.shape(0));
+             if (out.shape(0) > base.shape(1)) throw std::invalid_argument("out is longer than the rows");
+             for (size_t i = 0; i < ids.shape(0); ++i) {
+               if (ids(i) < 0 || static_cast<size_t>(ids(i)) >= base.shape(0)) throw std::invalid_argument("no such row");
+             }
+             k.weighted_sum(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), base.data(),
+                            base.shape(1));
+           },
+           nb::arg("out").noconvert(), nb::arg("ids"), nb::arg("values"), nb::arg("base"))
+      .def("shifted_max",
+           [](const Kernels& k, In<float, 1> z, In<float, 1> shift) {
+             same_size(z.shape(0), shift.shape(0));
+             return k.shifted_max(z.data(), shift.data(), z.shape(0));
+           })
+      .def("softmax_stats",
+           [](const Kernels& k, In<float, 1> z, In<float, 1> shift, float maximum, float sum) {
+             same_size(z.shape(0), shift.shape(0));
+             k.softmax_stats(z.data(), shift.data(), z.shape(0), &maximum, &sum);
+             return std::pair(maximum, sum);
+           })
+      .def("softmax_gradient",
+           [](const Kernels& k, Out<float, 1> z, In<float, 1> shift, float log_norm, float scale) {
+             same_size(z.shape(0), shift.shape(0));
+             k.softmax_gradient(z.data(), shift.data(), z.shape(0), log_norm, scale);
+           },
+           nb::arg("z").noconvert(), nb::arg("shift"), nb::arg("log_norm"), nb::arg("scale"))
+      .def("sigmoid_gradient",
+           [](const Kernels& k, Out<float, 1> z, In<float, 1> shift, In<float, 1> weight, float scale) {
+             same_size(z.shape(0), shift.shape(0));
+             same_size(z.shape(0), weight.shape(0));
+             return k.sigmoid_gradient(z.data(), shift.data(), weight.data(), z.shape(0), scale);
+           },
+           nb::arg("z").noconvert(), nb::arg("shift"), nb::arg("weight"), nb::arg("scale"))
+      .def("adam",
+           [](const Kernels& k, Out<float, 1> w, Out<float, 1> mean, Out<float, 1> square, In<float, 1> g, float rate,
+              float beta1, float beta2, float epsilon, float correct1, float correct2, float keep) {
+             same_size(w.shape(0), mean.shape(0));
+             same_size(w.shape(0), square.shape(0));
+             same_size(w.shape(0), g.shape(0));
+             k.adam(w.data(), mean.data(), square.data(), g.data(), w.shape(0),
+                    {rate, beta1, beta2, epsilon, correct1, correct2, keep});
+           },
+           nb::arg("w").noconvert(), nb::arg("m").noconvert(), nb::arg("v").noconvert(), nb::arg("g"), nb::arg("rate"),
+           nb::arg("beta1"), nb::arg("beta2"), nb::arg("epsilon"), nb::arg("correct1"), nb::arg("correct2"),
+           nb::arg("keep"))
+      .def("adagrad",
+           [](const Kernels& k, Out<float, 1> w, Out<float, 1> v, In<float, 1> g, float rate, float epsilon,
+              float keep) {
+             same_size(w.shape(0), v.shape(0));
+             same_size(w.shape(0), g.shape(0));
+             k.adagrad(w.data(), v.data(), g.data(), w.shape(0), rate, epsilon, keep);
+           },
+           nb::arg("w").noconvert(), nb::arg("v").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("epsilon"),
+           nb::arg("keep"))
+      .def("sgd",
+           [](const Kernels& k, Out<float, 1> w, In<float, 1> g, float rate, float keep) {
+             same_size(w.shape(0), g.shape(0));
+             k.sgd(w.data(), g.data(), w.shape(0), rate, keep);
+           },
+           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"))
+      .def("finite", [](const Kernels& k, In<float, 1> x) { return k.finite(x.data(), x.shape(0)); });
+}
+
+}  // namespace dslide

@@ -1,0 +1,339 @@
+// Parameters, active sets, layers and losses.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "active.hpp"
+#include "bindings.hpp"
+#include "dense_layer.hpp"
+#include "dropout.hpp"
+#include "loss.hpp"
+#include "parameters.hpp"
+#include "sparse_layer.hpp"
+
+namespace dslide {
+namespace {
+
+using release = nb::gil_scoped_release;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+// CSR lists whose offsets begin at 0, never fall and end within `ids`, and whose ids are below `bound`.
+Lists lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
+  require(offsets.shape(0) == rows + 1, "offsets must have one element more than there are rows");
+  require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == ids.shape(0), "offsets don't span the ids");
+  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets fall");
+  for (size_t e = 0; e < ids.shape(0); ++e) {
+    require(ids(e) >= 0 && static_cast<size_t>(ids(e)) < bound, "an id is out of range");
+  }
+  return {offsets.data(), ids.data()};
+}
+
+SparseBatch batch(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values, size_t rows,
+                  size_t bound) {
+  require(ids.shape(0) == values.shape(0), "as many values as ids are needed");
+  const Lists l = lists(offsets, ids, rows, bound);
+  return {l.offsets, l.ids, values.data()};
+}
+
+ActiveSet sampled(bool per_row, size_t neurons, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
+                  std::optional<In<int64_t, 1>> hit_offsets, std::optional<In<int32_t, 1>> hit_ids, size_t draw,
+                  uint64_t seed, bool correct) {
+  require(neurons > 0 && neurons <= 0x7fffffff, "the number of neurons must be 1 to 2^31 - 1");
+  require(offsets.shape(0) > 1, "a batch needs rows");
+  const size_t rows = offsets.shape(0) - 1;
+  const Lists certain = lists(offsets, ids, rows, neurons);
+  Lists hits;
+  if (hit_offsets && hit_ids) hits = lists(*hit_offsets, *hit_ids, rows, neurons);
+  release unlocked;
+  const Draw d{draw, seed, correct};
+  return per_row ? ActiveSet::per_row(neurons, rows, certain, hits, d)
+                 : ActiveSet::shared(neurons, rows, certain, hits, d);
+}
+
+// A read-only view of a vector that its owner keeps alive.
+template <class T>
+nb::ndarray<nb::numpy, const T, nb::ndim<1>> view(const std::vector<T>& v, nb::handle owner) {
+  return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(v.data(), {v.size()}, owner);
+}
+
+size_t check_dense(const ActiveSet& active, const Parameters& weights, const In<float, 2>& x) {
+  require(x.shape(0) == active.rows && x.shape(1) == weights.stride, "x must be rows x stride");
+  return weights.stride;
+}
+
+// Logits of everything or a shared set are rows x at least ids; those of per-row sets 1 x slots.
+size_t check_logits(const ActiveSet& active, size_t rows, size_t columns) {
+  if (active.is_per_row) {
+    require(rows == 1 && columns == active.slots(), "logits must be 1 x slots");
+  } else {
+    require(rows == active.rows && columns >= active.ids.size(), "logits must be rows x active neurons");
+  }
+  return columns;
+}
+
+void check_ids(const ActiveSet& active, size_t neurons) {
+  require(active.ids.empty() || static_cast<size_t>(active.ids.back()) < neurons, "an active neuron is out of range");
+}
+
+// Labels with their places in the active set.
+struct FoundLabels {
+  std::vector<int64_t> found;
+  Labels labels;
+
+  FoundLabels(const ActiveSet& active, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
+              const In<float, 1>& targets, size_t neurons) {
+    require(ids.shape(0) == targets.shape(0), "as many targets as labels are needed");
+    const Lists l = lists(offsets, ids, active.rows, neurons);
+    release unlocked;
+    found = active.find(l);
+    labels = {l, targets.data(), found.data()};
+  }
+};
+
+struct BoundDense : DenseLayer {
+  Parameters weights;
+  BoundDense(const Parameters& w, const Parameters& b) : DenseLayer(w, b), weights(w) {
+    require(b.rows == w.rows && b.width == 1 && b.stride == 1, "bias must be neurons x 1");
+  }
+};
+
+struct BoundSparse : SparseLayer {
+  Parameters weights;
+  BoundSparse(const Parameters& w, const Parameters& b) : SparseLayer(w, b), weights(w) {
+    require(b.rows == w.width && b.width == 1 && b.stride == 1, "bias must be neurons x 1");
+  }
+};
+
+void bind_parameters(nb::module_& m) {
+  nb::class_<Optimizer>(m, "Optimizer")
+      .def("__init__",
+           [](Optimizer* o, const char* kind, float beta1, float beta2, float epsilon, float weight_decay) {
+             const bool adam = !std::strcmp(kind, "adam"), adagrad = !std::strcmp(kind, "adagrad");
+             require(adam || adagrad || !std::strcmp(kind, "sgd"), "the optimizer must be adam, adagrad or sgd");
+             new (o) Optimizer(adam      ? Optimizer::Kind::adam
+                               : adagrad ? Optimizer::Kind::adagrad
+                                         : Optimizer::Kind::sgd,
+                               beta1, beta2, epsilon, weight_decay);
+           },
+           nb::arg("kind"), nb::arg("beta1"), nb::arg("beta2"), nb::arg("epsilon"), nb::arg("weight_decay"))
+      .def_rw("rate", &Optimizer::rate);
+
+  nb::class_<Parameters>(m, "Parameters", "Views of rows x stride arrays; empty moments where there are none.")
+      .def("__init__",
+           [](Parameters* p, Out<float, 2> value, Out<float, 2> moment1, Out<float, 2> moment2,
+              Out<uint32_t, 1> clock, size_t width) {
+             const size_t rows = value.shape(0), stride = value.shape(1);
+             require(width <= stride, "width is more than the stride");
+             require(clock.shape(0) == rows || clock.shape(0) == 0, "clock must have an element per row");
+             for (const auto& moment : {moment1, moment2}) {
+               require(moment.size() == 0 || (moment.shape(0) == rows && moment.shape(1) == stride),
+                       "moments must have the shape of the values");
+             }
+             new (p) Parameters{value.data(), moment1.size() ? moment1.data() : nullptr,
+                                moment2.size() ? moment2.data() : nullptr, clock.data(), rows, width, stride};
+           },
+           nb::arg("value").noconvert(), nb::arg("moment1").noconvert(), nb::arg("moment2").noconvert(),
+           nb::arg("clock").noconvert(), nb::arg("width"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+           nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
+
+  m.def("initialise",
+        [](Out<float, 2> value, size_t width, float scale, uint64_t seed) {
+          require(width <= value.shape(1), "width is more than the stride");
+          release unlocked;
+          initialise(value.data(), value.shape(0), width, value.shape(1), scale, seed);
+        },
+        nb::arg("value").noconvert(), nb::arg("width"), nb::arg("scale"), nb::arg("seed"));
+  m.def("dropout_dense",
+        [](Out<float, 2> x, size_t width, float p, uint64_t seed) {
+          require(width <= x.shape(1), "width is more than the stride");
+          release unlocked;
+          dropout(x.data(), x.shape(0), width, x.shape(1), p, seed);
+        },
+        nb::arg("x").noconvert(), nb::arg("width"), nb::arg("p"), nb::arg("seed"));
+  m.def("dropout_sparse",
+        [](Out<float, 1> values, In<int64_t, 1> offsets, In<int32_t, 1> ids, float p, uint64_t seed) {
+          require(offsets.shape(0) > 0 && values.shape(0) == ids.shape(0), "as many values as ids are needed");
+          const Lists l = lists(offsets, ids, offsets.shape(0) - 1, 0x80000000u);
+          release unlocked;
+          dropout(values.data(), l.offsets, l.ids, offsets.shape(0) - 1, p, seed);
+        },
+        nb::arg("values").noconvert(), nb::arg("offsets"), nb::arg("ids"), nb::arg("p"), nb::arg("seed"));
+}
+
+void bind_active(nb::module_& m) {
+  nb::class_<ActiveSet>(m, "ActiveSet", "Which neurons are computed for a batch.")
+      .def_static("everything",
+                  [](size_t neurons, size_t rows) {
+                    require(neurons > 0 && neurons <= 0x7fffffff, "the number of neurons must be 1 to 2^31 - 1");
+                    return ActiveSet::everything(neurons, rows);
+                  },
+                  nb::arg("neurons"), nb::arg("rows"))
+      .def_static("sampled", &sampled, nb::arg("per_row"), nb::arg("neurons"), nb::arg("offsets"), nb::arg("ids"),
+                  nb::arg("hit_offsets").none(), nb::arg("hit_ids").none(), nb::arg("draw"), nb::arg("seed"),
+                  nb::arg("correct"))
+      .def_ro("rows", &ActiveSet::rows)
+      .def_ro("is_everything", &ActiveSet::is_everything)
+      .def_ro("is_per_row", &ActiveSet::is_per_row)
+      .def_prop_ro("slots", &ActiveSet::slots)
+      .def_prop_ro("mean", &ActiveSet::mean)
+      .def_prop_ro("ids", [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).ids, self); })
+      .def_prop_ro("log_weight",
+                   [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).log_weight, self); })
+      .def_prop_ro("row_begin",
+                   [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).row_begin, self); })
+      .def_prop_ro("position", [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).position, self); });
+
+  m.def("softmax_stats",
+        [](const ActiveSet& active, In<float, 1> z, Out<float, 1> maximum, Out<float, 1> sum) {
+          require(z.shape(0) == active.slots(), "logits must fill the slots");
+          require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
+          release unlocked;
+          softmax_stats(active, z.data(), maximum.data(), sum.data());
+        },
+        nb::arg("active"), nb::arg("z"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert());
+  m.def("softmax_gradient",
+        [](const ActiveSet& active, Out<float, 1> z, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> targets,
+           In<float, 1> log_norm, float scale) {
+          require(z.shape(0) == active.slots() && log_norm.shape(0) == active.rows, "logits must fill the slots");
+          const FoundLabels f(active, offsets, ids, targets, 0x80000000u);
+          release unlocked;
+          return softmax_gradient(active, z.data(), f.labels, log_norm.data(), scale);
+        },
+        nb::arg("active"), nb::arg("z").noconvert(), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
+        nb::arg("log_norm"), nb::arg("scale"));
+  m.def("sigmoid_gradient",
+        [](const ActiveSet& active, Out<float, 1> z, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> targets,
+           float scale) {
+          require(z.shape(0) == active.slots(), "logits must fill the slots");
+          const FoundLabels f(active, offsets, ids, targets, 0x80000000u);
+          release unlocked;
+          return sigmoid_gradient(active, z.data(), f.labels, scale);
+        },
+        nb::arg("active"), nb::arg("z").noconvert(), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
+        nb::arg("scale"));
+}
+
+void bind_dense(nb::module_& m) {
+  nb::class_<BoundDense>(m, "DenseLayer", "A layer over dense inputs, one row of weights per neuron.")
+      .def(nb::init<const Parameters&, const Parameters&>(), nb::arg("weights"), nb::arg("bias"), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>())
+      .def("forward",
+           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, Out<float, 2> z) {
+             check_dense(active, l.weights, x);
+             check_ids(active, l.weights.rows);
+             const size_t ldz = check_logits(active, z.shape(0), z.shape(1));
+             release unlocked;
+             l.forward(x.data(), active, z.data(), ldz);
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("z").noconvert())
+      .def("learn",
+           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<float, 2> dz, Out<float, 2> dx,
+              const Optimizer& optimizer) {
+             check_dense(active, l.weights, x);
+             check_ids(active, l.weights.rows);
+             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
+             const size_t ldz = check_logits(active, dz.shape(0), dz.shape(1));
+             release unlocked;
+             return l.learn(x.data(), active, dz.data(), ldz, dx.data(), optimizer);
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
+      .def("softmax_stats",
+           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum) {
+             check_dense(active, l.weights, x);
+             check_ids(active, l.weights.rows);
+             require(!active.is_per_row, "not for active sets per row");
+             require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
+             release unlocked;
+             l.softmax_stats(x.data(), active, maximum.data(), sum.data());
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert())
+      .def("learn_softmax",
+           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
+              In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
+             check_dense(active, l.weights, x);
+             check_ids(active, l.weights.rows);
+             require(!active.is_per_row, "not for active sets per row");
+             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
+             require(log_norm.shape(0) == active.rows, "one normaliser per row");
+             const FoundLabels f(active, offsets, ids, targets, l.weights.rows);
+             release unlocked;
+             double loss = 0;
+             const bool fine = l.learn_softmax(x.data(), active, f.labels, log_norm.data(), scale, dx.data(), optimizer,
+                                               &loss);
+             return std::pair(fine, loss);
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
+           nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
+      .def("learn_sigmoid",
+           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
+              In<float, 1> targets, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
+             check_dense(active, l.weights, x);
+             check_ids(active, l.weights.rows);
+             require(!active.is_per_row, "not for active sets per row");
+             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
+             const FoundLabels f(active, offsets, ids, targets, l.weights.rows);
+             release unlocked;
+             double loss = 0;
+             const bool fine = l.learn_sigmoid(x.data(), active, f.labels, scale, dx.data(), optimizer, &loss);
+             return std::pair(fine, loss);
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"), nb::arg("scale"),
+           nb::arg("dx").noconvert(), nb::arg("optimizer"))
+      .def("topk",
+           [](const BoundDense& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores) {
+             require(x.shape(1) == l.weights.stride, "x must be rows x stride");
+             require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
+                     "ids and scores must be rows x k");
+             release unlocked;
+             l.topk(x.data(), x.shape(0), ids.shape(1), ids.data(), scores.data());
+           },
+           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert());
+}
+
+void bind_sparse(nb::module_& m) {
+  nb::class_<BoundSparse>(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.")
+      .def(nb::init<const Parameters&, const Parameters&>(), nb::arg("weights"), nb::arg("bias"), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>())
+      .def("forward",
+           [](BoundSparse& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
+              Out<float, 2> z) {
+             const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights.rows);
+             check_ids(active, l.weights.width);
+             require(active.is_everything ? z.shape(0) == active.rows && z.shape(1) >= active.ids.size()
+                                          : z.size() == active.slots(),
+                     "logits must fill the slots");
+             release unlocked;
+             l.forward(x, active, z.data(), z.shape(1));
+           },
+           nb::arg("offsets"), nb::arg("ids"), nb::arg("values"), nb::arg("active"), nb::arg("z").noconvert())
+      .def("learn",
+           [](BoundSparse& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
+              In<float, 2> dz, std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
+             const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights.rows);
+             check_ids(active, l.weights.width);
+             require(active.is_everything ? dz.shape(0) == active.rows && dz.shape(1) >= active.ids.size()
+                                          : dz.size() == active.slots(),
+                     "gradients must fill the slots");
+             require(!dx || dx->shape(0) == ids.shape(0), "dx must have a value per element");
+             release unlocked;
+             return l.learn(x, active, dz.data(), dz.shape(1), dx ? dx->data() : nullptr, optimizer);
+           },
+           nb::arg("offsets"), nb::arg("ids"), nb::arg("values"), nb::arg("active"), nb::arg("dz"),
+           nb::arg("dx").noconvert().none(), nb::arg("optimizer"));
+}
+
+}  // namespace
+
+void bind_layers(nb::module_& m) {
+  bind_parameters(m);
+  bind_active(m);
+  bind_dense(m);
+  bind_sparse(m);
+}
+
+}  // namespace dslide

@@ -1,0 +1,322 @@
+#include "dense_layer.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "pool.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr size_t BLOCK = 64;  // neurons gathered at a time
+constexpr size_t CHUNK = 96;  // rows of the batch at a time: their logits (24 KB) stay in the first-level cache
+constexpr float NOTHING = -1e30f;  // a logit whose exponential is 0
+
+// A label in a block of neurons: row of the batch, column of the block, index of the label.
+struct Entry {
+  uint32_t row, column;
+  int64_t label;
+};
+
+// The labels of each block of active neurons, by row.
+struct EntriesByBlock {
+  std::vector<size_t> begin;  // blocks + 1
+  std::vector<Entry> entries;
+
+  EntriesByBlock(const Labels& labels, size_t rows, size_t blocks) : begin(blocks + 1, 0) {
+    const auto count = static_cast<size_t>(labels.lists.offsets[rows]);
+    for (size_t e = 0; e < count; ++e) {
+      if (labels.found[e] >= 0) ++begin[static_cast<size_t>(labels.found[e]) / BLOCK + 1];
+    }
+    for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
+    entries.resize(begin[blocks]);
+    std::vector<size_t> next(begin.begin(), begin.end() - 1);
+    for (size_t i = 0; i < rows; ++i) {
+      for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
+        if (labels.found[e] < 0) continue;
+        const auto at = static_cast<size_t>(labels.found[e]);
+        entries[next[at / BLOCK]++] = {static_cast<uint32_t>(i), static_cast<uint32_t>(at % BLOCK), e};
+      }
+    }
+  }
+};
+
+// What is added to a block's products, by column; columns past the block's neurons count for nothing.
+struct BlockTerms {
+  float bias[BLOCK], shift[BLOCK], weight[BLOCK];  // bias; bias + log-weight; weight
+
+  BlockTerms() = default;
+  BlockTerms(const ActiveSet& active, const Parameters& biases, size_t first, size_t count) {
+    for (size_t c = 0; c < BLOCK; ++c) {
+      const bool used = c < count;
+      const float log_weight = used ? active.log_weight[first + c] : 0.0f;
+      bias[c] = used ? biases.value[active.ids[first + c]] : NOTHING;
+      shift[c] = bias[c] + log_weight;
+      weight[c] = used ? std::exp(log_weight) : 0.0f;
+    }
+  }
+};
+
+}  // namespace
+
+DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {}
+
+// The transposed block: (stride x 64), columns past `count` zero.
+void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float* packed) const {
+  const size_t inputs = weights_.stride;
+  for (size_t c = 0; c < BLOCK; ++c) {
+    if (c < count) {
+      const float* row = weights_.row(static_cast<size_t>(active.ids[first + c]));
+      for (size_t p = 0; p < inputs; ++p) packed[p * BLOCK + c] = row[p];
+    } else {
+      for (size_t p = 0; p < inputs; ++p) packed[p * BLOCK + c] = 0;
+    }
+  }
+}
+
+void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size_t ldz) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride, rows = active.rows;
+  if (active.is_per_row) {
+    run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
+      for (size_t p = begin; p < end; ++p) {
+        const auto neuron = static_cast<size_t>(active.ids[p]);
+        for (int64_t s = active.neuron_begin[p]; s < active.neuron_begin[p + 1]; ++s) {
+          const auto row = static_cast<size_t>(active.neuron_row[static_cast<size_t>(s)]);
+          z[active.neuron_slot[static_cast<size_t>(s)]] =
+              kernel.dot(x + row * inputs, weights_.row(neuron), inputs) + bias_.value[neuron];
+        }
+      }
+    });
+    return;
+  }
+  run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
+    std::vector<float> packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      pack(active, first, count, packed.data());
+      for (size_t r = 0; r < rows; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, rows - r);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, logits.data(), BLOCK, false);
+        for (size_t i = 0; i < chunk; ++i) {
+          float* out = z + (r + i) * ldz + first;
+          for (size_t c = 0; c < count; ++c) {
+            out[c] = logits[i * BLOCK + c] + bias_.value[active.ids[first + c]];
+          }
+        }
+      }
+    }
+  }, BLOCK);
+}
+
+// make_gradient(first position, count, first row, rows, scratch, thread) -> {dz of that block and chunk, distance of rows};
+// called for a block's chunks in order.
+template <class MakeGradient>
+bool DenseLayer::learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer,
+                              const MakeGradient& make_gradient) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride, rows = active.rows;
+  std::atomic<bool> fine = true;
+  begin_dx(rows);
+  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.packed.resize(inputs * BLOCK);
+    s.gathered.resize(inputs * BLOCK);
+    s.gradient.resize(inputs * BLOCK);
+    s.logits.resize(CHUNK * BLOCK);
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      for (size_t c = 0; c < count; ++c) {
+        std::memcpy(&s.gathered[c * inputs], weights_.row(static_cast<size_t>(active.ids[first + c])),
+                    inputs * sizeof(float));
+      }
+      float bias_gradient[BLOCK] = {};
+      for (size_t r = 0; r < rows; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, rows - r);
+        const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
+        kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), inputs, &s.dx[r * inputs], inputs, true);
+        kernel.gemm(count, inputs, chunk, dz, 1, ldz, x + r * inputs, inputs, s.gradient.data(), inputs, r > 0);
+        for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
+      }
+      for (size_t c = 0; c < count; ++c) {
+        const auto neuron = static_cast<size_t>(active.ids[first + c]);
+        if (!weights_.update(neuron, &s.gradient[c * inputs], optimizer) ||
+            !bias_.update(neuron, &bias_gradient[c], optimizer)) {
+          fine = false;
+        }
+      }
+    }
+  }, BLOCK);
+  sum_dx(rows, dx);
+  return fine;
+}
+
+bool DenseLayer::learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
+                       const Optimizer& optimizer) {
+  if (active.is_per_row) return learn_per_row(x, active, dz, dx, optimizer);
+  return learn_blocks(x, active, dx, optimizer,
+                      [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
+                        return std::pair<const float*, size_t>(dz + r * ldz + first, ldz);
+                      });
+}
+
+bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx,
+                               const Optimizer& optimizer) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride;
+  std::atomic<bool> fine = true;
+  begin_dx(active.rows);
+  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.gradient.resize(std::max(s.gradient.size(), inputs));
+    for (size_t p = begin; p < end; ++p) {
+      const auto neuron = static_cast<size_t>(active.ids[p]);
+      std::fill_n(s.gradient.begin(), inputs, 0.0f);
+      float bias_gradient = 0;
+      for (auto e = static_cast<size_t>(active.neuron_begin[p]); e < static_cast<size_t>(active.neuron_begin[p + 1]);
+           ++e) {
+        const auto row = static_cast<size_t>(active.neuron_row[e]);
+        const float g = dz[active.neuron_slot[e]];
+        kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
+        kernel.axpy(g, weights_.row(neuron), &s.dx[row * inputs], inputs);
+        bias_gradient += g;
+      }
+      if (!weights_.update(neuron, s.gradient.data(), optimizer) || !bias_.update(neuron, &bias_gradient, optimizer)) {
+        fine = false;
+      }
+    }
+  });
+  sum_dx(active.rows, dx);
+  return fine;
+}
+
+void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride, rows = active.rows;
+  const int parts = threads();
+  std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
+  std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
+  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+    std::vector<float> packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    const size_t at = static_cast<size_t>(thread) * rows;
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      const BlockTerms terms(active, bias_, first, count);
+      pack(active, first, count, packed.data());
+      for (size_t r = 0; r < rows; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, rows - r);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, logits.data(), BLOCK, false);
+        for (size_t i = 0; i < chunk; ++i) {
+          kernel.softmax_stats(&logits[i * BLOCK], terms.shift, BLOCK, &maxima[at + r + i], &sums[at + r + i]);
+        }
+      }
+    }
+  }, BLOCK);
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t t = 0; t < static_cast<size_t>(parts); ++t) {
+      const float m = maxima[t * rows + i], s = sums[t * rows + i];
+      if (s <= 0) continue;
+      const float now = std::max(maximum[i], m);
+      sum[i] = (sum[i] > 0 ? sum[i] * std::exp(maximum[i] - now) : 0.0f) + s * std::exp(m - now);
+      maximum[i] = now;
+    }
+  }
+}
+
+// row_gradient(row, z, block): one row's 64 logits, without bias, become gradients; returns loss.
+// label_gradient(row, label, logit with bias, weight) -> Correction to add for a label.
+template <class RowGradient, class LabelGradient>
+bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
+                             const Optimizer& optimizer, double* loss, const RowGradient& row_gradient,
+                             const LabelGradient& label_gradient) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride;
+  const EntriesByBlock by_block(labels, active.rows, (active.ids.size() + BLOCK - 1) / BLOCK);
+  struct State {  // of a thread
+    BlockTerms terms;
+    size_t entry;  // the next label of its block
+    std::vector<Correction> corrections;
+    double loss;
+  };
+  std::vector<State> states(static_cast<size_t>(threads()));
+  for (State& s : states) s.loss = 0;
+
+  const bool fine = learn_blocks(
+      x, active, dx, optimizer,
+      [&](size_t first, size_t count, size_t r, size_t chunk, Scratch& s, int thread) {
+        State& state = states[static_cast<size_t>(thread)];
+        const size_t block = first / BLOCK;
+        if (r == 0) {
+          pack(active, first, count, s.packed.data());
+          state.terms = BlockTerms(active, bias_, first, count);
+          state.entry = by_block.begin[block];
+        }
+        float* z = s.logits.data();
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, s.packed.data(), BLOCK, z, BLOCK, false);
+        const size_t begin = state.entry;
+        state.corrections.clear();
+        for (; state.entry < by_block.begin[block + 1] && by_block.entries[state.entry].row < r + chunk; ++state.entry) {
+          const Entry& e = by_block.entries[state.entry];
+          const float logit = z[(e.row - r) * BLOCK + e.column] + state.terms.bias[e.column];
+          state.corrections.push_back(label_gradient(e.row, e.label, logit, state.terms.weight[e.column]));
+          state.loss += state.corrections.back().loss;
+        }
+        for (size_t i = 0; i < chunk; ++i) state.loss += row_gradient(r + i, z + i * BLOCK, state.terms);
+        for (size_t k = 0; k < state.corrections.size(); ++k) {
+          const Entry& e = by_block.entries[begin + k];
+          z[(e.row - r) * BLOCK + e.column] += state.corrections[k].gradient;
+        }
+        return std::pair<const float*, size_t>(z, BLOCK);
+      });
+  *loss = 0;
+  for (const State& s : states) *loss += s.loss;
+  return fine;
+}
+
+bool DenseLayer::learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm,
+                               float scale, float* dx, const Optimizer& optimizer, double* loss) {
+  const Kernels& kernel = kernels();
+  return learn_fused(
+      x, active, labels, dx, optimizer, loss,
+      [&](size_t row, float* z, const BlockTerms& terms) {
+        kernel.softmax_gradient(z, terms.shift, BLOCK, log_norm[row], scale);
+        return 0.0;
+      },
+      [&](size_t row, int64_t label, float logit, float) {
+        const float target = labels.targets[label];
+        return Correction{softmax_label_loss(target, logit, log_norm[row]), -scale * target};
+      });
+}
+
+bool DenseLayer::learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,
+                               const Optimizer& optimizer, double* loss) {
+  const Kernels& kernel = kernels();
+  return learn_fused(
+      x, active, labels, dx, optimizer, loss,
+      [&](size_t, float* z, const BlockTerms& terms) {
+        return double{kernel.sigmoid_gradient(z, terms.bias, terms.weight, BLOCK, scale)};
+      },
+      [&](size_t, int64_t label, float logit, float weight) {
+        const Correction c = sigmoid_label(labels.targets[label], weight, logit);
+        return Correction{c.loss, scale * c.gradient};
+      });
+}
+
+void DenseLayer::begin_dx(size_t rows) {
+  scratch_.resize(static_cast<size_t>(threads()));
+  run(threads(), [&](int thread) { scratch_[static_cast<size_t>(thread)].dx.assign(rows * weights_.stride, 0.0f); });
+}
+
+void DenseLayer::sum_dx(size_t rows, float* dx) const {
+  run_parts(rows * weights_.stride, [&](size_t begin, size_t end, int) {
+    std::memcpy(dx + begin, &scratch_[0].dx[begin], (end - begin) * sizeof(float));
+    for (size_t t = 1; t < scratch_.size(); ++t) {
+      kernels().axpy(1.0f, &scratch_[t].dx[begin], dx + begin, end - begin);
+    }
+  });
+}
+
+}  // namespace dslide

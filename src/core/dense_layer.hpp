@@ -1,0 +1,67 @@
+// A layer whose input is dense: rows of weights, one per neuron ("neuron-major").
+//
+// Active neurons are taken in blocks of 64: their rows are gathered once into cache and multiplied with the batch, whose
+// rows pass by in chunks. Forward product, loss gradient, gradients of weights and inputs and the rows' optimizer step
+// all happen while a block is in cache, and logits never exist for more than a block and a chunk at a time.
+//
+// Dense inputs x and their gradients dx are (rows x stride), stride being that of the weights; columns from the
+// layer's number of inputs on must be zero.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "active.hpp"
+#include "loss.hpp"
+#include "parameters.hpp"
+
+namespace dslide {
+
+class DenseLayer {
+ public:
+  // weights: neurons x inputs, bias: neurons x 1
+  DenseLayer(const Parameters& weights, const Parameters& bias);
+
+  // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
+  void forward(const float* x, const ActiveSet& active, float* z, size_t ldz);
+
+  // Steps the active neurons along the gradients dz (laid out as z) and sets dx. False: some gradient was not finite.
+  bool learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
+             const Optimizer& optimizer);
+
+  // forward, loss and learn in one, for active sets that are not per row. The losses are as in loss.hpp.
+  void softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum);
+  bool learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm, float scale,
+                     float* dx, const Optimizer& optimizer, double* loss);
+  bool learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,
+                     const Optimizer& optimizer, double* loss);
+
+  // The k largest logits of each row over all neurons, best first, ties to the lower number: (rows x k) each. The
+  // number is -1 where there are fewer than k neurons.
+  void topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const;
+
+ private:
+  struct Scratch {
+    std::vector<float> packed;    // inputs x 64: the block, transposed
+    std::vector<float> gathered;  // 64 x inputs: the block
+    std::vector<float> gradient;  // 64 x inputs
+    std::vector<float> logits;    // CHUNK x 64
+    std::vector<float> dx;        // rows x inputs
+  };
+
+  void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
+  template <class MakeGradient>
+  bool learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer,
+                    const MakeGradient& make_gradient);
+  template <class RowGradient, class LabelGradient>
+  bool learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
+                   const Optimizer& optimizer, double* loss, const RowGradient& row_gradient,
+                   const LabelGradient& label_gradient);
+  bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
+  void begin_dx(size_t rows);
+  void sum_dx(size_t rows, float* dx) const;
+
+  Parameters weights_, bias_;
+  std::vector<Scratch> scratch_;  // one per thread, kept between calls
+};
+
+}  // namespace dslide

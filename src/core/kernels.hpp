@@ -1,0 +1,72 @@
+// The arithmetic everything else is made of: pure functions on float arrays, one set per instruction-set level.
+//
+// kernels_vector.cpp holds the fast versions and is compiled once per level (v2, v3 and v4 of x86-64; one baseline
+// elsewhere); kernels_reference.cpp holds slow, obvious ones with the same signatures, which the tests hold the fast
+// ones against and which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0 included.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dslide {
+
+// What Adam needs to know for one update of one row.
+struct AdamStep {
+  float rate;      // learning rate
+  float beta1, beta2, epsilon;
+  float correct1;  // 1 / (1 - beta1^t), t = how often this row was updated, this time included
+  float correct2;  // 1 / (1 - beta2^t)
+  float keep;      // factor on the weight before the step: 1 - rate * weight_decay
+};
+
+struct Kernels {
+  const char* name;
+
+  // C (m x n, rows ldc apart) = or += A (m x k) B (k x n, rows ldb apart).
+  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view.
+  void (*gemm)(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
+               float* c, size_t ldc, bool accumulate);
+
+  // sum of a[i] * b[i]
+  float (*dot)(const float* a, const float* b, size_t n);
+
+  // y[i] += a * x[i]
+  void (*axpy)(float a, const float* x, float* y, size_t n);
+
+  // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
+  void (*weighted_sum)(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
+                       size_t stride);
+
+  // The largest z[i] + shift[i]; -infinity for n = 0.
+  float (*shifted_max)(const float* z, const float* shift, size_t n);
+
+  // Folds z[i] + shift[i] into a running maximum and the running sum of exp(value - maximum).
+  void (*softmax_stats)(const float* z, const float* shift, size_t n, float* maximum, float* sum);
+
+  // z[i] = scale * exp(z[i] + shift[i] - log_norm)
+  void (*softmax_gradient)(float* z, const float* shift, size_t n, float log_norm, float scale);
+
+  // z[i] = scale * weight[i] * sigmoid(z[i] + shift[i]); returns sum of weight[i] * log(1 + exp(z[i] + shift[i])),
+  // which is the loss, and its gradient, of answering "no" everywhere.
+  float (*sigmoid_gradient)(float* z, const float* shift, const float* weight, size_t n, float scale);
+
+  // One step of the optimizer on a row of n weights w with gradient g; m and v are its moments.
+  void (*adam)(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& step);
+  void (*adagrad)(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep);
+  void (*sgd)(float* w, const float* g, size_t n, float rate, float keep);
+
+  // Whether all of x is finite.
+  bool (*finite)(const float* x, size_t n);
+};
+
+// The set in use: the best this machine runs, or the one DSLIDE_ISA names.
+const Kernels& kernels();
+
+// A set by name; throws std::invalid_argument if there is none or this machine can't run it.
+const Kernels& kernels(const std::string& name);
+
+// Names of the sets this machine runs, "reference" first, best last.
+std::vector<std::string> kernel_levels();
+
+}  // namespace dslide

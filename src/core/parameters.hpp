@@ -1,0 +1,56 @@
+// A matrix of trainable numbers and what its optimizer remembers about each: views on memory that others own.
+//
+// Rows are updated one at a time, when a batch touches them, and have clocks of their own: a row's moments and Adam's
+// bias correction see only the steps that touched the row. A row touched every step is trained by ordinary Adam; for a
+// rare one nothing decays while it is not looked at, and its first step is of ordinary size.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace dslide {
+
+class Optimizer {
+ public:
+  enum class Kind { adam, adagrad, sgd };
+
+  Optimizer(Kind kind, float beta1, float beta2, float epsilon, float weight_decay);
+
+  Kind kind() const { return kind_; }
+  float rate = 0;  // learning rate of the present step
+
+  // `clock`: how often the row was updated before.
+  AdamStep adam_step(uint32_t clock) const;
+  float epsilon() const { return epsilon_; }
+  float keep() const { return 1 - rate * weight_decay_; }
+
+ private:
+  Kind kind_;
+  float beta1_, beta2_, epsilon_, weight_decay_;
+  std::vector<float> correct1_, correct2_;  // by clock, until both are 1 to float precision
+};
+
+struct Parameters {
+  float* value;              // rows x width, rows `stride` apart
+  float* moment1;            // same shape, or null if the optimizer has none
+  float* moment2;            // same shape, or null
+  uint32_t* clock;           // rows
+  size_t rows, width, stride;
+
+  float* row(size_t i) const { return value + i * stride; }
+
+  // One optimizer step on row i. False, and the row left as it was, if the gradient is not finite.
+  bool update(size_t i, const float* gradient, const Optimizer& optimizer) const;
+
+  // The same on some columns of row i only; gradient[j] belongs to columns[j].
+  bool update_columns(size_t i, const int32_t* columns, size_t count, const float* gradient,
+                      const Optimizer& optimizer) const;
+};
+
+// Fills rows x width numbers, rows `stride` apart, uniformly in ±scale*sqrt(3) (standard deviation `scale`), each a
+// function of (seed, row, column) alone; the padding between width and stride is set to zero.
+void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed);
+
+}  // namespace dslide

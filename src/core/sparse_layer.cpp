@@ -1,0 +1,192 @@
+#include "sparse_layer.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "pool.hpp"
+
+namespace dslide {
+namespace {
+
+// The slots of a row: slot s holds the neuron neurons[s - begin], through positions or directly.
+struct RowSlots {
+  int64_t begin, end;
+};
+
+RowSlots row_slots(const ActiveSet& active, size_t row) {
+  if (active.is_per_row) return {active.row_begin[row], active.row_begin[row + 1]};
+  const auto count = static_cast<int64_t>(active.ids.size());
+  return {static_cast<int64_t>(row) * count, static_cast<int64_t>(row + 1) * count};
+}
+
+// Position in active.ids of a slot of a row.
+size_t slot_position(const ActiveSet& active, const RowSlots& slots, int64_t slot) {
+  return static_cast<size_t>(active.is_per_row ? active.position[static_cast<size_t>(slot)] : slot - slots.begin);
+}
+
+// Sorts by the upper 32 bits, stably, 11 bits at a time.
+void radix_sort(std::vector<uint64_t>& keys, std::vector<uint64_t>& other, uint32_t largest) {
+  constexpr int BITS = 11;
+  other.resize(keys.size());
+  for (int shift = 0; shift < 32 && (largest >> shift) != 0; shift += BITS) {
+    size_t count[(1 << BITS) + 1] = {};
+    for (const uint64_t k : keys) ++count[((k >> (32 + shift)) & ((1 << BITS) - 1)) + 1];
+    for (size_t i = 0; i < (1 << BITS); ++i) count[i + 1] += count[i];
+    for (const uint64_t k : keys) other[count[(k >> (32 + shift)) & ((1 << BITS) - 1)]++] = k;
+    keys.swap(other);
+  }
+}
+
+}  // namespace
+
+SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {}
+
+void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* z, size_t ldz) const {
+  const Kernels& kernel = kernels();
+  run_parts(active.rows, [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      const int64_t first = x.offsets[i];
+      const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
+      if (active.is_everything) {
+        float* out = z + i * ldz;
+        std::memcpy(out, bias_.value, bias_.rows * sizeof(float));
+        kernel.weighted_sum(out, weights_.width, x.ids + first, x.values + first, count, weights_.value,
+                            weights_.stride);
+        continue;
+      }
+      const RowSlots slots = row_slots(active, i);
+      for (int64_t s = slots.begin; s < slots.end; ++s) {
+        const auto neuron = static_cast<size_t>(active.ids[slot_position(active, slots, s)]);
+        float sum = bias_.value[neuron];
+        for (int64_t e = first; e < x.offsets[i + 1]; ++e) {
+          sum += x.values[e] * weights_.row(static_cast<size_t>(x.ids[e]))[neuron];
+        }
+        z[s] = sum;
+      }
+    }
+  });
+}
+
+void SparseLayer::group(const SparseBatch& x, size_t rows) {
+  const auto count = static_cast<size_t>(x.offsets[rows]);
+  keys_.resize(count);
+  uint32_t largest = 0;
+  for (size_t e = 0; e < count; ++e) {
+    const auto id = static_cast<uint32_t>(x.ids[e]);
+    largest = std::max(largest, id);
+    keys_[e] = (uint64_t{id} << 32) | e;
+  }
+  radix_sort(keys_, keys_other_, largest);
+
+  std::vector<int32_t> row_of(count);
+  for (size_t i = 0; i < rows; ++i) {
+    std::fill(row_of.begin() + x.offsets[i], row_of.begin() + x.offsets[i + 1], static_cast<int32_t>(i));
+  }
+  Groups& g = groups_;
+  g.input.clear();
+  g.begin.clear();
+  g.row.resize(count);
+  g.value.resize(count);
+  g.element.resize(count);
+  for (size_t k = 0; k < count; ++k) {
+    const auto input = static_cast<int32_t>(keys_[k] >> 32);
+    const auto e = static_cast<uint32_t>(keys_[k]);
+    if (k == 0 || input != g.input.back()) {
+      g.input.push_back(input);
+      g.begin.push_back(k);
+    }
+    g.row[k] = row_of[e];
+    g.value[k] = x.values[e];
+    g.element[k] = e;
+  }
+  g.begin.push_back(count);
+}
+
+bool SparseLayer::learn(const SparseBatch& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
+                        const Optimizer& optimizer) {
+  group(x, active.rows);
+  const bool weights_fine = active.is_everything ? learn_dense(dz, ldz, dx, optimizer)
+                                                 : learn_sampled(active, dz, dx, optimizer);
+  return learn_bias(active, dz, ldz, optimizer) && weights_fine;
+}
+
+bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Optimizer& optimizer) {
+  const Kernels& kernel = kernels();
+  const Groups& g = groups_;
+  const size_t neurons = weights_.width;
+  std::atomic<bool> fine = true;
+  run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
+    std::vector<float> gradient(neurons);
+    for (size_t k = begin; k < end; ++k) {
+      const auto input = static_cast<size_t>(g.input[k]);
+      const size_t first = g.begin[k], count = g.begin[k + 1] - first;
+      std::fill(gradient.begin(), gradient.end(), 0.0f);
+      kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
+      if (dx) {
+        for (size_t e = first; e < first + count; ++e) {
+          dx[g.element[e]] = kernel.dot(weights_.row(input), dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
+        }
+      }
+      if (!weights_.update(input, gradient.data(), optimizer)) fine = false;
+    }
+  });
+  return fine;
+}
+
+bool SparseLayer::learn_sampled(const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer) {
+  const Groups& g = groups_;
+  std::atomic<bool> fine = true;
+  run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
+    std::vector<float> sum(active.ids.size()), gradient;     // by position; by touched column
+    std::vector<uint8_t> touched(active.ids.size(), 0);
+    std::vector<int32_t> positions, columns;
+    for (size_t k = begin; k < end; ++k) {
+      const auto input = static_cast<size_t>(g.input[k]);
+      positions.clear();
+      for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {
+        const RowSlots slots = row_slots(active, static_cast<size_t>(g.row[e]));
+        float back = 0;
+        for (int64_t s = slots.begin; s < slots.end; ++s) {
+          const size_t p = slot_position(active, slots, s);
+          if (!touched[p]) {
+            touched[p] = 1;
+            sum[p] = 0;
+            positions.push_back(static_cast<int32_t>(p));
+          }
+          sum[p] += g.value[e] * dz[s];
+          back += weights_.row(input)[active.ids[p]] * dz[s];
+        }
+        if (dx) dx[g.element[e]] = back;
+      }
+      gradient.clear();
+      columns.clear();
+      for (const int32_t p : positions) {
+        touched[static_cast<size_t>(p)] = 0;
+        gradient.push_back(sum[static_cast<size_t>(p)]);
+        columns.push_back(active.ids[static_cast<size_t>(p)]);
+      }
+      if (!weights_.update_columns(input, columns.data(), columns.size(), gradient.data(), optimizer)) fine = false;
+    }
+  });
+  return fine;
+}
+
+bool SparseLayer::learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer) {
+  std::vector<float> gradient(active.ids.size(), 0.0f);
+  for (size_t i = 0; i < active.rows; ++i) {
+    if (active.is_everything) {
+      kernels().axpy(1.0f, dz + i * ldz, gradient.data(), gradient.size());
+      continue;
+    }
+    const RowSlots slots = row_slots(active, i);
+    for (int64_t s = slots.begin; s < slots.end; ++s) gradient[slot_position(active, slots, s)] += dz[s];
+  }
+  bool fine = true;
+  for (size_t p = 0; p < gradient.size(); ++p) {
+    fine = bias_.update(static_cast<size_t>(active.ids[p]), &gradient[p], optimizer) && fine;
+  }
+  return fine;
+}
+
+}  // namespace dslide

@@ -1,0 +1,92 @@
+// Exact prediction: the k best of all neurons, block by block, without ever holding more logits than a block's.
+#include <algorithm>
+#include <limits>
+
+#include "dense_layer.hpp"
+#include "pool.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr size_t BLOCK = 64;  // neurons at a time
+constexpr size_t CHUNK = 96;  // rows at a time
+
+struct Candidate {
+  float score;
+  int32_t id;
+  // Better first; ties to the lower number.
+  bool operator<(const Candidate& other) const {
+    return score > other.score || (score == other.score && id < other.id);
+  }
+};
+
+// The k best so far, as a heap with the worst on top.
+class Best {
+ public:
+  void offer(Candidate c, size_t k) {
+    if (heap_.size() < k) {
+      heap_.push_back(c);
+      std::push_heap(heap_.begin(), heap_.end());
+    } else if (c < heap_.front()) {
+      std::pop_heap(heap_.begin(), heap_.end());
+      heap_.back() = c;
+      std::push_heap(heap_.begin(), heap_.end());
+    }
+  }
+  // What a new score must reach to have a chance.
+  float bar(size_t k) const {
+    return heap_.size() < k ? -std::numeric_limits<float>::infinity() : heap_.front().score;
+  }
+  const std::vector<Candidate>& all() const { return heap_; }
+
+ private:
+  std::vector<Candidate> heap_;
+};
+
+}  // namespace
+
+void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride;
+  const auto parts = static_cast<size_t>(threads());
+  std::vector<Best> best(parts * rows);
+  run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
+    std::vector<float> packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    Best* mine = &best[static_cast<size_t>(thread) * rows];
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      for (size_t c = 0; c < BLOCK; ++c) {
+        const float* row = weights_.row(first + std::min(c, count - 1));
+        for (size_t p = 0; p < inputs; ++p) packed[p * BLOCK + c] = row[p];
+      }
+      const float* bias = bias_.value + first;
+      for (size_t r = 0; r < rows; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, rows - r);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, logits.data(), BLOCK, false);
+        for (size_t i = 0; i < chunk; ++i) {
+          const float* z = &logits[i * BLOCK];
+          Best& row_best = mine[r + i];
+          if (kernel.shifted_max(z, bias, count) < row_best.bar(k)) continue;
+          for (size_t c = 0; c < count; ++c) row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+        }
+      }
+    }
+  }, BLOCK);
+  run_parts(rows, [&](size_t begin, size_t end, int) {
+    std::vector<Candidate> all;
+    for (size_t i = begin; i < end; ++i) {
+      all.clear();
+      for (size_t t = 0; t < parts; ++t) {
+        const auto& part = best[t * rows + i].all();
+        all.insert(all.end(), part.begin(), part.end());
+      }
+      std::sort(all.begin(), all.end());
+      for (size_t j = 0; j < k; ++j) {
+        ids[i * k + j] = j < all.size() ? all[j].id : -1;
+        scores[i * k + j] = j < all.size() ? all[j].score : -std::numeric_limits<float>::infinity();
+      }
+    }
+  });
+}
+
+}  // namespace dslide
