@@ -1,12 +1,15 @@
-// Threads.
+// Threads and random numbers.
 #include "bindings.hpp"
 #include "pool.hpp"
+#include "rng.hpp"
 
 namespace dslide {
 
 void bind_machine(nb::module_& m) {
   m.def("set_threads", &set_threads, nb::arg("threads"), "Sets the number of threads the core works with (1 to 1024).");
   m.def("threads", &threads, "The number of threads the core works with.");
+  m.def("mix", [](uint64_t a, uint64_t b) { return mix(a, b); }, nb::arg("a"), nb::arg("b"),
+        "A 64-bit number that is a random-looking function of two others.");
 }
 
 }  // namespace dslide

@@ -56,11 +56,14 @@ class Config:
         "shared: one active set for the whole batch, the union of what its rows ask for; "
         "row: an active set of its own for each row, as in the SLIDE papers",
     )
-    active: int = option(
-        0, "output neurons active besides labels, in a batch (shared) or for a row (row); 0: chosen from the size", 0
-    )
     hits: int = option(
-        -1, "how many of a row's active neurons may come from its hash hits, the rest being random; -1: automatic", -1
+        -1, "output neurons that each row adds to the active set through its hash hits; -1: chosen from the size", -1
+    )
+    draws: int = option(
+        -1,
+        "output neurons added at random, to the batch's active set (shared) or to each row's (row); "
+        "-1: chosen from the size",
+        -1,
     )
     correction: bool = option(
         True, "weigh sampled neurons by the inverse of their chance, so that the loss estimates the full one without bias"

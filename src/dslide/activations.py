@@ -1,0 +1,67 @@
+"""What runs between layers: `Dense` activations (rows x padded width) behind a layer that is computed in full, `Sparse`
+ones (CSR) for the network's input and behind a sampled layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+ALIGNMENT = 64  # bytes; also what a row is padded to, so that every row begins a cache line
+
+
+def padded(width: int) -> int:
+    """The width in floats that a row of `width` takes in memory."""
+    lanes = ALIGNMENT // 4
+    return -(-width // lanes) * lanes
+
+
+def aligned_zeros(rows: int, columns: int) -> Floats:
+    """Zeros that begin at a cache line; memory is taken from the system only where it is written to."""
+    raw = np.zeros(rows * columns * 4 + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + rows * columns * 4].view(np.float32).reshape(rows, columns)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Activations of all neurons of a layer."""
+
+    values: Floats  # rows x padded(width), zero beyond width
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Sparse rows: the network's input, or the activations of a sampled layer."""
+
+    offsets: Offsets  # rows + 1
+    ids: Ids  # each at most once in a row, ascending
+    values: Floats
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    def without_zeros(self) -> Sparse:
+        """The same rows without elements of value 0."""
+        keep = self.values != 0
+        before = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
+        return Sparse(before[self.offsets], self.ids[keep], self.values[keep])
+
+    @classmethod
+    def from_matrix(cls, z: Floats) -> Sparse:
+        """The elements of a matrix that are not 0."""
+        rows, columns = np.nonzero(z)
+        offsets = np.searchsorted(rows, np.arange(len(z) + 1)).astype(np.int64)
+        return cls(offsets, columns.astype(np.int32), np.ascontiguousarray(z[rows, columns]))
+
+
+Activations = Dense | Sparse

@@ -1,0 +1,98 @@
+"""One layer of a network: its parameters in numpy memory, the native code that works on them, and, if the layer is
+sampled, the hash tables that find its active neurons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
+from .config import Config
+from .sampler import Sampler
+class Layer:
+    """Parameters and native code of one layer.
+
+    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. `arrays` names
+    every array that makes up the layer's state; optimizer state is there only if the layer is to be trained.
+    """
+
+    def __init__(
+        self, name: str, inputs: int, neurons: int, sparse_input: bool, sampled: bool, scale: float, config: Config,
+        seed: int, trainable: bool = True, weights: dict[str, npt.NDArray[Any]] | None = None,
+    ):  # fmt: skip
+        self.name, self.inputs, self.neurons = name, inputs, neurons
+        self.sparse_input, self.sampled = sparse_input, sampled
+        self.optimizer = _core.Optimizer(
+            config.optimizer, config.beta1, config.beta2, config.epsilon, config.weight_decay
+        )
+        rows, width = (inputs, neurons) if sparse_input else (neurons, inputs)
+        moments = {"adam": 2, "adagrad": 1, "sgd": 0}[config.optimizer] if trainable else 0
+        if weights is None:
+            weights = {"weights": aligned_zeros(rows, padded(width)), "bias": aligned_zeros(neurons, 1)}
+            _core.initialise(weights["weights"], width, scale, seed)
+        self.arrays: dict[str, npt.NDArray[Any]] = dict(weights)
+        self._parameters = [
+            self._make_parameters("weights", rows, width, moments, trainable),
+            self._make_parameters("bias", neurons, 1, moments, trainable),
+        ]
+        native = _core.SparseLayer if sparse_input else _core.DenseLayer
+        self.native = native(*self._parameters)
+        self.sampler = Sampler(neurons, inputs, config, seed) if sampled else None
+
+    def _make_parameters(self, which: str, rows: int, width: int, moments: int, trainable: bool) -> Any:
+        value = self.arrays[which]
+        none = np.zeros((0, 0), np.float32)
+        if moments == 2:
+            self.arrays[f"{which}_moment1"] = aligned_zeros(*value.shape)
+        if moments >= 1:
+            self.arrays[f"{which}_moment2"] = aligned_zeros(*value.shape)
+        clock = np.zeros(rows if trainable else 0, np.uint32)
+        if trainable:
+            self.arrays[f"{which}_clock"] = clock
+        m1, m2 = (self.arrays.get(f"{which}_moment{i}", none) for i in (1, 2))
+        return _core.Parameters(value, m1, m2, clock, width)
+
+    def everything(self, rows: int) -> Any:
+        """The active set of all neurons."""
+        return _core.ActiveSet.everything(self.neurons, rows)
+
+    def forward(self, x: Activations, active: Any) -> Floats:
+        """Sums of inputs times weights plus bias: (rows, padded neurons) if everything is active, else (1, slots)."""
+        if active.is_everything:
+            z = aligned_zeros(x.rows, padded(self.neurons))
+        else:
+            z = aligned_zeros(1, active.slots)
+        shaped = z if active.is_everything or active.is_per_row or isinstance(x, Sparse) else z.reshape(x.rows, -1)
+        if isinstance(x, Dense):
+            self.native.forward(x.values, active, shaped)
+        else:
+            self.native.forward(x.offsets, x.ids, x.values, active, shaped)
+        return z
+
+    def learn(self, x: Activations, active: Any, dz: Floats, want_dx: bool = True) -> tuple[bool, Floats | None]:
+        """Steps weights along gradients laid out as `forward` gives its sums; returns whether all gradients were
+        finite, and the gradient of the input: (rows, padded inputs) for dense, a value per element for sparse input."""
+        if isinstance(x, Dense):
+            dx = np.empty_like(x.values)
+            shaped = dz if active.is_everything or active.is_per_row else dz.reshape(x.rows, -1)
+            fine = self.native.learn(x.values, active, shaped, dx, self.optimizer)
+            return fine, dx
+        back = np.empty(len(x.values), np.float32) if want_dx else None
+        fine = self.native.learn(x.offsets, x.ids, x.values, active, dz, back, self.optimizer)
+        return fine, back
+
+    def neuron_weights(self, ids: Ids) -> Floats:
+        """The weight vectors of some neurons, (ids, inputs), for hashing."""
+        weights = self.arrays["weights"]
+        if self.sparse_input:
+            return np.ascontiguousarray(weights[:, ids].T)
+        return np.ascontiguousarray(weights[ids, : self.inputs])
+
+    def renew_tables(self) -> int:
+        """Hashes again the neurons that moved since the last time; returns how many those were."""
+        if self.sampler is None:
+            return 0
+        return self.sampler.renew(self.neuron_weights, chunk=max(1, (32 << 20) // (4 * self.inputs)))

@@ -1,0 +1,218 @@
+"""The training loop: batches, learning rate, renewal of hash tables, callbacks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .activations import Sparse
+from .config import Config
+from .data import Dataset, SparseRows
+from .errors import DataError
+from .network import Labels, Network
+from .threads import use_threads
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """A training step just done."""
+
+    step: int  # counted from 1
+    loss: float  # mean over the batch's rows
+    active: float  # output neurons that a row saw
+    learning_rate: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class EpochInfo:
+    """An epoch just done."""
+
+    epoch: int  # counted from 1
+    loss: float  # mean over the epoch's rows
+    seconds: float
+    samples_per_second: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A call of `Trainer.fit`, summed up."""
+
+    seconds: float
+    samples: int
+    steps: int
+    epochs: int  # finished since training began, earlier calls included
+    samples_per_second: float
+    active_neurons_mean: float
+    loss: float  # mean over the last epoch's rows
+    interrupted: bool
+
+
+class Callback:
+    """What wants to hear of training. Every method may be left out."""
+
+    def on_start(self, trainer: Trainer, total_steps: int) -> None:
+        """Training begins or goes on; `total_steps` counts from the very first step to the last."""
+
+    def on_step(self, trainer: Trainer, info: StepInfo) -> None:
+        """A step was done."""
+
+    def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
+        """An epoch was done."""
+
+    def on_end(self, trainer: Trainer, result: Result) -> None:
+        """Training is over, or was interrupted."""
+
+
+class Trainer:
+    """Trains a network on a dataset.
+
+    Everything random is a function of the seed and the step, so that training interrupted at any step goes on as if it
+    had not been.
+    """
+
+    def __init__(self, config: Config, features: int, labels: int, *, callbacks: Sequence[Callback] = ()):
+        use_threads(config.threads)
+        self.config = config
+        self.network = Network(config, features, labels)
+        self.callbacks = list(callbacks)
+        self.step = 0  # steps done
+        self.epoch = 0  # epochs done
+        self.position = 0  # rows done of the present epoch
+        self.samples = 0  # rows trained on in all
+        self._renewal = RenewalSchedule(config.renew_every, config.renew_growth)
+
+    def fit(self, data: Dataset) -> Result:
+        """Runs the epochs that are left of `config.epochs`. On Ctrl-C the step at hand is finished and the result says
+        so; calling again goes on."""
+        use_threads(self.config.threads)
+        rows = self._trainable_rows(data)
+        per_epoch = math.ceil(len(rows) / self.config.batch_size)
+        total_steps = per_epoch * self.config.epochs
+        self._tell(lambda c: c.on_start(self, total_steps))
+        start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
+        loss, interrupted = math.nan, False
+        try:
+            while self.epoch < self.config.epochs:
+                epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
+                for batch in self._batches(rows):
+                    info = self.train_batch(data.x.take(batch), data.y.take(batch), total_steps)
+                    samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
+                    epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
+                    self.position += info.rows
+                    self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
+                seconds = time.perf_counter() - epoch_start
+                loss = epoch_loss / max(epoch_rows, 1)
+                self.epoch, self.position = self.epoch + 1, 0
+                ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
+                self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            interrupted = True
+        seconds = time.perf_counter() - start
+        result = Result(
+            seconds, samples, steps, self.epoch, samples / max(seconds, 1e-9), active_sum / max(steps, 1), loss,
+            interrupted,
+        )  # fmt: skip
+        self._tell(lambda c: c.on_end(self, result))
+        return result
+
+    def train_batch(self, x: SparseRows, y: SparseRows, total_steps: int) -> StepInfo:
+        """One step on the given rows. `total_steps` is what the learning-rate schedule runs over; 0 means that it is
+        not known, and that the rate stays what the warm-up leaves it at."""
+        if self._renewal.due(self.step):
+            self.network.renew_tables()
+        rate = learning_rate(self.config, self.step, total_steps)
+        result = self.network.train_step(
+            Sparse(x.indptr, x.indices, x.values), targets(y, self.config.loss), self.step, rate
+        )
+        self.step += 1
+        self.samples += len(x)
+        return StepInfo(self.step, result.loss, result.active, rate, len(x))
+
+    def progress(self) -> dict[str, int]:
+        """Where training stands, for `load_progress`."""
+        return {"step": self.step, "epoch": self.epoch, "position": self.position, "samples": self.samples}
+
+    def load_progress(self, progress: dict[str, int]) -> None:
+        """Takes up where `progress` says; the network's state is loaded apart."""
+        self.step, self.epoch = progress["step"], progress["epoch"]
+        self.position, self.samples = progress["position"], progress["samples"]
+        self._renewal.skip_to(self.step)
+
+    def _trainable_rows(self, data: Dataset) -> npt.NDArray[np.int64]:
+        """Rows to train on: softmax can learn nothing from a row without labels."""
+        network = self.network
+        for what, have, limit in (
+            ("features", data.x.columns, network.features),
+            ("labels", data.y.columns, network.labels),
+        ):
+            if have > limit:
+                raise DataError(f"{data.source}: the data has {have} {what} but the network was made for {limit}")
+        rows = np.arange(len(data.x))
+        if self.config.loss == "softmax":
+            rows = np.flatnonzero(np.diff(data.y.indptr) > 0)
+        if len(rows) == 0:
+            raise DataError(f"{data.source}: there is no row with a label to learn from")
+        return rows
+
+    def _batches(self, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+        """What is left of the present epoch, in an order that depends on seed and epoch alone."""
+        order = rows[np.random.default_rng([self.config.seed, self.epoch]).permutation(len(rows))]
+        for begin in range(self.position, len(order), self.config.batch_size):
+            yield order[begin : begin + self.config.batch_size]
+
+    def _tell(self, call: Callable[[Callback], Any]) -> None:
+        for callback in self.callbacks:
+            call(callback)
+
+
+class RenewalSchedule:
+    """When hash tables are renewed: after `every` steps, then at intervals that grow by the factor `growth`."""
+
+    def __init__(self, every: int, growth: float):
+        self._interval, self._growth, self._next = float(every), growth, float(every)
+
+    def due(self, step: int) -> bool:
+        """Whether tables are to be renewed before this step; each renewal is due once."""
+        if step < self._next:
+            return False
+        self._interval *= self._growth
+        self._next = step + self._interval
+        return True
+
+    def skip_to(self, step: int) -> None:
+        """Forgets renewals before `step`, all of which were done."""
+        while self._next < step:
+            self.due(math.ceil(self._next))
+
+
+def learning_rate(config: Config, step: int, total_steps: int) -> float:
+    """The learning rate of a step, counted from 0, out of `total_steps` (0: not known)."""
+    if total_steps == 0:
+        return config.learning_rate
+    warm = config.warmup * total_steps
+    if step < warm:
+        return config.learning_rate * (step + 1) / (math.floor(warm) + 1)
+    left = max(0.0, 1 - (step - warm) / max(total_steps - warm, 1))
+    if config.schedule == "linear":
+        return config.learning_rate * left
+    if config.schedule == "cosine":
+        return config.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
+    return config.learning_rate
+
+
+def targets(y: SparseRows, loss: str) -> Labels:
+    """Label weights as training targets: for softmax in proportion within a row, for sigmoid as they are."""
+    weights = y.values
+    if loss == "softmax":
+        sums = np.bincount(np.repeat(np.arange(len(y)), np.diff(y.indptr)), weights, len(y))
+        weights = (weights / np.repeat(sums, np.diff(y.indptr))).astype(np.float32)
+    return Labels(y.indptr, y.indices, weights)
+
+

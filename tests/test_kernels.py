@@ -1,0 +1,153 @@
+"""Every kernel at every instruction-set level against the slow reference with the same signature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from dslide import _core
+
+REFERENCE = _core.Kernels("reference")
+LEVELS = [name for name in _core.isa_levels() if name != "reference"]
+lengths = st.integers(0, 70) | st.sampled_from([127, 128, 129, 200, 257])
+seeds = st.integers(0, 2**32 - 1)
+few = settings(max_examples=60, deadline=None)
+
+
+@pytest.fixture(params=LEVELS, scope="module")
+def kernels(request):
+    return _core.Kernels(request.param)
+
+
+def floats(rng, *shape, offset=0):
+    """Random float32, beginning `offset` floats past an allocation's start so that rows are not aligned."""
+    size = int(np.prod(shape))
+    raw = rng.standard_normal(size + offset).astype(np.float32)
+    return raw[offset:].reshape(shape)
+
+
+def test_levels_are_ordered_and_one_is_in_use():
+    assert _core.isa_levels()[0] == "reference"
+    assert _core.isa() in _core.isa_levels()
+    with pytest.raises(ValueError, match="v9"):
+        _core.Kernels("v9")
+
+
+@few
+@given(m=st.integers(0, 20), n=lengths, k=st.integers(0, 40), pad=st.integers(0, 5), transposed=st.booleans(),
+       accumulate=st.booleans(), seed=seeds)  # fmt: skip
+def test_gemm(kernels, m, n, k, pad, transposed, accumulate, seed):
+    rng = np.random.default_rng(seed)
+    a = floats(rng, k, m, offset=1) if transposed else floats(rng, m, k, offset=1)
+    b, c = floats(rng, k, n + pad, offset=3), floats(rng, m, n + pad, offset=1)
+    expected, got = c.copy(), c.copy()
+    REFERENCE.gemm(a, transposed, b, expected, n, accumulate)
+    kernels.gemm(a, transposed, b, got, n, accumulate)
+    assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(got[:, n:], c[:, n:])  # columns past n are somebody else's
+
+
+def test_reference_gemm_is_a_matrix_product():
+    rng = np.random.default_rng(0)
+    a, b = floats(rng, 5, 7), floats(rng, 7, 3)
+    c = np.zeros((5, 3), np.float32)
+    REFERENCE.gemm(a, False, b, c, 3, False)
+    assert_allclose(c, a.astype(float) @ b.astype(float), rtol=1e-6)
+
+
+@few
+@given(n=lengths, seed=seeds)
+def test_dot_and_axpy(kernels, n, seed):
+    rng = np.random.default_rng(seed)
+    a, b = floats(rng, n, offset=1), floats(rng, n, offset=2)
+    assert_allclose(kernels.dot(a, b), REFERENCE.dot(a, b), rtol=1e-5, atol=1e-5)
+    expected, got = b.copy(), b.copy()
+    REFERENCE.axpy(0.3, a, expected)
+    kernels.axpy(0.3, a, got)
+    assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+@few
+@given(n=lengths, count=st.integers(0, 12), pad=st.integers(0, 9), seed=seeds)
+def test_weighted_sum(kernels, n, count, pad, seed):
+    rng = np.random.default_rng(seed)
+    base, out = floats(rng, 9, n + pad, offset=1), floats(rng, n, offset=1)
+    ids, values = rng.integers(0, 9, count).astype(np.int32), floats(rng, count)
+    expected, got = out.copy(), out.copy()
+    REFERENCE.weighted_sum(expected, ids, values, base)
+    kernels.weighted_sum(got, ids, values, base)
+    assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert_allclose(expected, out + values @ base[ids][:, :n], rtol=1e-5, atol=1e-5)
+
+
+@few
+@given(n=lengths, scale=st.sampled_from([1.0, 20.0, 200.0]), seed=seeds)
+def test_softmax(kernels, n, scale, seed):
+    rng = np.random.default_rng(seed)
+    z, shift = scale * floats(rng, n, offset=1), floats(rng, n)
+    assert kernels.shifted_max(z, shift) == REFERENCE.shifted_max(z, shift)
+    for start in [(-np.inf, 0.0), (1.5, 2.0)]:
+        got, expected = kernels.softmax_stats(z, shift, *start), REFERENCE.softmax_stats(z, shift, *start)
+        assert got[0] == expected[0]
+        assert_allclose(got[1], expected[1], rtol=1e-5 + 1e-6 * scale)
+    top = REFERENCE.shifted_max(z, shift) if n else 0.0
+    expected, got = z.copy(), z.copy()
+    REFERENCE.softmax_gradient(expected, shift, top + 1, 0.25)
+    kernels.softmax_gradient(got, shift, top + 1, 0.25)
+    # the sum z + shift itself is rounded to float, to half a unit in the last place of numbers up to 4 * scale
+    assert_allclose(got, expected, rtol=1e-5 + 1e-6 * scale, atol=1e-35)
+
+
+def test_softmax_stats_in_pieces_equal_the_whole():
+    rng = np.random.default_rng(1)
+    z, shift = floats(rng, 100), np.zeros(100, np.float32)
+    maximum, total = -np.inf, 0.0
+    for piece in np.split(np.arange(100), [3, 40, 41]):
+        maximum, total = REFERENCE.softmax_stats(z[piece], shift[piece], maximum, total)
+    assert_allclose(maximum + np.log(total), np.log(np.exp(z.astype(float)).sum()), rtol=1e-6)
+
+
+@few
+@given(n=lengths, scale=st.sampled_from([1.0, 30.0]), seed=seeds)
+def test_sigmoid(kernels, n, scale, seed):
+    rng = np.random.default_rng(seed)
+    z, shift, weight = scale * floats(rng, n, offset=1), floats(rng, n), np.abs(floats(rng, n))
+    expected, got = z.copy(), z.copy()
+    expected_loss = REFERENCE.sigmoid_gradient(expected, shift, weight, 0.5)
+    loss = kernels.sigmoid_gradient(got, shift, weight, 0.5)
+    assert_allclose(loss, expected_loss, rtol=1e-5, atol=1e-6)
+    assert_allclose(got, expected, rtol=2e-5, atol=1e-30)
+
+
+@few
+@given(n=lengths, steps=st.integers(1, 3), seed=seeds)
+def test_optimizers(kernels, n, steps, seed):
+    rng = np.random.default_rng(seed)
+    start = [floats(rng, n, offset=1), floats(rng, n), np.abs(floats(rng, n))]
+    adam = {"rate": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "correct1": 2.0, "correct2": 3.0, "keep": 0.99}
+    runs = []
+    for level in (REFERENCE, kernels):
+        r = np.random.default_rng(seed + 1)
+        w, m, v = (x.copy() for x in start)
+        w2, v2, w3 = start[0].copy(), start[2].copy(), start[0].copy()
+        for _ in range(steps):
+            g = floats(r, n)
+            level.adam(w, m, v, g, **adam)
+            level.adagrad(w2, v2, g, 0.01, 1e-8, 0.99)
+            level.sgd(w3, g, 0.01, 0.99)
+        runs.append([w, m, v, w2, v2, w3])
+    for got, expected in zip(runs[1], runs[0], strict=True):
+        assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
+
+
+@few
+@given(n=st.integers(1, 200), bad=st.sampled_from([np.nan, np.inf, -np.inf]), data=st.data())
+def test_finite(kernels, n, bad, data):
+    x = np.full(n, 3e38, np.float32)
+    assert kernels.finite(x)
+    x[data.draw(st.integers(0, n - 1))] = bad
+    assert not kernels.finite(x)
+    assert not REFERENCE.finite(x)
