@@ -1,0 +1,202 @@
+// Hash functions, hash tables and their queries.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "bindings.hpp"
+#include "checks.hpp"
+#include "hash.hpp"
+#include "query.hpp"
+#include "tables.hpp"
+
+namespace dslide {
+namespace {
+
+using namespace nb::literals;
+
+// Rows of floats, each contiguous, at any distance from one another.
+using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using Codes = nb::ndarray<nb::numpy, uint32_t>;
+
+Family family_of(const std::string& name) {
+  if (name == "simhash") return Family::simhash;
+  if (name == "wta") return Family::wta;
+  if (name == "dwta") return Family::dwta;
+  if (name == "minhash") return Family::minhash;
+  throw std::invalid_argument("family must be simhash, wta, dwta or minhash, not " + name);
+}
+
+BucketPolicy policy_of(const std::string& name) {
+  if (name == "fifo") return BucketPolicy::fifo;
+  if (name == "reservoir") return BucketPolicy::reservoir;
+  throw std::invalid_argument("policy must be fifo or reservoir, not " + name);
+}
+
+void check_equal(const char* name, size_t value, size_t expected) {
+  if (value != expected) {
+    throw std::invalid_argument(std::string(name) + " must be " + std::to_string(expected) + ", not " +
+                                std::to_string(value));
+  }
+}
+
+Codes hash_dense(const HashFunctions& self, const FloatRows& x, const std::optional<In<int32_t, 1>>& rows) {
+  check_equal("the number of columns", x.shape(1), self.spec().dimension);
+  const bool rows_apart = x.shape(0) < 2 || x.stride(0) >= static_cast<int64_t>(x.shape(1));
+  if (!rows_apart || (x.shape(1) > 1 && x.stride(1) != 1)) {
+    throw std::invalid_argument("rows must be contiguous and must not overlap");
+  }
+  for (size_t i = 0; rows && i < rows->size(); ++i) {
+    if (rows->data()[i] < 0 || static_cast<size_t>(rows->data()[i]) >= x.shape(0)) {
+      throw std::invalid_argument("row numbers must be below " + std::to_string(x.shape(0)) + ", not " +
+                                  std::to_string(rows->data()[i]));
+    }
+  }
+  const DenseRows dense{x.data(), rows ? rows->size() : x.shape(0), static_cast<size_t>(x.stride(0)),
+                        rows ? rows->data() : nullptr};
+  auto codes = std::make_unique<uint32_t[]>(dense.count * self.spec().tables);
+  {
+    nb::gil_scoped_release release;
+    self.dense(dense, codes.get());
+  }
+  return owned(std::move(codes), {dense.count, self.spec().tables});
+}
+
+Codes hash_sparse(const HashFunctions& self, const In<int64_t, 1>& indptr, const In<int32_t, 1>& indices,
+                  const In<float, 1>& values) {
+  check_range("the length of indptr", indptr.size(), 1, SIZE_MAX);
+  check_equal("the number of values", values.size(), indices.size());
+  const size_t count = indptr.size() - 1;
+  int64_t last = 0;
+  for (size_t i = 0; i <= count; ++i) {
+    if (indptr.data()[i] < last || indptr.data()[i] > static_cast<int64_t>(values.size())) {
+      throw std::invalid_argument("indptr must not descend and must end at most at the number of values");
+    }
+    last = indptr.data()[i];
+  }
+  auto codes = std::make_unique<uint32_t[]>(count * self.spec().tables);
+  {
+    nb::gil_scoped_release release;
+    self.sparse({indptr.data(), indices.data(), values.data(), count}, codes.get());
+  }
+  return owned(std::move(codes), {count, self.spec().tables});
+}
+
+void bind_functions(nb::module_& m) {
+  nb::class_<HashFunctions>(m, "HashFunctions", "Maps vectors to one bucket number for each of some hash tables.")
+      .def(nb::new_([](const std::string& family, size_t dimension, size_t k, size_t tables, size_t table_bits,
+                       uint64_t seed) {
+             return HashFunctions::make({family_of(family), dimension, k, tables, table_bits, seed});
+           }),
+           "family"_a, "dimension"_a, "k"_a, "tables"_a, "table_bits"_a, "seed"_a)
+      .def("dense", &hash_dense, "x"_a.noconvert(), "rows"_a = nb::none(),
+           "Codes (rows, tables) of the rows of a float32 matrix, or of those numbered in `rows`.")
+      .def("sparse", &hash_sparse, "indptr"_a, "indices"_a, "values"_a,
+           "Codes (rows, tables) of CSR rows whose column numbers ascend.");
+}
+
+void set_codes(Tables& self, const In<int32_t, 1>& neurons, const In<uint32_t, 2>& codes) {
+  check_equal("the number of rows of codes", codes.shape(0), neurons.size());
+  check_equal("the number of columns of codes", codes.shape(1), self.spec().tables);
+  nb::gil_scoped_release release;
+  self.set_codes(neurons.data(), neurons.size(), codes.data());
+}
+
+nb::ndarray<nb::numpy, int32_t> bucket(const Tables& self, size_t table, size_t code) {
+  check_range("table", table, 0, self.spec().tables - 1);
+  check_range("code", code, 0, self.buckets() - 1);
+  const auto found = self.bucket(table, static_cast<uint32_t>(code));
+  auto neurons = std::make_unique<int32_t[]>(found.size());
+  std::copy(found.begin(), found.end(), neurons.get());
+  return owned(std::move(neurons), {found.size()});
+}
+
+void bind_tables(nb::module_& m) {
+  nb::class_<Occupancy>(m, "Occupancy", "How full the buckets are.")
+      .def_ro("mean", &Occupancy::mean, "Neurons in a bucket.")
+      .def_ro("max", &Occupancy::max, "Neurons in the fullest bucket.")
+      .def_ro("empty_share", &Occupancy::empty_share, "Share of buckets without a neuron.")
+      .def_ro("dropped", &Occupancy::dropped, "Times a neuron was left out of a full bucket, in all tables.");
+  nb::class_<Tables>(m, "Tables", "Hash tables over the neurons of a layer.")
+      .def(
+          "__init__",
+          [](Tables* self, size_t neurons, size_t tables, size_t table_bits, size_t bucket_size,
+             const std::string& policy, uint64_t seed) {
+            new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed});
+          },
+          "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
+      .def("set_codes", &set_codes, "neurons"_a, "codes"_a,
+           "Sets the codes (neurons, tables) of some neurons; buckets follow at renew().")
+      .def("renew", &Tables::renew, nb::call_guard<nb::gil_scoped_release>(), "Rebuilds all buckets from the codes.")
+      .def("bucket", &bucket, "table"_a, "code"_a, "Neurons in a bucket, ascending.")
+      .def("occupancy", &Tables::occupancy, nb::call_guard<nb::gil_scoped_release>())
+      .def("bytes", &Tables::bytes, "Memory taken.");
+}
+
+template <class T>
+nb::ndarray<nb::numpy, T> array_of(std::vector<T>&& values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner);
+}
+
+// Checks the codes and calls ask(codes, rows) without the GIL.
+template <class Ask>
+Hits ask_checked(const Query& self, const In<uint32_t, 2>& codes, const Ask& ask) {
+  check_equal("the number of columns of codes", codes.shape(1), self.tables().spec().tables);
+  nb::gil_scoped_release release;
+  return ask(codes.data(), codes.shape(0));
+}
+
+nb::tuple counted(Query& self, const In<uint32_t, 2>& codes, size_t at_least, std::optional<size_t> want, uint64_t seed,
+                  uint64_t step) {
+  Hits hits = ask_checked(self, codes, [&](const uint32_t* data, size_t rows) {
+    return self.counted(data, rows, at_least, want.value_or(kNoBound), seed, step);
+  });
+  return nb::make_tuple(array_of(std::move(hits.offsets)), array_of(std::move(hits.neurons)),
+                        array_of(std::move(hits.counts)));
+}
+
+nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step) {
+  Hits hits = ask_checked(self, codes, [&](const uint32_t* data, size_t rows) {
+    return self.vanilla(data, rows, want.value_or(kNoBound), seed, step);
+  });
+  return nb::make_tuple(array_of(std::move(hits.offsets)), array_of(std::move(hits.neurons)));
+}
+
+void bind_query(nb::module_& m) {
+  nb::class_<Query>(m, "Query",
+                    "Looks rows up in hash tables. Every method takes codes (rows, tables) and returns offsets "
+                    "(rows + 1) and neuron numbers, ascending within a row; all but vanilla also return in how many "
+                    "tables each neuron was met. `want` bounds the neurons of a row; None: no bound.")
+      .def(nb::init<const Tables&>(), "tables"_a, nb::keep_alive<1, 2>())
+      .def("vanilla", &vanilla, "codes"_a, "want"_a.none(), "seed"_a, "step"_a,
+           "The first neurons found in the row's buckets, taken in random order.")
+      .def(
+          "topk",
+          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step) {
+            return counted(self, codes, 1, want, seed, step);
+          },
+          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "The neurons met in most tables, equals by lot.")
+      .def("threshold", &counted, "codes"_a, "threshold"_a, "want"_a.none(), "seed"_a, "step"_a,
+           "The neurons met in at least `threshold` tables, those met in most tables first, equals by lot.")
+      .def(
+          "candidates",
+          [](Query& self, const In<uint32_t, 2>& codes) { return counted(self, codes, 1, std::nullopt, 0, 0); },
+          "codes"_a, "All neurons met.");
+}
+
+}  // namespace
+
+void bind_hashing(nb::module_& m) {
+  bind_functions(m);
+  bind_tables(m);
+  bind_query(m);
+}
+
+}  // namespace dslide

@@ -1,0 +1,73 @@
+// Locality-sensitive hash functions: similar vectors get equal bucket numbers more often than others do.
+//
+// For each of `tables` tables, k codes of a vector are joined into a bucket number below 2^table_bits. Families:
+//   simhash  a code is the sign of a random +-1 projection (1 bit); sensitive to the angle.
+//   wta      a code is the position of the largest among 8 random coordinates (3 bits); sensitive to the order of
+//            coordinates, not to their size.
+//   dwta     the same among the coordinates that are not exactly 0; a code with none borrows another one's.
+//   minhash  the set of a vector is its largest positive coordinates (an eighth of all); a code is the least hash
+//            value in a bin of the set (one permutation, empty bins borrow); sensitive to the sets' overlap.
+// wta and dwta look at no more than 8 k tables coordinates, which is poor for sparse rows of a far larger dimension.
+//
+// A vector gets the same bucket numbers whether given dense or sparse (coordinates left out are 0, for wta too), with
+// any number of threads and any instruction set.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace dslide {
+
+enum class Family { simhash, wta, dwta, minhash };
+
+struct HashSpec {
+  Family family;
+  size_t dimension;   // 1 to 2^31 - 1
+  size_t k;           // 1 to 64
+  size_t tables;      // 1 to 1024
+  size_t table_bits;  // 1 to 24
+  uint64_t seed;
+};
+
+// Rows of a row-major matrix of floats: all of the first `count`, or those numbered in `rows`.
+struct DenseRows {
+  const float* data;
+  size_t count;
+  size_t stride;                  // floats from one row to the next, at least the dimension
+  const int32_t* rows = nullptr;  // (count) or null
+
+  const float* operator[](size_t i) const {
+    return data + (rows ? static_cast<size_t>(rows[i]) : i) * stride;
+  }
+};
+
+// CSR rows; column numbers ascend strictly within a row.
+struct SparseRows {
+  const int64_t* indptr;  // (count + 1)
+  const int32_t* indices;
+  const float* values;
+  size_t count;
+};
+
+class HashFunctions {
+ public:
+  static std::unique_ptr<HashFunctions> make(const HashSpec& spec);
+  virtual ~HashFunctions() = default;
+
+  // codes is (count, tables).
+  void dense(const DenseRows& x, uint32_t* codes) const;
+  void sparse(const SparseRows& x, uint32_t* codes) const;
+
+  const HashSpec& spec() const { return spec_; }
+
+ protected:
+  explicit HashFunctions(const HashSpec& spec) : spec_(spec) {}
+
+  // The same for rows [begin, end) on one thread; codes is that of row 0.
+  virtual void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const = 0;
+  virtual void sparse_part(const SparseRows& x, size_t begin, size_t end, uint32_t* codes) const = 0;
+
+  const HashSpec spec_;
+};
+
+}  // namespace dslide

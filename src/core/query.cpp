@@ -1,0 +1,119 @@
+#include "query.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "checks.hpp"
+#include "pool.hpp"
+#include "rng.hpp"
+
+namespace dslide {
+
+// Calls row(row number, scratch) for each row, which appends to scratch.hits.neurons; sorts and joins what comes out.
+template <class Row>
+Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
+  const std::lock_guard lock(mutex_);
+  const size_t parts = static_cast<size_t>(threads());
+  if (scratch_.size() < parts) scratch_.resize(parts);
+  run(static_cast<int>(parts), [&](int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.counts.resize(tables_.spec().neurons);
+    s.hits.offsets.assign(1, 0);
+    s.hits.neurons.clear();
+    s.hits.counts.clear();
+    const Range range = part(rows, parts, static_cast<size_t>(thread));
+    for (size_t r = range.begin; r < range.end; ++r) {
+      const ptrdiff_t begin = static_cast<ptrdiff_t>(s.hits.neurons.size());
+      look_up(codes + r * tables_.spec().tables, r, s);
+      row(r, s);
+      std::sort(s.hits.neurons.begin() + begin, s.hits.neurons.end());
+      if (with_counts) {
+        for (size_t i = static_cast<size_t>(begin); i < s.hits.neurons.size(); ++i) {
+          s.hits.counts.push_back(s.counts[static_cast<size_t>(s.hits.neurons[i])]);
+        }
+      }
+      s.hits.offsets.push_back(static_cast<int64_t>(s.hits.neurons.size()));
+      for (const int32_t neuron : s.met) s.counts[static_cast<size_t>(neuron)] = 0;
+      s.met.clear();
+    }
+  });
+  Hits all;
+  all.offsets.reserve(rows + 1);
+  all.offsets.push_back(0);
+  for (size_t i = 0; i < parts; ++i) {
+    const Hits& hits = scratch_[i].hits;
+    const int64_t before = all.offsets.back();
+    for (size_t r = 1; r < hits.offsets.size(); ++r) all.offsets.push_back(before + hits.offsets[r]);
+    all.neurons.insert(all.neurons.end(), hits.neurons.begin(), hits.neurons.end());
+    all.counts.insert(all.counts.end(), hits.counts.begin(), hits.counts.end());
+  }
+  return all;
+}
+
+// Finds the row's buckets and asks for their memory, which is rarely in any cache.
+void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
+  const size_t tables = tables_.spec().tables;
+  s.buckets.resize(tables);
+  for (size_t t = 0; t < tables; ++t) {
+    if (codes[t] >= tables_.buckets()) {
+      throw std::invalid_argument("row " + std::to_string(row) + ": codes must be below " +
+                                  std::to_string(tables_.buckets()) + ", not " + std::to_string(codes[t]));
+    }
+    s.buckets[t] = tables_.bucket(t, codes[t]);
+    __builtin_prefetch(s.buckets[t].data());
+  }
+}
+
+Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, uint64_t seed, uint64_t step) {
+  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, mix(seed, step, row), s); });
+}
+
+Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, uint64_t seed, uint64_t step) {
+  check_range("threshold", at_least, 1, 0xFFFF);
+  return each_row(codes, rows, true,
+                  [&](size_t row, Scratch& s) { take_counted(at_least, want, mix(seed, step, row), s); });
+}
+
+void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
+  const uint32_t tables = static_cast<uint32_t>(tables_.spec().tables);
+  s.order.resize(tables);
+  std::iota(s.order.begin(), s.order.end(), 0u);
+  for (uint32_t i = 0; i < tables && s.met.size() < want; ++i) {
+    std::swap(s.order[i], s.order[i + below(mix(key, 0, i), tables - i)]);
+    const auto bucket = s.buckets[s.order[i]];
+    // From a random place on, or the bucket that is cut short would always lose its highest neurons.
+    const uint32_t size = static_cast<uint32_t>(bucket.size()), begin = below(mix(key, 1, i), size);
+    for (uint32_t j = 0; j < size && s.met.size() < want; ++j) {
+      const int32_t neuron = bucket[begin + j < size ? begin + j : begin + j - size];
+      if (s.counts[static_cast<size_t>(neuron)]++ == 0) s.met.push_back(neuron);
+    }
+  }
+  s.hits.neurons.insert(s.hits.neurons.end(), s.met.begin(), s.met.end());
+}
+
+void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
+  for (const auto bucket : s.buckets) {
+    for (const int32_t neuron : bucket) {
+      if (s.counts[static_cast<size_t>(neuron)]++ == 0) s.met.push_back(neuron);
+    }
+  }
+  s.tallies.assign(s.buckets.size() + 1, 0);
+  for (const int32_t neuron : s.met) ++s.tallies[s.counts[static_cast<size_t>(neuron)]];
+  // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
+  size_t limit = s.buckets.size(), left = want;
+  while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
+  s.lots.clear();
+  for (const int32_t neuron : s.met) {
+    const size_t count = s.counts[static_cast<size_t>(neuron)];
+    if (count > limit) {
+      s.hits.neurons.push_back(neuron);
+    } else if (count == limit && count >= at_least && left > 0) {
+      s.lots.push_back(draw_lot(mix(key, static_cast<uint64_t>(neuron)), neuron));
+    }
+  }
+  if (s.lots.empty()) return;
+  std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left), s.lots.end());
+  for (size_t i = 0; i < left; ++i) s.hits.neurons.push_back(neuron_of(s.lots[i]));
+}
+
+}  // namespace dslide

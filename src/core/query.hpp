@@ -1,0 +1,60 @@
+// Looks rows up in hash tables: which neurons share buckets with a row, and which of them to take.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "tables.hpp"
+
+namespace dslide {
+
+// Neurons met by each row, ascending within a row.
+struct Hits {
+  std::vector<int64_t> offsets;  // (rows + 1)
+  std::vector<int32_t> neurons;
+  std::vector<uint16_t> counts;  // in how many tables a neuron was met; none from vanilla()
+};
+
+constexpr size_t kNoBound = SIZE_MAX;
+
+// Random choices follow from (seed, step, number of the row), so the result depends on no thread. Reads `tables`,
+// which has to outlive it and must not change during a call.
+class Query {
+ public:
+  explicit Query(const Tables& tables) : tables_(tables) {}
+
+  // The first `want` neurons found, going through the row's buckets in random order, each from a random place on.
+  // codes is (rows, tables), here and below.
+  Hits vanilla(const uint32_t* codes, size_t rows, size_t want, uint64_t seed, uint64_t step);
+
+  // Neurons met in at least `at_least` tables, no more than `want`: those met in most tables, equals by lot.
+  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, uint64_t seed, uint64_t step);
+
+  const Tables& tables() const { return tables_; }
+
+ private:
+  // What one thread works with. `counts` is all zero between rows.
+  struct Scratch {
+    std::vector<uint16_t> counts;  // (neurons): tables in which the row met it
+    std::vector<int32_t> met;      // neurons whose count is not zero
+    std::vector<size_t> tallies;   // (tables + 1): how many neurons have a count
+    std::vector<Lot> lots;         // of the neurons that draw for the last places
+    std::vector<uint32_t> order;   // (tables)
+    std::vector<std::span<const int32_t>> buckets;  // (tables): those of the row
+    Hits hits;                                      // of the thread's rows
+  };
+
+  template <class Row>
+  Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
+  void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
+  void take_vanilla(size_t want, uint64_t key, Scratch& s) const;
+  void take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const;
+
+  const Tables& tables_;
+  std::mutex mutex_;  // held during a call: callers queue up for the scratch
+  std::vector<Scratch> scratch_;
+};
+
+}  // namespace dslide
