@@ -24,6 +24,7 @@ nb::ndarray<nb::numpy, T> owned(std::unique_ptr<T[]> data, std::initializer_list
   return nb::ndarray<nb::numpy, T>(p, shape, owner);
 }
 
+void bind_data(nb::module_& m);
 void bind_machine(nb::module_& m);
 
 }  // namespace dslide

@@ -2,5 +2,6 @@
 
 NB_MODULE(_core, m) {
   m.doc() = "The native core of dslide. Internal: use the classes and functions of the package.";
+  dslide::bind_data(m);
   dslide::bind_machine(m);
 }
