@@ -25,6 +25,7 @@ nb::ndarray<nb::numpy, T> owned(std::unique_ptr<T[]> data, std::initializer_list
 }
 
 void bind_hashing(nb::module_& m);
+void bind_data(nb::module_& m);
 void bind_machine(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_layers(nb::module_& m);
