@@ -36,6 +36,12 @@ def test_levels_are_ordered_and_one_is_in_use():
         _core.Kernels("v9")
 
 
+def test_levels_are_compiled_for_what_they_are_called():
+    lanes = {"reference": 1, "v2": 4, "v3": 8, "v4": 16, "neon": 4, "baseline": 4}
+    for name in _core.isa_levels():
+        assert _core.Kernels(name).lanes == lanes[name]
+
+
 @few
 @given(m=st.integers(0, 20), n=lengths, k=st.integers(0, 40), pad=st.integers(0, 5), transposed=st.booleans(),
        accumulate=st.booleans(), seed=seeds)  # fmt: skip

@@ -24,6 +24,7 @@ void bind_kernels(nb::module_& m) {
   nb::class_<Kernels>(m, "Kernels", "One set of kernels, by name. Arrays are float32.")
       .def("__init__", [](Kernels* k, const std::string& name) { new (k) Kernels(kernels(name)); }, nb::arg("name"))
       .def_prop_ro("name", [](const Kernels& k) { return std::string(k.name); })
+      .def_ro("lanes", &Kernels::lanes, "Floats in a vector.")
       .def("gemm",
            [](const Kernels& k, In<float, 2> a, bool transposed, In<float, 2> b, Out<float, 2> c, size_t n,
               bool accumulate) {

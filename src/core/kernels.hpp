@@ -22,6 +22,7 @@ struct AdamStep {
 
 struct Kernels {
   const char* name;
+  size_t lanes;  // floats in a vector
 
   // C (m x n, rows ldc apart) = or += A (m x k) B (k x n, rows ldb apart).
   // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view.

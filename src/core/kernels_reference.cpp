@@ -97,8 +97,8 @@ bool finite(const float* x, size_t n) {
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference", gemm,          dot,  axpy,    weighted_sum, shifted_max, softmax_stats,
-                         softmax_gradient, sigmoid_gradient, adam, adagrad, sgd,          finite};
+  static const Kernels t{"reference",   1,   gemm,    dot,  axpy,   weighted_sum,     shifted_max,
+                         softmax_stats, softmax_gradient, sigmoid_gradient, adam, adagrad, sgd, finite};
   return t;
 }
 

@@ -327,8 +327,8 @@ bool finite(const float* x, size_t n) {
 // Filled in when asked for, not at load time.
 const Kernels& table() {
   static Kernels t;
-  t = Kernels{nullptr,          gemm, dot,     axpy, weighted_sum, shifted_max, softmax_stats, softmax_gradient,
-              sigmoid_gradient, adam, adagrad, sgd,  finite};
+  t = Kernels{nullptr,       W,   gemm, dot, axpy, weighted_sum, shifted_max, softmax_stats, softmax_gradient,
+              sigmoid_gradient, adam, adagrad, sgd, finite};
   return t;
 }
 
