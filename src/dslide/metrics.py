@@ -20,8 +20,8 @@ def inverse_propensities(
 ) -> npt.NDArray[np.float64]:
     """1 / (the chance that a true label is also recorded), from how often it occurs in `rows` training rows.
 
-    Jain et al. 2016: 1 + C (n + b)^-a with C = (ln rows - 1)(b + 1)^a. Below three rows C would be negative; it
-    is taken as 0 there, which makes all labels count the same.
+    Jain et al. 2016: 1 + C (n + b)^-a with C = (ln rows - 1)(b + 1)^a. Below three rows C would be
+    negative and is taken as 0, which makes all labels count the same.
     """
     c = max(np.log(max(rows, 1)) - 1, 0) * (b + 1) ** a
     return np.asarray(1 + c * (np.asarray(label_counts, np.float64) + b) ** -a)
