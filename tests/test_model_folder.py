@@ -36,6 +36,7 @@ def a_model(scale: float = 1.0, **changes: Any) -> SavedModel:
         progress={"step": 7, "epoch": 1},
         label_counts=np.array([5, 6]),
         rows=9,
+        base=1,
     )
     return dataclasses.replace(model, **changes)
 

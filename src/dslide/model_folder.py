@@ -30,6 +30,7 @@ CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
 VECTORIZER, PROGRESS = "vectorizer.json", "progress.json"
 FILES = (CONFIG, WEIGHTS, OPTIMIZER, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, PROGRESS)
 READ_SIZE = 1 << 20  # bytes
+SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
 
 
 @dataclass
@@ -46,6 +47,7 @@ class SavedModel:
     progress: dict[str, Any] = field(default_factory=dict)  # as Trainer.progress() gives it, and more
     label_counts: Array | None = None  # [labels] int64: occurrences in the training data, for PSP@k
     rows: int = 0  # of the training data
+    base: int = 0  # what indices counted from in the files of the training data
 
 
 def save_model(folder: str | Path, model: SavedModel, *, optimizer: bool = True) -> None:
@@ -102,7 +104,7 @@ def load_model(folder: str | Path, *, optimizer: bool = False, verify: bool = Fa
         return _read_json(folder / name, kind) if name in files else None
 
     options = _read_json(folder / CONFIG, dict)
-    features, labels, rows = (_size(folder / CONFIG, options, key) for key in ("features", "labels", "rows"))
+    features, labels, rows, base = (_size(folder / CONFIG, options, key) for key in SIZES)
     try:
         config = Config.from_dict(options)
     except (ConfigError, TypeError) as error:
@@ -124,6 +126,7 @@ def load_model(folder: str | Path, *, optimizer: bool = False, verify: bool = Fa
         progress=optional(PROGRESS, dict) or {},
         label_counts=counts,
         rows=rows,
+        base=base,
     )
 
 
@@ -138,7 +141,7 @@ def _write_files(folder: Path, model: SavedModel, optimizer: bool) -> None:
         with _checked_file(folder / name, manifest) as write:
             stream_tensors(write, arrays)
 
-    sizes = {"features": model.features, "labels": model.labels, "rows": model.rows}
+    sizes = {key: getattr(model, key) for key in SIZES}
     write_json(CONFIG, model.config.to_dict() | sizes)
     weights = {name for name in model.state if name.endswith((".weights", ".bias"))}
     write_arrays(WEIGHTS, {name: a for name, a in model.state.items() if name in weights})
