@@ -1,4 +1,4 @@
-// Threads.
+// Threads, and what the core was made with.
 #include "bindings.hpp"
 #include "pool.hpp"
 
@@ -6,6 +6,7 @@ namespace dslide {
 
 void bind_machine(nb::module_& m) {
   m.def("set_threads", &set_threads, nb::arg("threads"), "Sets the number of threads the core works with (1 to 1024).");
+  m.def("compiler", [] { return __VERSION__; }, "The compiler that made the core.");
   m.def("threads", &threads, "The number of threads the core works with.");
 }
 

@@ -22,7 +22,7 @@ REDRAW_SECONDS = 0.1
 
 
 class ProgressLine(Callback):
-    """One line per epoch; on a terminal also a line that is redrawn: epoch, bar, loss, samples/s, time left."""
+    """One line per epoch; on a terminal also one redrawn: epoch, bar, loss, samples/s, time left."""
 
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr
@@ -84,7 +84,7 @@ def clock(seconds: float) -> str:
 
 
 class JsonLog(Callback):
-    """Appends one JSON object per line to a file: start, steps now and then, epochs, end. Each line is flushed."""
+    """Appends one JSON object per line to a file: start, steps now and then, epochs, end. All flushed."""
 
     def __init__(self, path: str | Path, every_seconds: float = 1.0) -> None:
         self._path = Path(path)

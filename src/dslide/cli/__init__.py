@@ -1,5 +1,5 @@
-"""The `dslide` command. Each subcommand is a module here with `add_arguments(parser)` and `run(arguments)`; only
-the module of the command that was asked for is imported, so that help and errors come at once."""
+"""The `dslide` command. Each subcommand is a module here with `add_arguments(parser)` and `run(arguments)`;
+only the module of the command that was asked for is imported, so that help and errors come at once."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from ..errors import DataError
 from ..model_folder import SavedModel, load_model
 
 if TYPE_CHECKING:
-    from ..data import Dataset, SparseRows, TextVectorizer
+    from ..data import Dataset, TextVectorizer
     from ..network import Network
 
 ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
@@ -41,21 +41,31 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
 
 def load_for(saved: SavedModel, path: str | Path, options: dict[str, Any]) -> Dataset:
     """Data with the columns of the model; DataError if it has features that the model lacks."""
-    from ..data import load
-
-    if options.get("base", "auto") == "auto":
-        options = options | {"base": saved.base}
-    data = load(path, **options, vectorizer=vectorizer_of(saved), label_names=saved.label_names)
-    check_features(path, data.x, saved.features)
-    return data
+    return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
 
 
-def check_features(path: str | Path, x: SparseRows, features: int) -> None:
-    """Raises DataError if rows have features beyond the model's."""
-    if x.columns > features:
+def load_like(
+    path: str | Path,
+    options: dict[str, Any],
+    vectorizer: TextVectorizer | None,
+    label_names: Sequence[str] | None,
+    base: int,
+    features: int,
+) -> Dataset:
+    """Data read the way the training data was; DataError if it has more features."""
+    from ..data import detect_format, load
+
+    options = dict(options)
+    if options["format"] == "auto":
+        options["format"] = detect_format(path)
+    if options["base"] == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
+        options["base"] = base
+    data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
+    if data.x.columns > features:
         raise DataError(
-            f"{path}: the data has {x.columns:,} features, but the model was trained with {features:,}"
+            f"{path}: has {data.x.columns:,} features, but the model was trained with {features:,}"
         )
+    return data
 
 
 def pieces(rows: int) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config, literal_choices
+from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -64,7 +65,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> None:
-    """How data files are read; `sizes`: with the numbers of features and labels."""
+    """How data files are read; `sizes`: with what a model knows already, numbers and names of labels."""
     group = parser.add_argument_group("reading data")
     group.add_argument("--format", default="auto", help="format of the data files (default: auto)")
     group.add_argument(
@@ -84,6 +85,11 @@ def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> 
         group.add_argument(
             "--labels", type=whole_number, metavar="N", help="number of labels (default: as the data has)"
         )
+        group.add_argument(
+            "--label-names",
+            metavar="FILE",
+            help="text file with the name of a label per line (default: none)",
+        )
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -94,16 +100,27 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def text_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The text options as `dslide.data.load` takes them: a vectorizer that has learned nothing yet."""
-    from ..data import TextOptions, TextVectorizer
+    """The text options, if any are given, as `dslide.data.load` takes them; ConfigError if DATA is not."""
+    from ..data import TextOptions, TextVectorizer, detect_format
 
-    return {"vectorizer": TextVectorizer(TextOptions(**given(arguments, TextOptions)))}
+    options = given(arguments, TextOptions)
+    if not options:
+        return {}
+    format = detect_format(arguments.data) if arguments.format == "auto" else arguments.format
+    if format != "tsv":
+        raise ConfigError(f"{next(iter(options))}: {arguments.data} is not raw text, so this has no use")
+    return {"vectorizer": TextVectorizer(TextOptions(**options))}
 
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The reading options as `dslide.data.load` takes them."""
     names = ("format", "base", "y", "features", "labels")
-    return {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
+    options = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
+    if getattr(arguments, "label_names", None) is not None:
+        from ..data import read_names
+
+        options["label_names"] = read_names(arguments.label_names)
+    return options
 
 
 def describe(name: str, data: Dataset) -> str:

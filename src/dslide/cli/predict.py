@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for x in _rows(saved, arguments):
             ids, scores = predict(x, min(arguments.k, network.labels))
-            _write(file, ids, scores if arguments.scores else None, saved.label_names)
+            _write(file, ids, scores if arguments.scores else None, saved)
     return 0
 
 
@@ -79,12 +79,13 @@ def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRo
         yield x.rows(begin, end)
 
 
-def _write(file: TextIO, ids: Any, scores: Any, names: Sequence[str] | None) -> None:
-    """A line per row: labels by name if known, else by number, with scores if given. -1 is no label."""
+def _write(file: TextIO, ids: Any, scores: Any, saved: SavedModel) -> None:
+    """A line per row: labels by name, or by the number the training data has for them. -1 is no label."""
+    names = saved.label_names
     for row, labels in enumerate(ids.tolist()):
         cells = []
         for rank, label in enumerate(labels):
             if label >= 0:
-                name = str(label) if names is None else names[label].translate(_IN_ONE_LINE)
+                name = str(label + saved.base) if names is None else names[label].translate(_IN_ONE_LINE)
                 cells.append(name if scores is None else f"{name}:{scores[row, rank]:.6g}")
         file.write("\t".join(cells) + "\n")

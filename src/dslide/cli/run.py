@@ -1,4 +1,4 @@
-"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (what came out)."""
+"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class Run(Callback):
         metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in KS]
         measured: dict[str, float] = {}
         if test is not None:
-            measured = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data.x), KS)
+            measured, _ = evaluate(
+                network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
+            )
         summary |= {name: measured.get(name) for name in metrics}
         summary |= {
             "test_rows": measured.get("rows"),
@@ -110,8 +112,8 @@ class Run(Callback):
         (self.folder / "summary.json").write_text(json.dumps(finite(summary), indent=1) + "\n")
 
         print(
-            f"{self.trainer.epoch} epochs in {clock(result.seconds)}: {result.samples_per_second:,.0f} samples/s, "
-            f"loss {result.loss:.4g}, {network.parameters:,} parameters, "
+            f"{self.trainer.epoch} epochs, {clock(result.seconds)}: {result.samples_per_second:,.0f} "
+            f"samples/s, loss {result.loss:.4g}, {network.parameters:,} parameters, "
             f"{format_bytes(summary['peak_rss_bytes'])} of memory at most"
         )
         if measured:

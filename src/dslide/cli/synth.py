@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from .options import whole_number
 
@@ -37,5 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.test_rows,
         arguments.seed,
     )
-    print(f"wrote {', '.join(str(path) for path in sorted(Path(arguments.out).iterdir()))}")
+    out = arguments.out
+    test = f" --test {out}/test.txt" if arguments.test_rows else ""
+    print(f"wrote {out}; next: dslide train {out}/train.txt{test} --label-names {out}/labels.txt")
     return 0

@@ -57,10 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(describe(arguments.data, data))
         if test is not None:
             print(describe(arguments.test, test))
-        print("\n".join(planned.lines()), flush=True)
+        print("\n".join(planned.lines()))
+        print(f"run folder: {folder}", flush=True)
     check_memory(
         planned.bytes_total,
-        f"training a network with {data.x.columns:,} features, hidden layers of {config.hidden} and "
+        f"training a network with {data.x.columns:,} features, hidden layers of "
+        f"{', '.join(map(str, config.hidden))} and "
         f"{data.y.columns:,} labels",
         "smaller --hidden layers need less",
     )
@@ -122,12 +124,13 @@ def _free_folder(data: str) -> Path:
 def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Dataset, Dataset | None]:
     """The data to train on and to test on, with the same columns."""
     from ..data import load
-    from .models import check_features, load_for
+    from .models import load_for, load_like
 
     options = reading_options(arguments)
     if saved is None:
         data = load(arguments.data, **options, **text_options(arguments))
     else:
+        options.pop("label_names", None)
         data = load_for(saved, arguments.data, options)
         if data.checksum != saved.progress.get("data"):
             raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
@@ -135,7 +138,7 @@ def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data
         raise DataError(f"{arguments.data}: there are no {'labels' if data.x.columns else 'features'} in it")
     if arguments.test is None:
         return data, None
-    known = {"vectorizer": data.vectorizer, "label_names": data.label_names, "base": data.base}
-    test = load(arguments.test, **{"format": options["format"]} | known)
-    check_features(arguments.test, test.x, data.x.columns)
-    return data, test
+    as_given = {"format": options["format"], "base": options["base"]}
+    return data, load_like(
+        arguments.test, as_given, data.vectorizer, data.label_names, data.base, data.x.columns
+    )
