@@ -1,0 +1,22 @@
+"""dslide convert: data into a folder that is mapped instead of read."""
+
+from __future__ import annotations
+
+import argparse
+
+from .options import add_reading_options, add_text_options, reading_options, text_options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="IN", help="data in any format that is read")
+    parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
+    add_reading_options(parser)
+    add_text_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..data import convert
+
+    convert(arguments.data, arguments.out, **reading_options(arguments), **text_options(arguments))
+    print(f"wrote {arguments.out}; use it like the file: dslide train {arguments.out}")
+    return 0

@@ -1,0 +1,111 @@
+"""dslide evaluate: metrics of a trained network, and what approximate prediction costs in accuracy."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .models import load_for, open_model, pieces
+from .options import add_reading_options, describe, reading_options, whole_number
+
+if TYPE_CHECKING:
+    from ..data import Dataset, SparseRows
+    from ..network import Network
+    from ..tensors import Array as Ids  # [rows, k] int32
+
+METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
+    parser.add_argument("data", metavar="DATA", help="data with labels")
+    parser.add_argument("--k", default="1,3,5", metavar="N,N,...", help="ranks to report (default: 1,3,5)")
+    parser.add_argument(
+        "--approximate",
+        action="store_true",
+        help="also predict through the hash tables, and compare accuracy and speed (default: no)",
+    )
+    parser.add_argument(
+        "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
+    )
+    add_reading_options(parser, sizes=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    ks = parse_ks(arguments.k)
+    saved, network = open_model(arguments.model, arguments.threads)
+    data = load_for(saved, arguments.data, reading_options(arguments))
+    print(describe(str(arguments.data), data))
+
+    result, exact = evaluate(network.predict_topk, network, data, saved.label_counts, saved.rows, ks)
+    print(table(result, ks))
+    print(f"exact prediction: {result['rows_per_second']:,.0f} rows/s")
+    if arguments.approximate:
+        print("\nthrough the hash tables:")
+        predict = network.predict_topk_approximate
+        result, quick = evaluate(predict, network, data, saved.label_counts, saved.rows, ks)
+        print(table(result, ks))
+        print(f"approximate prediction: {result['rows_per_second']:,.0f} rows/s")
+        for k in ks:
+            print(f"share of the exact top {k} that it finds: {agreement(exact, quick, k):.4f}")
+    return 0
+
+
+def parse_ks(text: str) -> tuple[int, ...]:
+    """Ranks like 1,3,5."""
+    try:
+        ks = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        ks = []
+    if not ks or ks[0] < 1 or ks[-1] > 10_000:
+        raise ConfigError(f"--k: expected whole numbers from 1 to 10000 like 1,3,5, not {text!r}")
+    return tuple(ks)
+
+
+def evaluate(
+    predict: Callable[[SparseRows, int], tuple[Any, Any]],
+    network: Network,
+    data: Dataset,
+    label_counts: Any,
+    rows: int,
+    ks: Sequence[int],
+) -> tuple[dict[str, float], Ids]:
+    """Metrics of a way to predict with its rows_per_second, and the ids it predicts."""
+    import numpy as np
+
+    from ..metrics import Evaluation
+
+    evaluation = Evaluation(ks, label_counts, rows)
+    seconds, all_ids = 0.0, []
+    for begin, end in pieces(len(data.x)):
+        x = data.x.rows(begin, end)
+        start = time.perf_counter()
+        ids, _ = predict(x, min(max(ks), network.labels))
+        seconds += time.perf_counter() - start
+        evaluation.update(ids, data.y.rows(begin, end))
+        all_ids.append(ids)
+    speed = {"rows_per_second": len(data.x) / max(seconds, 1e-9)}
+    return evaluation.result() | speed, np.concatenate(all_ids)
+
+
+def table(result: dict[str, float], ks: Sequence[int]) -> str:
+    """The metrics, one line each, a column for each k."""
+    lines = [f"{'k':>8}" + "".join(f"{k:>9}" for k in ks)]
+    for name, title in METRICS.items():
+        if f"{name}_at_{ks[0]}" in result:
+            lines.append(f"{title:>8}" + "".join(f"{result[f'{name}_at_{k}']:>9.4f}" for k in ks))
+    lines.append(
+        f"over {result['rows']:,.0f} rows; {result['rows_without_labels']:,.0f} without labels left out"
+    )
+    return "\n".join(lines)
+
+
+def agreement(exact: Ids, quick: Ids, k: int) -> float:
+    """The mean share of each row's exact top k that is also in its approximate top k."""
+    found = sum(
+        len(set(a) & set(b)) for a, b in zip(exact[:, :k].tolist(), quick[:, :k].tolist(), strict=True)
+    )
+    return found / max(exact[:, :k].size, 1)

@@ -1,0 +1,74 @@
+"""Trained models on disk, as commands use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError
+from ..model_folder import SavedModel, load_model
+
+if TYPE_CHECKING:
+    from ..data import Dataset, TextVectorizer
+    from ..network import Network
+
+ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model's folder, given it or the folder of the run that made it."""
+    inner = Path(path) / "model"
+    return inner if inner.exists() or inner.with_name("model.old").exists() else Path(path)
+
+
+def open_model(path: str | Path, threads: int = 0) -> tuple[SavedModel, Network]:
+    """A model ready to predict; its files are checked."""
+    from ..network import Network
+
+    saved = load_model(model_folder(path), verify=True)
+    network = Network(saved.config.replace(threads=threads), saved.features, saved.labels)
+    network.load_state(saved.state)
+    return saved, network
+
+
+def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
+    """What turns text into the model's features."""
+    from ..data import TextVectorizer
+
+    return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
+
+
+def load_for(saved: SavedModel, path: str | Path, options: dict[str, Any]) -> Dataset:
+    """Data with the columns of the model; DataError if it has features that the model lacks."""
+    return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
+
+
+def load_like(
+    path: str | Path,
+    options: dict[str, Any],
+    vectorizer: TextVectorizer | None,
+    label_names: Sequence[str] | None,
+    base: int,
+    features: int,
+) -> Dataset:
+    """Data read the way the training data was; DataError if it has more features."""
+    from ..data import detect_format, load
+
+    options = dict(options)
+    if options["format"] == "auto":
+        options["format"] = detect_format(path)
+    if options["base"] == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
+        options["base"] = base
+    data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
+    if data.x.columns > features:
+        raise DataError(
+            f"{path}: has {data.x.columns:,} features, but the model was trained with {features:,}"
+        )
+    return data
+
+
+def pieces(rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows to predict together."""
+    for begin in range(0, rows, ROWS_AT_A_TIME):
+        yield begin, min(begin + ROWS_AT_A_TIME, rows)

@@ -1,0 +1,91 @@
+"""dslide predict: the best labels of each row, one line per row."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..errors import ConfigError, DataError
+from ..model_folder import SavedModel
+from .models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
+from .options import add_reading_options, reading_options, whole_number
+
+if TYPE_CHECKING:
+    from ..data import SparseRows
+
+_IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        help="data, or - for lines from stdin: text if the model was trained on text, else libsvm",
+    )
+    parser.add_argument(
+        "--k", type=whole_number, default=5, metavar="N", help="labels for each row (default: 5)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="where to write (default: stdout)")
+    parser.add_argument(
+        "--approximate",
+        action="store_true",
+        help="look only at neurons found by hashing: faster (default: no)",
+    )
+    parser.add_argument("--scores", action="store_true", help="write label:score (default: no)")
+    parser.add_argument(
+        "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
+    )
+    add_reading_options(parser, sizes=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.k < 1:
+        raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
+    saved, network = open_model(arguments.model, arguments.threads)
+    predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
+    output = arguments.output
+    with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
+        for x in _rows(saved, arguments):
+            ids, scores = predict(x, min(arguments.k, network.labels))
+            _write(file, ids, scores if arguments.scores else None, saved)
+    return 0
+
+
+def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRows]:
+    """The features of all rows, in pieces."""
+    options = reading_options(arguments)
+    if arguments.data != "-":
+        x = load_for(saved, arguments.data, options).x
+    elif (vectorizer := vectorizer_of(saved)) is not None:
+        while lines := [line.rstrip("\r\n") for line in islice(sys.stdin, ROWS_AT_A_TIME)]:
+            yield vectorizer.transform(lines)
+        return
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "stdin"
+            copy.write_bytes(sys.stdin.buffer.read())
+            try:
+                x = load_for(saved, copy, options).x
+            except DataError as error:
+                raise DataError(str(error).replace(str(copy), "stdin")) from None
+    for begin, end in pieces(len(x)):
+        yield x.rows(begin, end)
+
+
+def _write(file: TextIO, ids: Any, scores: Any, saved: SavedModel) -> None:
+    """A line per row: labels by name, or by the number the training data has for them. -1 is no label."""
+    names = saved.label_names
+    for row, labels in enumerate(ids.tolist()):
+        cells = []
+        for rank, label in enumerate(labels):
+            if label >= 0:
+                name = str(label + saved.base) if names is None else names[label].translate(_IN_ONE_LINE)
+                cells.append(name if scores is None else f"{name}:{scores[row, rank]:.6g}")
+        file.write("\t".join(cells) + "\n")

@@ -1,0 +1,121 @@
+"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result)."""
+
+from __future__ import annotations
+
+import json
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..config import Config
+from ..memory import format_bytes, peak_rss_bytes
+from ..metrics import KS
+from ..model_folder import SavedModel, save_model
+from ..progress import JsonLog, ProgressLine, clock, finite
+from ..trainer import Callback, Trainer
+from .evaluate import evaluate, table
+
+if TYPE_CHECKING:
+    from ..data import Dataset
+    from ..trainer import EpochInfo, Result
+
+SAVE_SECONDS = 600  # a long run is saved this often, at the ends of epochs
+
+
+class Run(Callback):
+    """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
+
+    def __init__(
+        self, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool
+    ) -> None:
+        self.folder = folder
+        self.data = data
+        self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
+        if saved is None:
+            folder.mkdir(parents=True)
+        callbacks = [ProgressLine(quiet=quiet), JsonLog(folder / "log.jsonl"), self]
+        self.trainer = Trainer(config, data.x.columns, data.y.columns, callbacks=callbacks)
+        if saved is not None:
+            self.trainer.network.load_state(saved.state)
+            self.trainer.load_progress(saved.progress)
+        self._saved_at = time.monotonic()
+
+    def train(self) -> Result:
+        """Trains until the end or Ctrl-C, and saves the network."""
+        result = self.trainer.fit(self.data)
+        self.save()
+        return result
+
+    def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
+        if time.monotonic() - self._saved_at >= SAVE_SECONDS and info.epoch < trainer.network.config.epochs:
+            self.save()
+
+    def save(self) -> None:
+        """Writes RUN/model."""
+        data, network = self.data, self.trainer.network
+        model = SavedModel(
+            config=network.config,
+            features=network.features,
+            labels=network.labels,
+            state=network.state(),
+            label_names=None if data.label_names is None else list(data.label_names),
+            feature_names=None if data.feature_names is None else list(data.feature_names),
+            vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
+            progress={**self.trainer.progress(), "data": data.checksum},
+            label_counts=self.label_counts,
+            rows=len(data.x),
+            base=data.base,
+        )
+        save_model(self.folder / "model", model)
+        self._saved_at = time.monotonic()
+
+    def summarize(self, result: Result, planned_bytes: int, test: Dataset | None) -> None:
+        """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it."""
+        from .. import _core
+
+        network = self.trainer.network
+        summary: dict[str, Any] = {
+            "samples_per_second": result.samples_per_second,
+            "seconds": result.seconds,
+            "samples": result.samples,
+            "epochs": self.trainer.epoch,
+            "steps": self.trainer.step,
+            "interrupted": result.interrupted,
+            "loss": result.loss,
+            "active_neurons_mean": result.active_neurons_mean,
+            "parameters": network.parameters,
+            "features": network.features,
+            "labels": network.labels,
+            "rows": len(self.data.x),
+            "planned_bytes": planned_bytes,
+        }
+        metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in KS]
+        measured: dict[str, float] = {}
+        if test is not None:
+            measured, _ = evaluate(
+                network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
+            )
+        summary |= {name: measured.get(name) for name in metrics}
+        summary |= {
+            "test_rows": measured.get("rows"),
+            "peak_rss_bytes": peak_rss_bytes(),
+            "ranks": 1,
+            "threads": _core.threads(),
+            "isa": _core.isa(),
+            "seed": network.config.seed,
+            "version": version("dslide"),
+            "config": network.config.to_dict(),
+        }
+        (self.folder / "summary.json").write_text(json.dumps(finite(summary), indent=1) + "\n")
+
+        print(
+            f"{self.trainer.epoch} epochs, {clock(result.seconds)}: {result.samples_per_second:,.0f} "
+            f"samples/s, loss {result.loss:.4g}, {network.parameters:,} parameters, "
+            f"{format_bytes(summary['peak_rss_bytes'])} of memory at most"
+        )
+        if measured:
+            print(table(measured, KS))
+        print(f"saved in {self.folder}")

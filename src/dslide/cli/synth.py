@@ -1,0 +1,42 @@
+"""dslide synth: random data of a given shape, with a rule that a network can learn."""
+
+from __future__ import annotations
+
+import argparse
+
+from .options import whole_number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
+    for name, default, help_text in (
+        ("rows", 10_000, "rows to train on"),
+        ("test-rows", 1_000, "rows to test on"),
+        ("features", 10_000, "number of features"),
+        ("labels", 5_000, "number of labels"),
+        ("seed", 0, "everything random follows from it"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=whole_number,
+            default=default,
+            metavar="N",
+            help=f"{help_text} (default: {default})",
+        )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..data import synthesize
+
+    synthesize(
+        arguments.out,
+        arguments.rows,
+        arguments.features,
+        arguments.labels,
+        arguments.test_rows,
+        arguments.seed,
+    )
+    out = arguments.out
+    test = f" --test {out}/test.txt" if arguments.test_rows else ""
+    print(f"wrote {out}; next: dslide train {out}/train.txt{test} --label-names {out}/labels.txt")
+    return 0

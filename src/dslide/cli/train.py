@@ -1,0 +1,144 @@
+"""dslide train: reads data, says what the run will need, trains, measures, and writes a run folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import Config
+from ..errors import ConfigError, DataError, ModelError
+from .options import (
+    add_config_options,
+    add_reading_options,
+    add_text_options,
+    describe,
+    given,
+    reading_options,
+    text_options,
+)
+
+if TYPE_CHECKING:
+    from ..data import Dataset
+    from ..model_folder import SavedModel
+
+INTERRUPTED = 130
+MAY_CHANGE = ("epochs", "threads")  # when a run is resumed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
+    parser.add_argument(
+        "--test", metavar="FILE", help="data to measure the trained network on (default: none)"
+    )
+    parser.add_argument(
+        "--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)"
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN", help="go on with this run; --epochs and --threads may change"
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="print only errors and the summary (default: no)"
+    )
+    add_reading_options(parser)
+    add_text_options(parser)
+    add_config_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    config, folder, saved = _prepare(arguments)
+    data, test = _read(arguments, saved)
+
+    from ..memory import check_memory
+    from ..plan import plan
+
+    planned = plan(config, data.x.columns, data.y.columns, len(data.x), data.x.nnz + data.y.nnz)
+    if not arguments.quiet:
+        print(describe(arguments.data, data))
+        if test is not None:
+            print(describe(arguments.test, test))
+        print("\n".join(planned.lines()))
+        print(f"run folder: {folder}", flush=True)
+    check_memory(
+        planned.bytes_total,
+        f"training a network with {data.x.columns:,} features, hidden layers of "
+        f"{', '.join(map(str, config.hidden))} and "
+        f"{data.y.columns:,} labels",
+        "smaller --hidden layers need less",
+    )
+
+    from .run import Run
+
+    training = Run(folder, config, data, saved, arguments.quiet)
+    result = training.train()
+    if result.interrupted:
+        training.summarize(result, planned.bytes_total, None)
+        print(f"interrupted after {training.trainer.step:,} steps; the network is saved, to go on with it:")
+        print(f"  dslide train {arguments.data} --resume {folder}")
+        return INTERRUPTED
+    training.summarize(result, planned.bytes_total, test)
+    print(f"next: dslide predict {folder} {arguments.test or arguments.data}")
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> tuple[Config, Path, SavedModel | None]:
+    """Options, the run's folder and, when resuming, its model: all that can be wrong before data is read."""
+    options = given(arguments, Config)
+    if arguments.resume is None:
+        config = Config(**options)
+        folder = _free_folder(arguments.data) if arguments.out is None else Path(arguments.out)
+        if folder.exists():
+            raise ConfigError(
+                f"{folder}: exists already; give another --out, or --resume {folder} to go on with it"
+            )
+        return config, folder, None
+
+    from ..model_folder import load_model
+
+    if arguments.out is not None:
+        raise ConfigError("--out: a resumed run goes on in its own folder, so --out can't be given")
+    folder = Path(arguments.resume)
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: there is no such run to resume")
+    saved = load_model(folder / "model", optimizer=True, verify=True)
+    for name, value in options.items():
+        if name not in MAY_CHANGE and value != getattr(saved.config, name):
+            raise ConfigError(
+                f"{name}: the run was begun with {getattr(saved.config, name)!r}, and on resuming only "
+                f"{' and '.join(MAY_CHANGE)} may change"
+            )
+    config = saved.config.replace(**{name: options[name] for name in MAY_CHANGE if name in options})
+    if saved.progress.get("epoch", 0) >= config.epochs:
+        raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more --epochs to go on")
+    return config, folder, saved
+
+
+def _free_folder(data: str) -> Path:
+    name = Path(data).name.split(".")[0] or "data"
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Dataset, Dataset | None]:
+    """The data to train on and to test on, with the same columns."""
+    from ..data import load
+    from .models import load_for, load_like
+
+    options = reading_options(arguments)
+    if saved is None:
+        data = load(arguments.data, **options, **text_options(arguments))
+    else:
+        options.pop("label_names", None)
+        data = load_for(saved, arguments.data, options)
+        if data.checksum != saved.progress.get("data"):
+            raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
+    if data.x.columns == 0 or data.y.columns == 0:
+        raise DataError(f"{arguments.data}: there are no {'labels' if data.x.columns else 'features'} in it")
+    if arguments.test is None:
+        return data, None
+    as_given = {"format": options["format"], "base": options["base"]}
+    return data, load_like(
+        arguments.test, as_given, data.vectorizer, data.label_names, data.base, data.x.columns
+    )

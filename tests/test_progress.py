@@ -1,0 +1,101 @@
+"""The progress line and the log, driven by a real, tiny training run."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dslide.trainer import Callback, Trainer
+
+from dslide.config import Config
+from dslide.data import Dataset, SparseRows
+from dslide.progress import JsonLog, ProgressLine, clock, finite
+
+CONFIG = Config(hidden=(8,), epochs=2, batch_size=4, threads=1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def train(*callbacks: Callback) -> None:
+    eye = SparseRows(
+        np.arange(13, dtype=np.int64), np.arange(12, dtype=np.int32) % 6, np.ones(12, np.float32), 6
+    )
+    Trainer(CONFIG, 6, 6, callbacks=callbacks).fit(Dataset(eye, eye))
+
+
+def test_a_line_per_epoch_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    train(ProgressLine(stream))
+    lines = stream.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert all("samples/s" in line and "loss" in line for line in lines)
+    assert "\r" not in stream.getvalue()
+
+
+def test_a_terminal_gets_a_line_that_is_redrawn_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dslide.progress.REDRAW_SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    train(ProgressLine(stream))
+    drawn = [line for line in stream.getvalue().split("\r") if line.startswith("epoch") and "[" in line[:14]]
+    assert len(drawn) == 6  # 12 rows, 4 in a step, 2 epochs
+    assert drawn[0].startswith("epoch 1/2 [###-----------------]  17%  loss ")
+    assert drawn[-1].startswith("epoch 2/2 [####################] 100%  loss ")
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_narrow_terminal_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dslide.progress.REDRAW_SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal()
+    train(ProgressLine(stream))
+    bars = [line.removesuffix("\x1b[K") for line in stream.getvalue().split("\r") if line.startswith("epoch")]
+    assert bars
+    assert max(map(len, bars)) < 30
+
+
+def test_quiet_says_nothing() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        train(ProgressLine(stream, quiet=True))
+        assert stream.getvalue() == ""
+
+
+def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
+    train(JsonLog(tmp_path / "log.jsonl", every_seconds=0))
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    kinds = [record["record"] for record in records]
+    assert kinds == ["start", *["step"] * 3, "epoch", *["step"] * 3, "epoch", "end"]
+    assert records[0]["config"] == CONFIG.to_dict()
+    assert (records[0]["features"], records[0]["labels"], records[0]["total_steps"]) == (6, 6, 6)
+    assert set(records[0]["versions"]) == {"dslide", "numpy", "python"}
+    assert [r["step"] for r in records if r["record"] == "step"] == [1, 2, 3, 4, 5, 6]
+    assert [r["epoch"] for r in records if r["record"] == "epoch"] == [1, 2]
+    assert records[-1]["interrupted"] is False
+
+
+def test_the_log_is_appended_to_and_thinned_by_time(tmp_path: Path) -> None:
+    for _ in range(2):
+        train(JsonLog(tmp_path / "log.jsonl", every_seconds=1e9))
+    kinds = [json.loads(line)["record"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert kinds == ["start", "step", "epoch", "epoch", "end"] * 2  # the first step is always there
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00"), (754.4, "12:34"), (3723, "1:02:03")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_numbers_that_json_lacks_become_null() -> None:
+    assert finite({"a": {"b": float("nan")}, "c": float("inf"), "d": 1.5}) == {
+        "a": {"b": None},
+        "c": None,
+        "d": 1.5,
+    }
