@@ -22,6 +22,14 @@ def mix(*words: int) -> int:
     return x
 
 
+def mix_array(x: np.ndarray) -> np.ndarray:
+    """mix(a) of every number in an array of uint64."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 def below(random: int, n: int) -> int:
     """The core's below(random, n)."""
     return ((random >> 32) * n) >> 32
