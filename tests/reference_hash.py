@@ -1,4 +1,4 @@
-"""Slow, obvious versions of what the core does in hash*.cpp, tables.cpp and query.cpp, for tests to compare with."""
+"""Slow, obvious versions of what the core does in hash*.cpp, tables.cpp and query.cpp, for tests to compare."""
 
 from __future__ import annotations
 
@@ -126,9 +126,15 @@ FAMILIES = {"simhash": simhash, "wta": wta, "dwta": dwta, "minhash": minhash}
 
 
 def buckets(
-    codes: dict[int, np.ndarray], neurons: int, tables: int, table_bits: int, bound: int, policy: str, seed: int
+    codes: dict[int, np.ndarray],
+    neurons: int,
+    tables: int,
+    table_bits: int,
+    bound: int,
+    policy: str,
+    seed: int,
 ) -> list[list[list[int]]]:
-    """For each table and bucket the neurons it keeps, ascending; codes are those of the neurons that have any."""
+    """For each table and bucket the neurons it keeps, ascending; a neuron without codes is in none."""
     result = []
     for t in range(tables):
         first = below(mix(seed, t), neurons)

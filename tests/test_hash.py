@@ -1,4 +1,4 @@
-"""Every family of hash functions against its slow reference: exactly the same codes, dense or sparse, on any threads."""
+"""Every family of hash functions against its slow reference: the same codes, dense or sparse, on any threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def vectors(count: int, dimension: int, zeros: float, levels: int, seed: int) ->
 
 
 def expected(family: str, x: np.ndarray, *parameters: int) -> np.ndarray:
-    return np.array([reference.FAMILIES[family](row, *parameters) for row in x]).reshape(len(x), parameters[1])
+    return np.array([reference.FAMILIES[family](row, *parameters) for row in x]).reshape(
+        len(x), parameters[1]
+    )
 
 
 def hash_sparse(functions: _core.HashFunctions, x: np.ndarray) -> np.ndarray:
@@ -161,7 +163,7 @@ def test_bad_rows_are_refused():
         functions.dense(x, np.array([6], dtype=np.int32))
     values = np.ones(2, dtype=np.float32)
     for columns in [0, 4], [-1, 2], [2, 2], [3, 1]:
-        with pytest.raises(ValueError, match="^row 1: column numbers must ascend and be below 4, but there is"):
+        with pytest.raises(ValueError, match="row 1: column numbers must ascend and be below 4"):
             functions.sparse(np.array([0, 0, 2]), np.array(columns, dtype=np.int32), values)
     for indptr in [0, 3], [2, 0], [-1, 2]:
         with pytest.raises(ValueError, match="indptr must not descend"):

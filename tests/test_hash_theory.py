@@ -11,7 +11,7 @@ FUNCTIONS = 60_000  # hash functions, k = 1 each, whose codes are compared
 
 
 def agreement(family: str, a: np.ndarray, b: np.ndarray, table_bits: int) -> float:
-    """Share of hash functions in which two vectors agree. Seeds differ, so functions of 1,000-table batches do."""
+    """Share of hash functions in which two vectors agree: 1,000 for each of many seeds."""
     pair = np.stack([a, b]).astype(np.float32)
     agree = 0
     for seed in range(FUNCTIONS // 1000):
@@ -20,9 +20,11 @@ def agreement(family: str, a: np.ndarray, b: np.ndarray, table_bits: int) -> flo
     return agree / FUNCTIONS
 
 
-def assert_close(measured: float, expected: float, samples: float = FUNCTIONS) -> None:
+def assert_close(
+    measured: float, expected: float, samples: float = FUNCTIONS, allowance: float = 1e-9
+) -> None:
     """Within 4.5 standard deviations of a share estimated from so many samples."""
-    assert abs(measured - expected) < 4.5 * np.sqrt(expected * (1 - expected) / samples) + 1e-9
+    assert abs(measured - expected) < 4.5 * np.sqrt(expected * (1 - expected) / samples) + allowance
 
 
 def at_angle(rng: np.random.Generator, dimension: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
@@ -32,9 +34,9 @@ def at_angle(rng: np.random.Generator, dimension: int, angle: float) -> tuple[np
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8])
 def test_simhash_agrees_with_one_minus_the_angle_over_pi(share):
-    # Exact for Gaussian projections; for +-1 and a few hundred coordinates nearly so, hence the small allowance.
+    # Exact for Gaussian projections; for +-1 and a few hundred coordinates nearly so, hence an allowance.
     a, b = at_angle(np.random.default_rng(1), 512, share * np.pi)
-    assert abs(agreement("simhash", a, b, 1) - (1 - share)) < 4.5 * np.sqrt(share * (1 - share) / FUNCTIONS) + 0.002
+    assert_close(agreement("simhash", a, b, 1), 1 - share, allowance=0.002)
 
 
 def winners(x: np.ndarray, subsets: np.ndarray, zeros_count: bool) -> np.ndarray:
@@ -67,8 +69,8 @@ def test_wta_agrees_as_often_as_winners_of_independent_subsets_do(family, noise)
 
 
 def test_dwta_borrows_for_sparse_vectors_so_that_they_agree_with_themselves_and_not_with_others():
-    # 60 of 2,000 coordinates are there: nearly 8 in 10 bins of 8 are empty. Vectors that share their coordinates agree as
-    # their winners do; disjoint ones agree by chance, one time in 8, not whenever both are empty.
+    # 60 of 2,000 coordinates are there: nearly 8 in 10 bins of 8 are empty. Vectors that share their coordinates
+    # agree as their winners do; disjoint ones agree by chance, one time in 8, not whenever both are empty.
     rng = np.random.default_rng(3)
     columns = rng.permutation(2000)
     a, b, same_order = (np.zeros(2000) for _ in range(3))
@@ -82,7 +84,7 @@ def test_dwta_borrows_for_sparse_vectors_so_that_they_agree_with_themselves_and_
 
 @pytest.mark.parametrize("shared", [20, 100, 180])
 def test_minhash_agrees_with_the_jaccard_similarity(shared):
-    # Sets of 200 in a dimension of 1,600, so that an eighth is all of the set; 1,000 bins, most of them empty.
+    # Sets of 200 in a dimension of 1,600, so that an eighth is all of the set; most of 1,000 bins are empty.
     rng = np.random.default_rng(4)
     columns = rng.permutation(1600)
     a, b = np.zeros(1600), np.zeros(1600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -35,7 +36,7 @@ def filled_tables(neurons: int, tables: int, table_bits: int, seed: int, bound: 
 
 
 def lists(offsets: np.ndarray, values: np.ndarray) -> list[list[int]]:
-    return [values[a:b].tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
 
 
 @settings(max_examples=80, deadline=None)
@@ -50,7 +51,9 @@ def lists(offsets: np.ndarray, values: np.ndarray) -> list[list[int]]:
     step=st.integers(0, 2**40),
     threads=st.sampled_from([1, 2, 5]),
 )
-def test_hits_are_those_of_the_reference(neurons, tables, table_bits, rows, want, threshold, seed, step, threads):
+def test_hits_are_those_of_the_reference(
+    neurons, tables, table_bits, rows, want, threshold, seed, step, threads
+):
     _core.set_threads(threads)
     table = filled_tables(neurons, tables, table_bits, seed % 1000, bound=20)
     codes = np.random.default_rng(step).integers(0, 2**table_bits, (rows, tables), dtype=np.uint32)
@@ -66,7 +69,9 @@ def test_hits_are_those_of_the_reference(neurons, tables, table_bits, rows, want
             (query.candidates(codes), 1, None),
         ]:
             offsets, ids, counts = found
-            expected = [reference.counted(b, at_least, most, seed, step, row) for row, b in enumerate(row_buckets)]
+            expected = [
+                reference.counted(b, at_least, most, seed, step, row) for row, b in enumerate(row_buckets)
+            ]
             assert lists(offsets, ids) == [[neuron for neuron, _ in hits] for hits in expected]
             assert lists(offsets, counts) == [[count for _, count in hits] for hits in expected]
 
@@ -78,7 +83,9 @@ def test_hits_do_not_depend_on_the_number_of_threads():
     results = []
     for threads in 1, 2, 5:
         _core.set_threads(threads)
-        results.append([*query.vanilla(codes, 50, 3, 4), *query.topk(codes, 50, 3, 4), *query.candidates(codes)])
+        results.append(
+            [*query.vanilla(codes, 50, 3, 4), *query.topk(codes, 50, 3, 4), *query.candidates(codes)]
+        )
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -86,7 +93,9 @@ def test_hits_do_not_depend_on_the_number_of_threads():
 
 def test_a_neuron_met_in_every_table_comes_first():
     table = filled_tables(5000, 10, 6, 5)
-    own = np.array([[next(b for b in range(64) if 123 in table.bucket(t, b)) for t in range(10)]], dtype=np.uint32)
+    own = np.array(
+        [[next(b for b in range(64) if 123 in table.bucket(t, b)) for t in range(10)]], dtype=np.uint32
+    )
     _, ids, counts = _core.Query(table).topk(own, 1, 0, 0)
     assert ids.tolist() == [123]
     assert counts.tolist() == [10]
@@ -101,7 +110,7 @@ def one_bucket(neurons: int) -> _core.Tables:
 
 @pytest.mark.parametrize("mode", ["vanilla", "topk"])
 def test_what_is_cut_off_is_decided_without_regard_to_numbers(mode):
-    # All 50 neurons are in the one bucket; 5 are wanted; each should be taken equally often over steps and rows.
+    # All 50 neurons are in one bucket, 5 are wanted: over steps and rows each should be taken equally often.
     query = _core.Query(one_bucket(50))
     codes = np.zeros((100, 2), dtype=np.uint32)
     taken = np.zeros(50)
@@ -127,7 +136,9 @@ def test_the_one_smallest_lot_wins_in_every_row():
 def test_lots_differ_between_steps_rows_and_seeds():
     query = _core.Query(one_bucket(1000))
     codes = np.zeros((2, 2), dtype=np.uint32)
-    draws = [row for seed in (0, 1) for step in (0, 1) for row in lists(*query.topk(codes, 10, seed, step)[:2])]
+    draws = [
+        row for seed in (0, 1) for step in (0, 1) for row in lists(*query.topk(codes, 10, seed, step)[:2])
+    ]
     assert len({tuple(draw) for draw in draws}) == 8
 
 

@@ -1,4 +1,4 @@
-"""Hash tables: every neuron is where its codes say unless the bound dropped it, and renewal forgets nothing."""
+"""Hash tables: every neuron is where its codes say unless the bound dropped it; renewal forgets nothing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_without_a_bound_every_neuron_is_found_by_its_own_codes():
     table = _core.Tables(neurons, tables, bits, 0, "reservoir", 4)
     table.set_codes(np.arange(neurons, dtype=np.int32), codes)
     table.renew()
-    assert all(neuron in table.bucket(t, codes[neuron, t]) for neuron in range(0, neurons, 7) for t in range(tables))
+    assert all(
+        neuron in table.bucket(t, codes[neuron, t]) for neuron in range(0, neurons, 7) for t in range(tables)
+    )
     assert table.occupancy().mean == neurons / 2**bits
     assert table.occupancy().dropped == 0
 
