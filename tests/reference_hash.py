@@ -1,4 +1,4 @@
-"""Slow, obvious versions of what the core does in hash*.cpp, tables.cpp and query.cpp, for tests to compare."""
+"""Slow, obvious versions of what the core does in hash*.cpp, tables.cpp and query.cpp, for tests."""
 
 from __future__ import annotations
 

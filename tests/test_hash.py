@@ -1,4 +1,4 @@
-"""Every family of hash functions against its slow reference: the same codes, dense or sparse, on any threads."""
+"""Every family of hash functions against its slow reference: the same codes, dense or sparse."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def test_wta_agrees_as_often_as_winners_of_independent_subsets_do(family, noise)
 
 
 def test_dwta_borrows_for_sparse_vectors_so_that_they_agree_with_themselves_and_not_with_others():
-    # 60 of 2,000 coordinates are there: nearly 8 in 10 bins of 8 are empty. Vectors that share their coordinates
-    # agree as their winners do; disjoint ones agree by chance, one time in 8, not whenever both are empty.
+    # 60 of 2,000 coordinates are there: nearly 8 in 10 bins of 8 are empty. Vectors in the same order agree;
+    # disjoint ones agree by chance, one time in 8, not whenever both are empty.
     rng = np.random.default_rng(3)
     columns = rng.permutation(2000)
     a, b, same_order = (np.zeros(2000) for _ in range(3))
