@@ -47,8 +47,9 @@ void check_equal(const char* name, size_t value, size_t expected) {
 
 Codes hash_dense(const HashFunctions& self, const FloatRows& x, const std::optional<In<int32_t, 1>>& rows) {
   check_equal("the number of columns", x.shape(1), self.spec().dimension);
-  const bool rows_apart = x.shape(0) < 2 || x.stride(0) >= static_cast<int64_t>(x.shape(1));
-  if (!rows_apart || (x.shape(1) > 1 && x.stride(1) != 1)) {
+  const bool contiguous = x.shape(0) == 0 || x.shape(1) == 1 || x.stride(1) == 1;
+  const bool apart = x.shape(0) < 2 || x.stride(0) >= static_cast<int64_t>(x.shape(1));
+  if (!contiguous || !apart) {
     throw std::invalid_argument("rows must be contiguous and must not overlap");
   }
   for (size_t i = 0; rows && i < rows->size(); ++i) {

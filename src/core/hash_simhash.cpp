@@ -1,8 +1,8 @@
 // SimHash: a code is the sign of the sum of all coordinates, each taken with a random sign.
 //
-// Signs are bits of mix(seed, coordinate, word), so nothing is stored. For dense rows, coordinates are taken in groups of
-// four: the 16 sums a group can have with all choices of signs are worked out once, then a projection costs one look-up
-// and addition per group, for 8 rows side by side. That is several times faster than multiplying by a matrix of +-1.
+// Signs are bits of mix(seed, coordinate, word), so nothing is stored. For dense rows, coordinates are taken in groups
+// of four: the 16 sums a group can have with all choices of signs are worked out once, then a projection costs one
+// look-up and addition per group, for 8 rows side by side: several times faster than multiplying by a matrix of +-1.
 //
 // The order of additions is fixed, dense or sparse, whatever the blocking: within a group in the order of coordinates,
 // then group after group. So the codes are the same to the bit; zeros change nothing.
@@ -14,12 +14,12 @@
 namespace dslide {
 namespace {
 
-constexpr size_t kGroup = 4;               // coordinates in a group
-constexpr size_t kChoices = 1 << kGroup;   // of signs in a group
-constexpr size_t kPanel = 8;               // projections summed side by side
-constexpr size_t kTile = 8;                // rows summed side by side
-constexpr size_t kBlock = 32;              // groups worked on at a time; their sums (16 KB) stay in the nearest cache
-constexpr size_t kChunk = 256;             // rows that use the choices worked out for a block
+constexpr size_t kGroup = 4;              // coordinates in a group
+constexpr size_t kChoices = 1 << kGroup;  // of signs in a group
+constexpr size_t kPanel = 8;              // projections summed side by side
+constexpr size_t kTile = 8;               // rows summed side by side
+constexpr size_t kBlock = 32;             // groups worked on at a time; their sums (16 KB) stay in the nearest cache
+constexpr size_t kChunk = 256;            // rows that use the choices worked out for a block
 
 using Four = float __attribute__((vector_size(16)));
 struct Tile {  // one number for each of kTile rows
@@ -85,10 +85,10 @@ class SimHash final : public HashFunctions {
 
  private:
   void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
-    const size_t width = words_ * 64;                   // projections, some at the end unused
-    std::vector<uint8_t> choices(width * kBlock);       // (panels, kBlock, kPanel)
-    std::vector<Tile> group_sums(kBlock * kChoices);    // (kBlock, kChoices)
-    std::vector<Tile> sums(kChunk / kTile * width);     // (tiles, width)
+    const size_t width = words_ * 64;                 // projections, some at the end unused
+    std::vector<uint8_t> choices(width * kBlock);     // (panels, kBlock, kPanel)
+    std::vector<Tile> group_sums(kBlock * kChoices);  // (kBlock, kChoices)
+    std::vector<Tile> sums(kChunk / kTile * width);   // (tiles, width)
     for (size_t first = begin; first < end; first += kChunk) {
       const size_t last = std::min(first + kChunk, end);
       std::fill(sums.begin(), sums.end(), Tile{});
@@ -151,7 +151,7 @@ class SimHash final : public HashFunctions {
     }
   }
 
-  // The sums of all groups in coordinates [d, d + depth), of kTile rows from `row` on; past the end the last is repeated.
+  // The sums of all groups in coordinates [d, d + depth) of kTile rows from `row` on; the last repeated past the end.
   static void sum_groups(const DenseRows& x, size_t row, size_t end, size_t d, size_t depth, Tile* group_sums) {
     const float* rows[kTile];
     for (size_t r = 0; r < kTile; ++r) rows[r] = x[std::min(row + r, end - 1)] + d;

@@ -2,8 +2,8 @@
 //
 // A bin is a few random coordinates, its code the position of the largest of them. Bins are cut from random
 // permutations of the coordinates, as many as it takes, so that bins of one permutation share no coordinate. The two
-// variants differ in one thing: what a zero counts as, 0 (wta) or something less than every number (dwta). A bin without
-// any number is empty and borrows its code.
+// variants differ in one thing: what a zero counts as, 0 (wta) or something less than every number (dwta). A bin
+// without any number is empty and borrows its code.
 #include <limits>
 #include <numeric>
 

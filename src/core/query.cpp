@@ -1,6 +1,7 @@
 #include "query.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "checks.hpp"
@@ -102,17 +103,24 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s)
   // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
   size_t limit = s.buckets.size(), left = want;
   while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
-  s.lots.clear();
+  if (limit < at_least) left = 0;
   for (const int32_t neuron : s.met) {
-    const size_t count = s.counts[static_cast<size_t>(neuron)];
-    if (count > limit) {
-      s.hits.neurons.push_back(neuron);
-    } else if (count == limit && count >= at_least && left > 0) {
-      s.lots.push_back(draw_lot(mix(key, static_cast<uint64_t>(neuron)), neuron));
+    if (s.counts[static_cast<size_t>(neuron)] > limit) s.hits.neurons.push_back(neuron);
+  }
+  if (left == 0) return;
+  // Lots are uniform, so nearly always those below `likely` are enough; only among them is it worth to look closer.
+  const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
+                       static_cast<double>(s.tallies[limit]);
+  uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
+  for (s.lots.clear(); s.lots.size() < left; likely = UINT64_MAX) {
+    s.lots.clear();
+    for (const int32_t neuron : s.met) {
+      if (s.counts[static_cast<size_t>(neuron)] != limit) continue;
+      const Lot lot = draw_lot(mix(key, static_cast<uint64_t>(neuron)), neuron);
+      if (lot <= likely) s.lots.push_back(lot);
     }
   }
-  if (s.lots.empty()) return;
-  std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left), s.lots.end());
+  std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left) - 1, s.lots.end());
   for (size_t i = 0; i < left; ++i) s.hits.neurons.push_back(neuron_of(s.lots[i]));
 }
 

@@ -1,0 +1,42 @@
+"""How many hash functions and tables a layer gets when the user leaves it to us."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .errors import ConfigError
+
+# What one code says about a vector, in bits: a sign; the position of the largest of eight; for minhash about
+# four, since two random sets of an eighth of all coordinates agree in one code of 15.
+CODE_BITS = {"simhash": 1, "wta": 3, "dwta": 3, "minhash": 4}
+TABLES = 24
+LARGEST_MEAN_BUCKET = 100
+MOST_TABLE_BITS = 24
+
+
+class HashParameters(NamedTuple):
+    """How a layer is hashed."""
+
+    k: int  # codes joined into one bucket number
+    tables: int
+    table_bits: int  # log2 of the buckets in a table
+
+
+def automatic(neurons: int, dimension: int, family: str) -> HashParameters:
+    """Parameters for a layer of so many neurons with weight vectors of this dimension.
+
+    The fewest codes whose buckets hold at most 100 neurons on average, and a bucket for every value they take.
+    With 50,000 clustered vectors, larger buckets and more tables found more of the true top 10 in a given number
+    of hits, until counting (100 neurons x 24 tables a row) and memory (8 bytes a neuron and table) cost too much;
+    fewer buckets than values only added wrong hits.
+    """
+    if family not in CODE_BITS:
+        raise ConfigError(f"family: expected one of {', '.join(CODE_BITS)}, not {family!r}")
+    for name, value in (("neurons", neurons), ("dimension", dimension)):
+        if value < 1:
+            raise ConfigError(f"{name}: expected at least 1, not {value}")
+    bits = CODE_BITS[family]
+    wanted = math.ceil(math.log2(max(2.0, neurons / LARGEST_MEAN_BUCKET)) / bits)
+    k = min(wanted, MOST_TABLE_BITS // bits, dimension)  # more codes than coordinates tell nothing new
+    return HashParameters(k, TABLES, k * bits)
