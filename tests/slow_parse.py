@@ -17,7 +17,7 @@ class SlowRows(NamedTuple):
 
 
 def nearest_float32(text: str) -> float:
-    """The float32 nearest to a decimal number, ties to even, by exact arithmetic."""
+    """The float32 nearest to a decimal number, ties to even, exactly; 0 below the normal range."""
     assert NUMBER.fullmatch(text)
     exact = Fraction(text if not text.endswith(".") else text + "0")
     if exact == 0:
@@ -31,7 +31,11 @@ def nearest_float32(text: str) -> float:
     rounded = round(abs(exact) / unit) * unit  # Fraction rounds ties to even
     value = struct.unpack("<f", struct.pack("<f", float(rounded)))[0]
     assert Fraction(value) == rounded
-    return float(value if exact > 0 else -value)
+    return normal_or_zero(value if exact > 0 else -value)
+
+
+def normal_or_zero(value: float) -> float:
+    return value if abs(value) >= 2.0**-126 else 0.0
 
 
 def slow_parse(text: str, header: bool) -> SlowRows:
@@ -67,5 +71,5 @@ def _summed(words: list[str]) -> dict[int, float]:
     for word in words:
         index, _, value = word.partition(":")
         total = row.get(int(index), 0.0) + (nearest_float32(value) if value else 1.0)
-        row[int(index)] = struct.unpack("<f", struct.pack("<f", total))[0]
+        row[int(index)] = normal_or_zero(struct.unpack("<f", struct.pack("<f", total))[0])
     return row

@@ -1,9 +1,10 @@
-"""The parser of xmc and libsvm text: against the slow one, over all of its choices, and on arbitrary bytes."""
+"""The parser of xmc and libsvm text: against the slow one, and on arbitrary bytes."""
 
 from __future__ import annotations
 
 import gzip
 import lzma
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,14 @@ same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixtur
 def parse(path: Path, header: bool, block_bytes: int, chunk_bytes: int, threads: int, **options) -> Dataset:
     x, y = RowsBuilder(), RowsBuilder()
     shape = read_svm_text(
-        path, x, y, header=header, threads=threads, block_bytes=block_bytes, chunk_bytes=chunk_bytes, **options
+        path,
+        x,
+        y,
+        header=header,
+        threads=threads,
+        block_bytes=block_bytes,
+        chunk_bytes=chunk_bytes,
+        **options,
     )
     return Dataset(
         x.finish(shape.rows, shape.features, shape.base),
@@ -37,7 +45,7 @@ def parse(path: Path, header: bool, block_bytes: int, chunk_bytes: int, threads:
 def dicts(rows: SparseRows) -> list[dict[int, float]]:
     ends = rows.indptr.tolist()
     pairs = list(zip(rows.indices.tolist(), rows.values.tolist(), strict=True))
-    return [dict(pairs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [dict(pairs[a:b]) for a, b in pairwise(ends)]
 
 
 def core_parse(text: bytes, threads: int = 1, comments: bool = False) -> dict:
@@ -45,8 +53,12 @@ def core_parse(text: bytes, threads: int = 1, comments: bool = False) -> dict:
 
 
 decimals = st.one_of(
-    st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100).map(repr),
-    st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000).map(lambda d: f"{d:f}"),
+    st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100).map(
+        repr
+    ),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000).map(
+        lambda d: f"{d:f}"
+    ),
     st.from_regex(r"[+-]?[0-9]{0,25}[0-9](\.[0-9]{0,25})?([eE][+-]?[0-9]{1,2})?", fullmatch=True).filter(
         lambda text: abs(float(text)) < 1e30
     ),
@@ -90,7 +102,8 @@ def test_equals_the_slow_parser(tmp_path: Path, header: bool, data: st.DataObjec
     path = tmp_path / "file.txt"
     path.write_bytes(text.encode())
     expected = slow_parse(text, header)
-    block_bytes, chunk_bytes = data.draw(st.sampled_from([1, 7, 64, 1000])), data.draw(st.sampled_from([1, 5, 40, 1000]))
+    block_bytes = data.draw(st.sampled_from([1, 7, 64, 1000]))
+    chunk_bytes = data.draw(st.sampled_from([1, 5, 40, 1000]))
     for threads in (1, 2, 5):
         found = parse(path, header, block_bytes, chunk_bytes, threads)
         assert dicts(found.x) == expected.x
@@ -109,9 +122,9 @@ def test_equals_the_slow_parser(tmp_path: Path, header: bool, data: st.DataObjec
     st.one_of(
         decimals,
         # close to the middle between two floats, where rounding twice goes wrong
-        st.integers(0x00800000, 0x7E000000).map(
-            lambda bits: np.float64(np.uint32(bits).view(np.float32)) * (1 + 2.0**-24)
-        ).map(lambda value: f"{value:.17e}"),
+        st.integers(0x00800000, 0x7E000000)
+        .map(lambda bits: np.float64(np.uint32(bits).view(np.float32)) * (1 + 2.0**-24))
+        .map(lambda value: f"{value:.17e}"),
     )
 )
 @settings(deadline=None)
@@ -147,7 +160,9 @@ def test_core_survives_any_bytes(junk: bytes, threads: int) -> None:
         assert out["fault"] is None or out["fault"][1] <= junk.count(b"\n")
 
 
-@given(junk=st.one_of(st.binary(max_size=300), st.text("0123456789:,. \t\r\n-e#", max_size=200).map(str.encode)))
+@given(
+    junk=st.one_of(st.binary(max_size=300), st.text("0123456789:,. \t\r\n-e#", max_size=200).map(str.encode))
+)
 @same_folder
 def test_any_file_loads_or_is_a_data_error(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "junk"
@@ -156,7 +171,7 @@ def test_any_file_loads_or_is_a_data_error(tmp_path: Path, junk: bytes) -> None:
         try:
             assert len(load(path, format=format)) > 0
         except DataError as error:
-            assert str(path) in str(error)
+            assert str(path) in str(error)  # noqa: PT017
 
 
 def test_a_line_of_ten_megabytes(tmp_path: Path) -> None:

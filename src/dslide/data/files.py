@@ -143,6 +143,8 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     target = Path(target)
     if os.path.lexists(target):
         raise DataError(f"{target}: exists already, give another name or remove it")
+    if target.parent.exists() and not target.parent.is_dir():
+        raise DataError(f"{target}: can't be written, {target.parent} is not a folder")
     partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

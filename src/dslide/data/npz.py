@@ -38,6 +38,7 @@ def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
     if pair is None:
         if Path(path).is_dir():
             raise DataError(f"{path}: the folder has neither X.npz nor X.trn.npz")
+        open_file(path).close()  # if there is none, that is the fault to name
         raise DataError(f"{path}: the labels' file is not known, give it as y")
     return Dataset(_read_matrix(pair[0]), _read_matrix(pair[1]), source=str(path))
 

@@ -7,6 +7,7 @@ label_names.txt  feature_names.txt  vectorizer.json      if there are any
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -65,9 +66,12 @@ class RowsFiles:
         return {"columns": columns, "nnz": self._nnz, "crc32": self._sums}
 
     def close(self) -> None:
-        """Closes the files, finished or not."""
+        """Closes the files if an error kept `finish` from it."""
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(
+                OSError
+            ):  # that error is the one to tell, and a full disk refuses here again
+                file.close()
 
     def _write(self, part: str, array: NDArray[Any]) -> None:
         dtype = next(dtype for name, _, dtype in _PARTS if name == part)
