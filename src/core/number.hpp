@@ -1,9 +1,10 @@
-// Decimal text to float32, correctly rounded. The text must be followed by a byte that belongs to no number (here: the
+// Decimal text to float32, correctly rounded; what is too small for a normal float is 0, as everywhere in the core. The text must be followed by a byte that belongs to no number (here: the
 // newline that ends every line), so that no bound has to be checked per digit.
 #pragma once
 #include <bit>
 #include <charconv>
 #include <cstdint>
+#include <limits>
 #include <system_error>
 
 namespace dslide {
@@ -17,7 +18,10 @@ namespace detail {
 // Any number of digits and any exponent: [begin, end) is an unsigned number of good form, `written` its exponent.
 inline Number exact_float(const char* begin, const char* end, int64_t written, float& out) {
   out = 0;
-  if (std::from_chars(begin, end, out).ec == std::errc()) return Number::ok;
+  if (std::from_chars(begin, end, out).ec == std::errc()) {
+    if (out < std::numeric_limits<float>::min()) out = 0;
+    return Number::ok;
+  }
   // Out of range, far from zero or close to it: where is the first digit that is not 0?
   int64_t magnitude = written;
   bool leading = true, fraction = false;

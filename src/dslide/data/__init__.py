@@ -1,0 +1,25 @@
+"""Data: from files of every common format to sparse rows."""
+
+from .convert import convert
+from .dataset import Dataset
+from .files import read_names
+from .load import FORMATS, detect_format, load
+from .ondisk import open_dataset, write_dataset
+from .rows import SparseRows
+from .synth import synthesize
+from .text import TextOptions, TextVectorizer
+
+__all__ = [
+    "FORMATS",
+    "Dataset",
+    "SparseRows",
+    "TextOptions",
+    "TextVectorizer",
+    "convert",
+    "detect_format",
+    "load",
+    "open_dataset",
+    "read_names",
+    "synthesize",
+    "write_dataset",
+]

@@ -1,0 +1,70 @@
+"""Any dataset file to a dataset folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ..errors import DataError
+from .files import new_folder
+from .load import Format, check_options, detect_format, load
+from .ondisk import RowsFiles, complete_folder, write_dataset
+from .svmtext import Base, read_svm_text
+from .text import TextVectorizer
+
+
+def convert(
+    path: str | Path,
+    folder: str | Path,
+    *,
+    format: Format | Literal["auto"] = "auto",
+    base: Base = "auto",
+    features: int | None = None,
+    labels: int | None = None,
+    y: str | Path | None = None,
+    vectorizer: TextVectorizer | None = None,
+    label_names: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> None:
+    """Writes what `load` gives for the same options to a new folder; xmc and libsvm text may be huge."""
+    if format == "auto":
+        format = detect_format(path)
+    check_options(format, base, y)
+    if format not in ("xmc", "libsvm"):
+        dataset = load(
+            path,
+            format=format,
+            features=features,
+            labels=labels,
+            y=y,
+            vectorizer=vectorizer,
+            label_names=label_names,
+        )
+        write_dataset(dataset, folder)
+        return
+    with new_folder(folder) as partial:
+        x_files, y_files = RowsFiles(partial, "x"), RowsFiles(partial, "y")
+        try:
+            shape = read_svm_text(
+                path,
+                x_files,
+                y_files,
+                header=format == "xmc",
+                base=base,
+                features=features,
+                labels=labels,
+                threads=threads,
+            )
+            about = {
+                "x": x_files.finish(shape.rows, shape.features, shape.base),
+                "y": y_files.finish(shape.rows, shape.labels, shape.base),
+            }
+        finally:
+            x_files.close()
+            y_files.close()
+        if label_names is not None and len(label_names) != shape.labels:
+            raise DataError(f"{path}: there are {shape.labels} labels but {len(label_names)} label names")
+        complete_folder(
+            partial, shape.rows, about, source=str(path), base=shape.base, label_names=label_names
+        )

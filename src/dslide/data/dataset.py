@@ -1,0 +1,99 @@
+"""Features and labels of the same rows, with what their columns mean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import DataError
+from .rows import SparseRows
+from .text import TextVectorizer
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows of features `x` and of label weights `y`; a weight of 0 is no label and is dropped."""
+
+    x: SparseRows
+    y: SparseRows
+    label_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | None = None
+    vectorizer: TextVectorizer | None = None
+    source: str = ""
+    base: int = 0  # what indices counted from in the source; here they count from 0
+    unknown_labels: int = 0  # how many of the last label columns the given label names lacked
+    known_checksum: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        where = f"{self.source}: " if self.source else ""
+        if len(self.x) != len(self.y):
+            raise DataError(
+                f"{where}there are {len(self.x)} rows of features but {len(self.y)} rows of labels"
+            )
+        for what, names, columns in (
+            ("label", self.label_names, self.y.columns),
+            ("feature", self.feature_names, self.x.columns),
+        ):
+            if names is not None and len(names) != columns:
+                raise DataError(f"{where}there are {columns} {what}s but {len(names)} {what} names")
+        if not isinstance(self.y.values, np.memmap):  # a dataset on disk was checked when it was written
+            object.__setattr__(self, "y", _labels_only(self.y, where))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def features(self) -> int:
+        """The number of feature columns."""
+        return self.x.columns
+
+    @property
+    def labels(self) -> int:
+        """The number of label columns."""
+        return self.y.columns
+
+    @property
+    def checksum(self) -> str:
+        """A digest of all features and labels; of a dataset on disk it is known without reading the data."""
+        if self.known_checksum is None:
+            sums = {
+                f"{name}_{part}": crc32(getattr(rows, part))
+                for name, rows in (("x", self.x), ("y", self.y))
+                for part in ("indptr", "indices", "values")
+            }
+            object.__setattr__(
+                self, "known_checksum", combined_checksum(self.x.columns, self.y.columns, sums)
+            )
+        assert self.known_checksum is not None
+        return self.known_checksum
+
+
+def combined_checksum(features: int, labels: int, sums: Mapping[str, int]) -> str:
+    """One hex digest of the CRC32 of each array and the numbers of columns."""
+    text = json.dumps([features, labels, sorted(sums.items())])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def crc32(array: np.ndarray, before: int = 0) -> int:
+    """CRC32 of an array's bytes, continuing from what went before."""
+    return zlib.crc32(np.ascontiguousarray(array).data.cast("B") if array.size else b"", before)
+
+
+def _labels_only(y: SparseRows, where: str) -> SparseRows:
+    """Without the weights of 0; negative ones are refused."""
+    if y.nnz == 0 or (lowest := float(y.values.min())) > 0:
+        return y
+    if lowest < 0:
+        at = int(np.argmax(y.values < 0))
+        raise DataError(
+            f"{where}row {y.row_of(at)}, label {y.indices[at]}: a label's weight can't be negative, "
+            f"found {y.values[at]:g}"
+        )
+    kept = y.values != 0
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
+    return SparseRows(before[y.indptr], y.indices[kept], y.values[kept], y.columns)

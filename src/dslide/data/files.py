@@ -1,0 +1,174 @@
+"""Files in and folders out: decompression, blocks of whole lines, folders that appear complete or never."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import lzma
+import os
+import secrets
+import shutil
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+from ..errors import DataError
+
+BLOCK_BYTES = 1 << 25  # text held at a time
+MAX_LINE_BYTES = 1 << 28
+
+_GZIP, _XZ, _BOM = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\xef\xbb\xbf"
+
+
+def is_compressed(path: str | Path) -> bool:
+    """Whether the file's first bytes are those of gzip or xz."""
+    with open_file(path) as file:
+        return file.read(6).startswith((_GZIP, _XZ))
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """Opens a regular file that is not empty, as it is."""
+    try:
+        mode = os.stat(path).st_mode  # before opening: to open a pipe may wait forever
+        if stat.S_ISDIR(mode):
+            raise DataError(f"{path}: is a folder, expected a file")
+        if not stat.S_ISREG(mode):
+            raise DataError(f"{path}: is not a regular file")
+        file = open(path, "rb")  # noqa: SIM115 (the caller closes it)
+        if os.fstat(file.fileno()).st_size == 0:
+            file.close()
+            raise DataError(f"{path}: the file is empty")
+        return file
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name; DataErrors pass
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', error)}") from None
+
+
+def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+    """Blocks of whole lines of a plain, gzip or xz file, each with the number of its first line (from 1).
+
+    Every block ends with a newline, the last one too; a byte order mark is taken off.
+    """
+    line, rest, begin = 1, b"", True
+    with open_file(path) as raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        file: IO[bytes] = raw
+        if magic.startswith(_GZIP):
+            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        elif magic.startswith(_XZ):
+            file = lzma.LZMAFile(raw)  # noqa: SIM115 (raw is closed)
+        while True:
+            data = _read(path, file, block_bytes)
+            if begin and data:
+                data, begin = data.removeprefix(_BOM), False
+            end = data.find(b"\n") if data else -1
+            if len(rest) + (end if end >= 0 else len(data)) > MAX_LINE_BYTES:
+                raise DataError(f"{path}, line {line}: the line is longer than {MAX_LINE_BYTES >> 20} MB")
+            if not data:
+                break
+            if end < 0:
+                rest += data
+                continue
+            cut = data.rfind(b"\n") + 1
+            block = rest + data[:cut]
+            yield line, block
+            line += block.count(b"\n")
+            rest = data[cut:]
+        if rest:
+            yield line, rest + b"\n"
+        elif begin:
+            raise DataError(f"{path}: the file is empty")
+
+
+def _read(path: str | Path, file: IO[bytes], size: int) -> bytes:
+    try:
+        return file.read(size)
+    except EOFError:
+        raise DataError(f"{path}: the file is cut off, its compressed data has no end") from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: the compressed data is damaged: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def decode_lines(path: str | Path, first_line: int, block: bytes) -> list[str]:
+    """The lines of a block from `line_blocks` as text, without their ends."""
+    try:
+        text = block.decode()
+    except UnicodeDecodeError as error:
+        line = first_line + block.count(b"\n", 0, error.start)
+        raise DataError(
+            f"{path}, line {line}: not UTF-8 text, found {quoted(block[error.start : error.end])}"
+        ) from None
+    return [line.removesuffix("\r") for line in text.split("\n")[:-1]]
+
+
+def read_names(path: str | Path) -> list[str]:
+    """A text file of names, one per line."""
+    return [name for first, block in line_blocks(path) for name in decode_lines(path, first, block)]
+
+
+def write_names(path: Path, names: Sequence[str]) -> None:
+    """The opposite of `read_names`."""
+    for i, name in enumerate(names):
+        if "\n" in name or name.endswith("\r"):
+            raise DataError(f"name {i} can't be written as one line of text: {name!r}")
+    try:
+        path.write_bytes("".join(f"{name}\n" for name in names).encode())
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"a name can't be written as UTF-8 text: {error.object[error.start : error.end]!r}"
+        ) from None
+
+
+def quoted(text: bytes) -> str:
+    """Bytes from a file as a message shows them: in quotes, cut if long, anything unprintable escaped."""
+    shown = repr(text[:60].decode(errors="backslashreplace"))
+    return f"{shown}..." if len(text) > 60 else shown
+
+
+@contextlib.contextmanager
+def new_folder(target: str | Path) -> Iterator[Path]:
+    """A folder to write into that takes the name `target`, all at once, when the body ends without an error.
+
+    An existing target is refused and left alone; after an error nothing stays.
+    """
+    target = Path(target)
+    if os.path.lexists(target):
+        raise DataError(f"{target}: exists already, give another name or remove it")
+    if target.parent.exists() and not target.parent.is_dir():
+        raise DataError(f"{target}: can't be written, {target.parent} is not a folder")
+    partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        try:
+            yield partial
+            for file in partial.iterdir():
+                _sync(file)
+            _sync(partial)
+            if os.path.lexists(target):  # rename would replace an empty folder
+                raise DataError(f"{target}: was made by someone else in the meantime")
+            partial.rename(target)
+            _sync(target.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DataError(f"{target}: can't be written, there is no space left on the disk") from None
+        raise DataError(f"{target}: can't be written: {error.strerror}") from None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

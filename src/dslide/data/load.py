@@ -1,0 +1,139 @@
+"""One entry for every kind of dataset file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ConfigError, DataError
+from .dataset import Dataset
+from .files import line_blocks, open_file, quoted
+from .npz import find_npz_pair, read_npz_pair
+from .ondisk import MANIFEST, open_dataset
+from .rows import RowsBuilder
+from .svmtext import Base, looks_like_header, looks_like_row, read_svm_text
+from .text import TextVectorizer
+from .tsv import read_tsv
+
+Format = Literal["xmc", "libsvm", "npz", "tsv", "csr"]
+FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr")
+
+
+def load(
+    path: str | Path,
+    *,
+    format: Format | Literal["auto"] = "auto",
+    base: Base = "auto",
+    features: int | None = None,
+    labels: int | None = None,
+    y: str | Path | None = None,
+    vectorizer: TextVectorizer | None = None,
+    label_names: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> Dataset:
+    """Loads a dataset; text may be plain, gzip or xz.
+
+    Formats: `xmc` (XMLRepository text with a header), `libsvm` (the same without; sizes from `features` and
+    `labels` or the largest index), `npz` (scipy matrices X.npz and Y.npz, or `y`), `tsv`
+    (`label label<TAB>text`, through `vectorizer` or one learned from it), `csr` (a folder made by
+    `write_dataset` or `convert`).
+
+    `base` is what xmc and libsvm indices count from. "auto" takes 1 for libsvm if no 0 occurs, for xmc only
+    if also the index that would be too large by one occurs; give test data the `base` of the training data's
+    Dataset. `features` and `labels` are the sizes expected, `label_names` the names expected: what differs is
+    refused, except that labels of tsv text which have no name get the numbers behind (`unknown_labels`).
+    """
+    if format == "auto":
+        format = detect_format(path)
+    check_options(format, base, y)
+    if format == "tsv":
+        dataset = read_tsv(path, vectorizer, label_names)
+    elif format == "npz":
+        dataset = read_npz_pair(path, y)
+    elif format == "csr":
+        dataset = open_dataset(path)
+    else:
+        dataset = _load_svm_text(path, format == "xmc", base, features, labels, threads)
+    return _as_expected(dataset, features, labels, vectorizer, label_names)
+
+
+def detect_format(path: str | Path) -> Format:
+    """The format of a file or folder, by its name and its first line."""
+    if os.path.isdir(path):
+        if (Path(path) / MANIFEST).exists():
+            return "csr"
+        if find_npz_pair(path, None):
+            return "npz"
+        raise DataError(f"{path}: the folder holds no dataset, neither {MANIFEST} nor X.npz nor X.trn.npz")
+    with open_file(path) as file:
+        magic = file.read(4)
+    if magic == b"PK\x03\x04":
+        return "npz"
+    if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)):
+        return "tsv"
+    _, block = next(line_blocks(path, block_bytes=1 << 16))
+    line = block[: block.index(b"\n")]
+    if looks_like_header(line):
+        return "xmc"
+    if looks_like_row(line):
+        return "libsvm"
+    raise DataError(
+        f"{path}: can't tell the format from the first line {quoted(line)}, "
+        f"give it as one of {', '.join(FORMATS)} if it is one"
+    )
+
+
+def check_options(format: str, base: Base, y: object) -> None:
+    """Raises ConfigError for a value that is none, or an option that the format has no use for."""
+    if format not in FORMATS:
+        raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
+    if base not in ("auto", 0, 1) or isinstance(base, bool):
+        raise ConfigError(f"base: expected auto, 0 or 1, not {base!r}")
+    if base == 1 and format not in ("xmc", "libsvm"):
+        raise ConfigError(f"base: {format} data always counts from 0")
+    if y is not None and format != "npz":
+        raise ConfigError(f"y: {format} data has labels and features together")
+
+
+def _load_svm_text(
+    path: str | Path, header: bool, base: Base, features: int | None, labels: int | None, threads: int | None
+) -> Dataset:
+    x, y = RowsBuilder(), RowsBuilder()
+    shape = read_svm_text(
+        path, x, y, header=header, base=base, features=features, labels=labels, threads=threads
+    )
+    return Dataset(
+        x.finish(shape.rows, shape.features, shape.base),
+        y.finish(shape.rows, shape.labels, shape.base),
+        source=str(path),
+        base=shape.base,
+    )
+
+
+def _as_expected(
+    dataset: Dataset,
+    features: int | None,
+    labels: int | None,
+    vectorizer: TextVectorizer | None,
+    label_names: Sequence[str] | None,
+) -> Dataset:
+    """The dataset, with the given label names if it has none; refused if it is not what is expected."""
+    if len(dataset) == 0:
+        raise DataError(f"{dataset.source}: there are no rows")
+    known_labels = dataset.labels - dataset.unknown_labels
+    for what, found, expected in (("features", dataset.features, features), ("labels", known_labels, labels)):
+        if expected is not None and found != expected:
+            raise DataError(f"{dataset.source}: has {found} {what}, but {expected} are expected")
+    if vectorizer is not None and dataset.vectorizer is not None and dataset.vectorizer != vectorizer:
+        raise DataError(f"{dataset.source}: was made from text with another vocabulary than the one expected")
+    if label_names is None:
+        return dataset
+    if dataset.label_names is None:
+        return dataclasses.replace(dataset, label_names=label_names)
+    if list(dataset.label_names)[:known_labels] != list(label_names):
+        raise DataError(f"{dataset.source}: has other label names than those expected")
+    return dataset

@@ -1,0 +1,176 @@
+"""Sparse rows: the one in-memory form of features and labels."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _core
+from ..errors import DataError
+
+MAX_COLUMNS = 2**31 - 1  # column indices are int32
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """CSR rows: indices of row i are `indices[indptr[i]:indptr[i+1]]`, increasing and each below `columns`.
+
+    The arrays may be np.memmap. Not a scipy matrix: scipy would copy the indices to int64 to match indptr.
+    """
+
+    indptr: NDArray[np.int64]  # (rows + 1)
+    indices: NDArray[np.int32]  # (nnz)
+    values: NDArray[np.float32]  # (nnz)
+    columns: int
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("indptr", np.int64), ("indices", np.int32), ("values", np.float32)):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != dtype:
+                raise DataError(f"{name} must be a one-dimensional numpy array of {np.dtype(dtype).name}")
+        if not 0 <= self.columns <= MAX_COLUMNS:
+            raise DataError(f"sparse rows can have 0 to {MAX_COLUMNS} columns, not {self.columns}")
+        if len(self.indptr) == 0 or self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):
+            raise DataError("indptr must begin with 0 and end with the number of indices")
+        if len(self.indices) != len(self.values):
+            raise DataError(f"there are {len(self.indices)} indices but {len(self.values)} values")
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored values."""
+        return len(self.indices)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparseRows:
+        """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one.
+
+        Copies only what it must. Duplicates are summed, indices sorted, stored zeros kept; NaN and infinity
+        are refused.
+        """
+        if isinstance(matrix, SparseRows):
+            return matrix
+        csr = _checked_csr(matrix)
+        if csr.shape[1] > MAX_COLUMNS:
+            raise DataError(f"a matrix can have at most {MAX_COLUMNS} columns, not {csr.shape[1]}")
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        with np.errstate(over="ignore"):  # becomes infinite, and is refused below
+            values = np.ascontiguousarray(csr.data, dtype=np.float32)
+        indptr = np.ascontiguousarray(csr.indptr, dtype=np.int64)
+        indices = np.ascontiguousarray(csr.indices, dtype=np.int32)
+        nnz = int(indptr[-1])
+        rows = cls(indptr, indices[:nnz], values[:nnz], int(csr.shape[1]))
+        rows.refuse_infinite()
+        return rows
+
+    def refuse_infinite(self) -> None:
+        """Raises DataError, with row and column, if a value is NaN or infinite."""
+        finite = np.isfinite(self.values)
+        if not finite.all():
+            where = int(np.argmin(finite))
+            raise DataError(
+                f"row {self.row_of(where)}, column {self.indices[where]}: "
+                f"expected a finite 32-bit number, found {self.values[where]}"
+            )
+
+    def row_of(self, position: int) -> int:
+        """The row that the value at a position of `values` belongs to."""
+        return int(np.searchsorted(self.indptr, position, side="right")) - 1
+
+    def to_scipy(self) -> sp.csr_matrix:
+        """The same rows as a scipy CSR matrix of float32; scipy decides the type of the indices."""
+        return sp.csr_matrix((self.values, self.indices, self.indptr), shape=(len(self), self.columns))
+
+    def take(self, row_ids: ArrayLike) -> SparseRows:
+        """The chosen rows, copied, in the order given; a row may be chosen more than once."""
+        ids = np.asarray(row_ids)
+        if ids.size and not np.issubdtype(ids.dtype, np.integer):
+            raise IndexError(f"row ids must be whole numbers, not {ids.dtype}")
+        ids = np.ascontiguousarray(ids, dtype=np.int64)
+        try:
+            arrays = _core.gather_rows(self.indptr, self.indices, self.values, self.columns, ids)
+        except RuntimeError as error:
+            raise DataError(f"damaged sparse rows: {error}") from None
+        return SparseRows(*arrays, self.columns)
+
+    def rows(self, begin: int, end: int) -> SparseRows:
+        """Rows begin to end, without a copy of indices and values."""
+        if not 0 <= begin <= end <= len(self):
+            raise IndexError(f"there are no rows {begin} to {end} among {len(self)}")
+        first, last = int(self.indptr[begin]), int(self.indptr[end])
+        indptr = np.asarray(self.indptr[begin : end + 1]) - first
+        return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.columns)
+
+    def empty_rows(self) -> int:
+        """How many rows have no values at all."""
+        return int(np.count_nonzero(self.indptr[1:] == self.indptr[:-1]))
+
+
+class RowsBuilder:
+    """Collects sparse rows piece by piece; joining them frees the pieces, so that nothing is held twice."""
+
+    def __init__(self) -> None:
+        self._ends: deque[NDArray[np.int64]] = deque([np.zeros(1, np.int64)])
+        self._indices: deque[NDArray[np.int32]] = deque()
+        self._values: deque[NDArray[np.float32]] = deque()
+        self._nnz = 0
+
+    def append(
+        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]
+    ) -> None:
+        """Adds rows; `indptr` begins with 0."""
+        self._ends.append(indptr[1:] + self._nnz)
+        self._indices.append(indices)
+        self._values.append(values)
+        self._nnz += len(indices)
+
+    def finish(self, rows: int, columns: int, base: int = 0) -> SparseRows:
+        """The first `rows` rows (those left out must be empty), with `base` taken off every index."""
+        indptr = _join(self._ends, np.int64)[: rows + 1]
+        indices = _join(self._indices, np.int32)
+        if base:
+            indices -= np.int32(base)
+        return SparseRows(indptr, indices, _join(self._values, np.float32), columns)
+
+
+def _join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    joined: NDArray[Any] = np.empty(sum(map(len, pieces)), dtype)
+    at = 0
+    while pieces:
+        piece = pieces.popleft()
+        joined[at : at + len(piece)] = piece
+        at += len(piece)
+    return joined
+
+
+def _checked_csr(matrix: Any) -> Any:
+    """The matrix in scipy's CSR form, its structure checked: scipy itself crashes on bad indices."""
+    if sp.issparse(matrix):
+        matrix = cast(Any, matrix)
+        if len(matrix.shape) != 2:
+            raise DataError(f"expected a matrix of two dimensions, not {len(matrix.shape)}")
+        if hasattr(matrix, "check_format"):
+            try:
+                matrix.check_format(full_check=True)
+            except ValueError as error:
+                raise DataError(f"damaged sparse matrix: {error}") from None
+        csr = matrix.tocsr()
+    else:
+        dense = np.asarray(matrix)
+        if dense.ndim != 2:
+            raise DataError(f"expected a matrix of two dimensions, not {dense.ndim}")
+        if dense.dtype.kind not in "biuf":
+            raise DataError(f"expected a matrix of numbers, not of {dense.dtype}")
+        csr = sp.csr_matrix(dense)
+    if csr.dtype.kind not in "biuf":
+        raise DataError(f"expected a matrix of numbers, not of {csr.dtype}")
+    return csr

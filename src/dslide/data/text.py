@@ -1,0 +1,169 @@
+"""Raw text to TF-IDF rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, repeat
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError, UserError
+from .rows import RowsBuilder, SparseRows
+
+_WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How text becomes numbers: (1 + log tf) * idf with idf = log(rows / df) + 1, rows scaled to length 1."""
+
+    min_df: int = 2  # rows a word must occur in
+    max_features: int = 0  # most words kept, the most frequent ones; 0: no bound
+    sublinear: bool = True  # 1 + log tf in place of tf
+    lowercase: bool = True
+    normalize: bool = True
+    ngrams: int = 1  # up to that many words in a row make a feature
+
+    def __post_init__(self) -> None:
+        for name, low in (("min_df", 1), ("max_features", 0), ("ngrams", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ConfigError(f"{name}: expected a whole number, at least {low}, not {value!r}")
+        for name in ("sublinear", "lowercase", "normalize"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}: expected true or false, not {getattr(self, name)!r}")
+
+
+class TextVectorizer:
+    """A vocabulary, learned once, that turns texts into rows; words in order of falling df, then by name."""
+
+    def __init__(self, options: TextOptions | None = None) -> None:
+        self.options = options or TextOptions()
+        self.words: list[str] = []
+        self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows each word occurred in
+        self.rows = 0  # rows it was learned from
+
+    def fit_transform(self, texts: Iterable[str]) -> SparseRows:
+        """Learns the vocabulary from the texts and returns their rows."""
+        number_of: defaultdict[str, int] = defaultdict()
+        number_of.default_factory = number_of.__len__  # a new word gets the next number
+        blocks = list(self._count(texts, lambda words: map(number_of.__getitem__, words)))
+        self.rows = sum(block.shape[0] for block in blocks)
+        df = np.zeros(len(number_of), np.int64)
+        for block in blocks:
+            df += np.bincount(block.indices, minlength=len(df))
+        candidates = [
+            (word, number) for word, number in number_of.items() if df[number] >= self.options.min_df
+        ]
+        candidates.sort(key=lambda item: (-df[item[1]], item[0]))
+        if self.options.max_features:
+            del candidates[self.options.max_features :]
+        if not candidates:
+            raise DataError(f"no word of the texts occurs in {self.options.min_df} rows or more")
+        self.words = [word for word, _ in candidates]
+        kept = np.array([number for _, number in candidates], np.int64)
+        self.df = df[kept]
+        column_of = np.full(len(df), -1, np.int32)
+        column_of[kept] = np.arange(len(kept), dtype=np.int32)
+        return self._weigh(
+            _keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks
+        )
+
+    def transform(self, texts: Iterable[str]) -> SparseRows:
+        """Rows of the texts; words that are not in the vocabulary don't count."""
+        if not self.words:
+            raise UserError("the vectorizer has not learned any words yet: fit it first")
+        column_of = {word: column for column, word in enumerate(self.words)}
+        return self._weigh(self._count(texts, lambda words: map(column_of.get, words, repeat(-1))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON keeps them."""
+        return {
+            "options": dataclasses.asdict(self.options),
+            "rows": self.rows,
+            "words": self.words,
+            "df": self.df.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TextVectorizer:
+        """The opposite of `to_dict`."""
+        try:
+            vectorizer = cls(TextOptions(**values["options"]))
+            vectorizer.words = [str(word) for word in values["words"]]
+            vectorizer.df = np.array(values["df"], np.int64)
+            vectorizer.rows = int(values["rows"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"not a saved vectorizer: {error!r}") from None
+        df = vectorizer.df
+        if df.shape != (len(vectorizer.words),) or (
+            df.size and not 1 <= df.min() <= df.max() <= vectorizer.rows
+        ):
+            raise DataError("not a saved vectorizer: words and their counts don't fit")
+        return vectorizer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextVectorizer) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _words_of(self, text: str) -> list[str]:
+        words: list[str] = _WORD.findall(text.lower() if self.options.lowercase else text)
+        if self.options.ngrams > 1:
+            single = words
+            for n in range(2, self.options.ngrams + 1):
+                words = words + [
+                    " ".join(gram) for gram in zip(*(single[i:] for i in range(n)), strict=False)
+                ]
+        return words
+
+    def _count(
+        self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
+    ) -> Iterator[sp.csr_matrix]:
+        """How often each column occurs in each row, some thousand rows at a time; column -1 doesn't count."""
+        texts = iter(texts)
+        while block := list(islice(texts, _BLOCK_ROWS)):
+            found = array("i")
+            ends = [0]
+            for text in block:
+                found.extend(columns(self._words_of(text)))
+                ends.append(len(found))
+            numbers = np.frombuffer(found, np.int32) if found else np.zeros(0, np.int32)
+            yield _keep_known(numbers, np.array(ends, np.int64), np.ones(len(numbers), np.float32))
+
+    def _weigh(self, blocks: Iterable[sp.csr_matrix]) -> SparseRows:
+        idf = np.log(self.rows / self.df) + 1
+        builder = RowsBuilder()
+        rows = 0
+        for counts in blocks:
+            weights = 1 + np.log(counts.data) if self.options.sublinear else counts.data.astype(np.float64)
+            weights *= idf[counts.indices]
+            if self.options.normalize:
+                row_of = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+                weights /= np.sqrt(np.bincount(row_of, weights**2, counts.shape[0]))[row_of]
+            builder.append(
+                counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32)
+            )
+            rows += counts.shape[0]
+        return builder.finish(rows, len(self.words))
+
+
+def _keep_known(
+    columns: NDArray[np.int32], indptr: NDArray[Any], counts: NDArray[np.float32]
+) -> sp.csr_matrix:
+    """A CSR matrix without column -1, duplicates summed, columns in order."""
+    known = columns >= 0
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])
+    width = int(columns.max(initial=0)) + 1
+    matrix = sp.csr_matrix((counts[known], columns[known], before[indptr]), shape=(len(indptr) - 1, width))
+    matrix.sum_duplicates()
+    return matrix
