@@ -80,6 +80,8 @@ void check_ids(const ActiveSet& active, size_t neurons) {
   require(active.ids.empty() || static_cast<size_t>(active.ids.back()) < neurons, "an active neuron is out of range");
 }
 
+void check_trainable(const Parameters& weights) { require(weights.clock, "the layer is for prediction only"); }
+
 // Labels with their places in the active set.
 struct FoundLabels {
   std::vector<int64_t> found;
@@ -125,7 +127,7 @@ void bind_parameters(nb::module_& m) {
 
   nb::class_<Parameters>(m, "Parameters", "Views of rows x stride arrays; empty moments where there are none.")
       .def("__init__",
-           [](Parameters* p, Out<float, 2> value, Out<float, 2> moment1, Out<float, 2> moment2,
+           [](Parameters* p, In<float, 2> value, Out<float, 2> moment1, Out<float, 2> moment2,
               Out<uint32_t, 1> clock, size_t width) {
              const size_t rows = value.shape(0), stride = value.shape(1);
              require(width <= stride, "width is more than the stride");
@@ -134,8 +136,10 @@ void bind_parameters(nb::module_& m) {
                require(moment.size() == 0 || (moment.shape(0) == rows && moment.shape(1) == stride),
                        "moments must have the shape of the values");
              }
-             new (p) Parameters{value.data(), moment1.size() ? moment1.data() : nullptr,
-                                moment2.size() ? moment2.data() : nullptr, clock.data(), rows, width, stride};
+             // Without clocks nothing is ever written, and the values may be mapped read-only.
+             new (p) Parameters{const_cast<float*>(value.data()), moment1.size() ? moment1.data() : nullptr,
+                                moment2.size() ? moment2.data() : nullptr, clock.size() ? clock.data() : nullptr,
+                                rows, width, stride};
            },
            nb::arg("value").noconvert(), nb::arg("moment1").noconvert(), nb::arg("moment2").noconvert(),
            nb::arg("clock").noconvert(), nb::arg("width"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
@@ -234,6 +238,7 @@ void bind_dense(nb::module_& m) {
       .def("learn",
            [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<float, 2> dz, Out<float, 2> dx,
               const Optimizer& optimizer) {
+             check_trainable(l.weights);
              check_dense(active, l.weights, x);
              check_ids(active, l.weights.rows);
              require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
@@ -255,6 +260,7 @@ void bind_dense(nb::module_& m) {
       .def("learn_softmax",
            [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
+             check_trainable(l.weights);
              check_dense(active, l.weights, x);
              check_ids(active, l.weights.rows);
              require(!active.is_per_row, "not for active sets per row");
@@ -272,6 +278,7 @@ void bind_dense(nb::module_& m) {
       .def("learn_sigmoid",
            [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
+             check_trainable(l.weights);
              check_dense(active, l.weights, x);
              check_ids(active, l.weights.rows);
              require(!active.is_per_row, "not for active sets per row");
@@ -314,6 +321,7 @@ void bind_sparse(nb::module_& m) {
       .def("learn",
            [](BoundSparse& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
               In<float, 2> dz, std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
+             check_trainable(l.weights);
              const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights.rows);
              check_ids(active, l.weights.width);
              require(active.is_everything ? dz.shape(0) == active.rows && dz.shape(1) >= active.ids.size()

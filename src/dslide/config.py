@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,10 @@ from typing import Any, Literal
 
 from .errors import ConfigError
 
-if typing.TYPE_CHECKING or not hasattr(typing, "assert_never"):  # Python 3.10
-    import tomli as tomllib
-else:
+if sys.version_info >= (3, 11):
     import tomllib
+else:
+    import tomli as tomllib
 
 
 def option(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -189,7 +190,7 @@ def _number(field: dataclasses.Field[Any], kind: type, value: Any) -> float | in
         raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}")
     try:
         number = kind(value)
-        if kind is int and float(value) != number:
+        if kind is int and value != number:  # a text, or a number with a fraction
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}") from None

@@ -25,11 +25,11 @@ def model_folder(path: str | Path) -> Path:
 def open_model(path: str | Path, threads: int = 0) -> tuple[SavedModel, Network]:
     """A model ready to predict; its files are checked."""
     from ..network import Network
+    from ..threads import use_threads
 
     saved = load_model(model_folder(path), verify=True)
-    network = Network(saved.config.replace(threads=threads), saved.features, saved.labels)
-    network.load_state(saved.state)
-    return saved, network
+    use_threads(threads)
+    return saved, Network(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
 
 
 def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:

@@ -1,0 +1,78 @@
+"""What a training run will take in memory, told before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .activations import padded
+from .config import Config
+from .hashing import automatic
+from .memory import format_bytes
+from .network import resolve_output, sampling_sizes
+from .threads import available_cores
+
+PROGRAM_BYTES = 110_000_000  # Python, numpy, scipy and this package
+MOMENTS = {"adam": 2, "adagrad": 1, "sgd": 0}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Memory of a training run, by part, in bytes."""
+
+    parameters: int
+    parts: dict[str, int]
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(self.parts.values())
+
+    def lines(self) -> list[str]:
+        """The plan in words."""
+        parts = ", ".join(f"{format_bytes(size)} {name}" for name, size in self.parts.items() if size >= 10**6)
+        return [f"plan: {self.parameters:,} parameters; {format_bytes(self.bytes_total)} of memory: {parts}"]
+
+
+def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> Plan:
+    """The memory for training on data of this size; `nonzeros` counts features and labels of all rows together."""
+    threads = config.threads or available_cores()
+    shares = config.hidden_share or (1.0,) * len(config.hidden)
+    sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
+    parameters = weights = moments = tables = 0
+    activations = []  # of a batch's row, in floats
+    inputs, sparse = features, True
+    for neurons, is_sampled in zip([*config.hidden, labels], sampled, strict=True):
+        length, width = (inputs, neurons) if sparse else (neurons, inputs)
+        parameters += inputs * neurons + neurons
+        layer = 4 * (length * padded(width) + neurons)
+        weights += layer + 4 * (length + neurons)  # and clocks
+        moments += MOMENTS[config.optimizer] * layer
+        if is_sampled:
+            tables += table_bytes(config, neurons, inputs, threads)
+        # each thread has its own gradient of the layer's input
+        activations.append((2 + threads) * (padded(inputs) if not sparse else 0))
+        inputs, sparse = neurons, is_sampled
+    hits, draws = sampling_sizes(config, labels)
+    batch = config.batch_size
+    if config.active_sets == "row" and resolve_output(config, labels) != "full":
+        active = batch * (hits + draws + 8) * 40  # lists of neurons by row and rows by neuron, logits
+    else:
+        active = 16 * (batch * (hits + 8) + draws)
+    work = 4 * batch * sum(activations) + active + threads * (1 << 20)
+    parts = {
+        "weights": weights,
+        "optimizer state": moments,
+        "hash tables": tables,
+        "data": 16 * (rows + 1) + 8 * nonzeros,
+        "work space": work,
+        "program": PROGRAM_BYTES,
+    }
+    return Plan(parameters, parts)
+
+
+def table_bytes(config: Config, neurons: int, inputs: int, threads: int) -> int:
+    """Hash tables over a layer's neurons, with what renewing and asking them takes."""
+    automatic_k, automatic_tables, automatic_bits = automatic(neurons, inputs, config.family)
+    count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
+    buckets = count * (8 * neurons + 4 * (2**bits + 1))  # codes and numbers of neurons; where buckets begin
+    renewing = 2 * min(32 << 20, 4 * inputs * neurons) + 4 * neurons
+    return buckets + renewing + neurons + threads * 2 * neurons
