@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -166,6 +167,10 @@ def test_checksum_tells_datasets_apart(xmc: Path, tmp_path: Path) -> None:
         xmc.write_text(XMC.replace(*change))
         assert load(xmc).checksum != first.checksum
     write_dataset(first, tmp_path / "d")
+    opened = load(tmp_path / "d", label_names=list("abcd"))
+    (tmp_path / "d" / "x_values.f32").write_bytes(bytes(12))  # the checksum is known without reading this
+    assert opened.checksum == first.checksum
+    assert dataclasses.replace(opened, x=opened.x.take([0, 1, 2])).checksum != first.checksum
     stored = json.loads((tmp_path / "d" / "dataset.json").read_text())["checksum"]
     assert stored == first.checksum
 

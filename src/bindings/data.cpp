@@ -77,7 +77,7 @@ nb::object gather(In<int64_t, 1> indptr, In<int32_t, 1> indices, In<float, 1> va
 
 void bind_data(nb::module_& m) {
   m.def("parse_rows", &parse, nb::arg("text"), nb::arg("features"), nb::arg("labels"), nb::arg("comments"),
-        nb::arg("chunk_bytes") = size_t{1} << 20, nb::arg("threads") = 0,
+        nb::arg("chunk_bytes") = size_t{1} << 18, nb::arg("threads") = 0,
         "Reads lines `label,label:weight feature:value ...`; threads = 0 takes the core's number.");
   m.def("gather_rows", &gather, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"), nb::arg("columns"),
         nb::arg("ids"), "The chosen rows of a CSR matrix: (indptr, indices, values).");

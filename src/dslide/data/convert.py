@@ -30,7 +30,7 @@ def convert(
     """Writes what `load` gives for the same options to a new folder; xmc and libsvm text may be huge."""
     if format == "auto":
         format = detect_format(path)
-    check_options(format, base, y)
+    check_options(format, base, y, features=features, labels=labels, threads=threads)
     if format not in ("xmc", "libsvm"):
         dataset = load(
             path,

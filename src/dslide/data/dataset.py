@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import zlib
@@ -27,7 +28,9 @@ class Dataset:
     source: str = ""
     base: int = 0  # what indices counted from in the source; here they count from 0
     unknown_labels: int = 0  # how many of the last label columns the given label names lacked
-    known_checksum: str | None = field(default=None, repr=False)
+    _checksum: str | None = field(
+        default=None, init=False, repr=False
+    )  # so that replace() does not carry it on
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
@@ -60,17 +63,24 @@ class Dataset:
     @property
     def checksum(self) -> str:
         """A digest of all features and labels; of a dataset on disk it is known without reading the data."""
-        if self.known_checksum is None:
+        if self._checksum is None:
             sums = {
                 f"{name}_{part}": crc32(getattr(rows, part))
                 for name, rows in (("x", self.x), ("y", self.y))
                 for part in ("indptr", "indices", "values")
             }
-            object.__setattr__(
-                self, "known_checksum", combined_checksum(self.x.columns, self.y.columns, sums)
-            )
-        assert self.known_checksum is not None
-        return self.known_checksum
+            return self.with_checksum(combined_checksum(self.x.columns, self.y.columns, sums)).checksum
+        return self._checksum
+
+    def with_checksum(self, checksum: str) -> Dataset:
+        """This dataset, from now on with a checksum that is known already."""
+        object.__setattr__(self, "_checksum", checksum)
+        return self
+
+    def with_label_names(self, names: Sequence[str]) -> Dataset:
+        """A copy with other label names; a checksum that is known stays so."""
+        copy = dataclasses.replace(self, label_names=names)
+        return copy if self._checksum is None else copy.with_checksum(self._checksum)
 
 
 def combined_checksum(features: int, labels: int, sums: Mapping[str, int]) -> str:

@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from ..errors import DataError
 
-BLOCK_BYTES = 1 << 25  # text held at a time
+BLOCK_BYTES = 1 << 23  # text held at a time; larger ones come from fresh pages each time, which is slower
 MAX_LINE_BYTES = 1 << 28
 
 _GZIP, _XZ, _BOM = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\xef\xbb\xbf"
@@ -77,7 +77,7 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tu
                 rest += data
                 continue
             cut = data.rfind(b"\n") + 1
-            block = rest + data[:cut]
+            block = b"".join((rest, memoryview(data)[:cut]))
             yield line, block
             line += block.count(b"\n")
             rest = data[cut:]

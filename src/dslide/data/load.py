@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from .dataset import Dataset
 from .files import line_blocks, open_file, quoted
 from .npz import find_npz_pair, read_npz_pair
 from .ondisk import MANIFEST, open_dataset
-from .rows import RowsBuilder
+from .rows import MAX_COLUMNS, RowsBuilder
 from .svmtext import Base, looks_like_header, looks_like_row, read_svm_text
 from .text import TextVectorizer
 from .tsv import read_tsv
@@ -49,7 +48,7 @@ def load(
     """
     if format == "auto":
         format = detect_format(path)
-    check_options(format, base, y)
+    check_options(format, base, y, features=features, labels=labels, threads=threads)
     if format == "tsv":
         dataset = read_tsv(path, vectorizer, label_names)
     elif format == "npz":
@@ -87,7 +86,7 @@ def detect_format(path: str | Path) -> Format:
     )
 
 
-def check_options(format: str, base: Base, y: object) -> None:
+def check_options(format: str, base: Base, y: object, **numbers: int | None) -> None:
     """Raises ConfigError for a value that is none, or an option that the format has no use for."""
     if format not in FORMATS:
         raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
@@ -97,6 +96,10 @@ def check_options(format: str, base: Base, y: object) -> None:
         raise ConfigError(f"base: {format} data always counts from 0")
     if y is not None and format != "npz":
         raise ConfigError(f"y: {format} data has labels and features together")
+    for name, number in numbers.items():
+        high = 1024 if name == "threads" else MAX_COLUMNS
+        if number is not None and not 1 <= number <= high:
+            raise ConfigError(f"{name}: expected a whole number, 1 to {high}, not {number}")
 
 
 def _load_svm_text(
@@ -133,7 +136,7 @@ def _as_expected(
     if label_names is None:
         return dataset
     if dataset.label_names is None:
-        return dataclasses.replace(dataset, label_names=label_names)
+        return dataset.with_label_names(label_names)
     if list(dataset.label_names)[:known_labels] != list(label_names):
         raise DataError(f"{dataset.source}: has other label names than those expected")
     return dataset

@@ -161,7 +161,7 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
             read_names(file) if (file := folder / name).exists() else None
             for name in ("label_names.txt", "feature_names.txt")
         )
-        return Dataset(
+        dataset = Dataset(
             x,
             y,
             label_names=label_names,
@@ -170,8 +170,8 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
             source=str(folder),
             base=manifest["base"],
             unknown_labels=manifest["unknown_labels"],
-            known_checksum=manifest["checksum"],
         )
+        return dataset.with_checksum(manifest["checksum"])
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{folder / MANIFEST}: is damaged: {error!r}") from None
 

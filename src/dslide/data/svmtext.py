@@ -17,7 +17,7 @@ from ..errors import DataError
 from .files import BLOCK_BYTES, is_compressed, line_blocks, quoted
 from .rows import MAX_COLUMNS
 
-CHUNK_BYTES = 1 << 20  # what a thread takes at a time
+CHUNK_BYTES = 1 << 18  # what a thread takes at a time
 
 Base = Literal["auto", 0, 1]
 
