@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dslide.trainer import Callback, Trainer
 
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.progress import JsonLog, ProgressLine, clock, finite
+from dslide.trainer import Callback, Trainer
 
 CONFIG = Config(hidden=(8,), epochs=2, batch_size=4, threads=1)
 

@@ -67,7 +67,8 @@ class Config:
         -1,
     )
     correction: bool = option(
-        True, "weigh sampled neurons by the inverse of their chance, so that the loss estimates the full one without bias"
+        True,
+        "weigh sampled neurons by the inverse of their chance, so that the loss estimates the full one without bias",
     )
 
     # hashing
@@ -98,7 +99,9 @@ class Config:
     beta1: float = option(0.9, "decay of Adam's mean of gradients", 0, 0.999999)
     beta2: float = option(0.999, "decay of Adam's mean of squared gradients", 0, 0.99999999)
     epsilon: float = option(1e-8, "added to the root of squared gradients in Adam and Adagrad", 0, 1)
-    weight_decay: float = option(0.0, "share of a weight taken off at each update of it, times the learning rate", 0, 1e3)
+    weight_decay: float = option(
+        0.0, "share of a weight taken off at each update of it, times the learning rate", 0, 1e3
+    )
     dropout_input: float = option(0.0, "share of input features left out at random in training", 0, 0.99)
     dropout_hidden: float = option(0.0, "share of hidden activations left out at random in training", 0, 0.99)
 
@@ -184,7 +187,7 @@ def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     return _number(field, hint, value)
 
 
-def _number(field: dataclasses.Field[Any], kind: type, value: Any) -> float | int:
+def _number(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
     wanted = "a whole number" if kind is int else "a number"
     if isinstance(value, bool):
         raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}")

@@ -12,6 +12,8 @@ from . import _core
 from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
 from .config import Config
 from .sampler import Sampler
+
+
 class Layer:
     """Parameters and native code of one layer.
 
@@ -38,8 +40,8 @@ class Layer:
             self._make_parameters("weights", rows, width, moments, trainable),
             self._make_parameters("bias", neurons, 1, moments, trainable),
         ]
-        native = _core.SparseLayer if sparse_input else _core.DenseLayer
-        self.native = native(*self._parameters)
+        kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
+        self.native = kind(*self._parameters)
         self.sampler = Sampler(neurons, inputs, config, seed) if sampled else None
 
     def _make_parameters(self, which: str, rows: int, width: int, moments: int, trainable: bool) -> Any:

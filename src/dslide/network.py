@@ -90,7 +90,6 @@ class Network:
 
     def train_step(self, x: Sparse, labels: Labels, step: int, rate: float) -> StepResult:
         """One synchronous step on a batch. Raises Diverged if a gradient is not finite."""
-        config = self.config
         if not self.renewed:
             self.renew_tables()
         for layer in self.layers:

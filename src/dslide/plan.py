@@ -71,8 +71,8 @@ def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: in
 
 def table_bytes(config: Config, neurons: int, inputs: int, threads: int) -> int:
     """Hash tables over a layer's neurons, with what renewing and asking them takes."""
-    automatic_k, automatic_tables, automatic_bits = automatic(neurons, inputs, config.family)
+    _, automatic_tables, automatic_bits = automatic(neurons, inputs, config.family)
     count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
-    buckets = count * (8 * neurons + 4 * (2**bits + 1))  # codes and numbers of neurons; where buckets begin
+    buckets = count * (8 * neurons + 4 * ((1 << bits) + 1))  # codes and numbers of neurons; where buckets begin
     renewing = 2 * min(32 << 20, 4 * inputs * neurons) + 4 * neurons
     return buckets + renewing + neurons + threads * 2 * neurons

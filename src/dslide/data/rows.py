@@ -97,7 +97,7 @@ class SparseRows:
             raise IndexError(f"row ids must be whole numbers, not {ids.dtype}")
         ids = np.ascontiguousarray(ids, dtype=np.int64)
         try:
-            arrays = _core.gather_rows(self.indptr, self.indices, self.values, self.columns, ids)
+            arrays: Any = _core.gather_rows(self.indptr, self.indices, self.values, self.columns, ids)
         except RuntimeError as error:
             raise DataError(f"damaged sparse rows: {error}") from None
         return SparseRows(*arrays, self.columns)
