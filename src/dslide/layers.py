@@ -63,10 +63,8 @@ class Layer:
 
     def forward(self, x: Activations, active: Any) -> Floats:
         """Sums of inputs times weights plus bias: (rows, padded neurons) if everything is active, else (1, slots)."""
-        if active.is_everything:
-            z = aligned_zeros(x.rows, padded(self.neurons))
-        else:
-            z = aligned_zeros(1, active.slots)
+        shape = (x.rows, padded(self.neurons)) if active.is_everything else (1, active.slots)
+        z = aligned_zeros(*shape)
         shaped = z if active.is_everything or active.is_per_row or isinstance(x, Sparse) else z.reshape(x.rows, -1)
         if isinstance(x, Dense):
             self.native.forward(x.values, active, shaped)

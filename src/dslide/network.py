@@ -88,6 +88,12 @@ class Network:
 
     # ---- training -------------------------------------------------------------------------------------------------
 
+    def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
+        """Lets a network that has learned nothing yet predict every label as often as it occurs. With the
+        sigmoid loss, where nearly every answer is no, steps of a usual size would take long to find that out."""
+        odds = frequencies / (1 - frequencies) if self.config.loss == "sigmoid" else frequencies / frequencies.sum()
+        self.output.arrays["bias"][: len(odds), 0] = np.log(odds)
+
     def train_step(self, x: Sparse, labels: Labels, step: int, rate: float) -> StepResult:
         """One synchronous step on a batch. Raises Diverged if a gradient is not finite."""
         if not self.renewed:

@@ -95,6 +95,8 @@ class Trainer:
         rows = self._trainable_rows(data)
         per_epoch = math.ceil(len(rows) / self.config.batch_size)
         total_steps = per_epoch * self.config.epochs
+        if self.step == 0:
+            self.network.set_output_bias(label_frequencies(data.y))
         self._tell(lambda c: c.on_start(self, total_steps))
         start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
         loss, interrupted = math.nan, False
@@ -205,6 +207,12 @@ def learning_rate(config: Config, step: int, total_steps: int) -> float:
     if config.schedule == "cosine":
         return config.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
     return config.learning_rate
+
+
+def label_frequencies(y: SparseRows) -> npt.NDArray[np.float64]:
+    """The share of rows that have each label, moved a little towards the middle so that none is 0 or 1."""
+    counts = np.bincount(y.indices, minlength=y.columns)
+    return (counts + 0.5) / (len(y) + 1)
 
 
 def targets(y: SparseRows, loss: str) -> Labels:

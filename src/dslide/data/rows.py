@@ -97,10 +97,10 @@ class SparseRows:
             raise IndexError(f"row ids must be whole numbers, not {ids.dtype}")
         ids = np.ascontiguousarray(ids, dtype=np.int64)
         try:
-            arrays: Any = _core.gather_rows(self.indptr, self.indices, self.values, self.columns, ids)
+            indptr, indices, values = _core.gather_rows(self.indptr, self.indices, self.values, self.columns, ids)
         except RuntimeError as error:
             raise DataError(f"damaged sparse rows: {error}") from None
-        return SparseRows(*arrays, self.columns)
+        return SparseRows(indptr, indices, values, self.columns)
 
     def rows(self, begin: int, end: int) -> SparseRows:
         """Rows begin to end, without a copy of indices and values."""

@@ -1,0 +1,38 @@
+# Two commands for newcomers: `make demo` and `make test`. Everything is made inside this folder (.venv, demo/).
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+
+.PHONY: demo test lint sanitize clean
+
+demo: .venv/installed
+	rm -rf demo
+	$(BIN)/python examples/demo.py demo
+
+test: .venv/installed-tests
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+sanitize:
+	PYTHON=$(PYTHON) bash tests/sanitize.sh
+
+# The package is installed as a user would have it, and again whenever a source changed.
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/__pycache__/*')
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python $(SOURCES)
+	$(PIP) install .
+	touch $@
+
+.venv/installed-tests: .venv/bin/python $(SOURCES)
+	$(PIP) install '.[test,lint]' -C cmake.define.DSLIDE_WERROR=ON
+	touch $@ .venv/installed
+
+clean:
+	rm -rf .venv .venv-* build demo
