@@ -173,7 +173,7 @@ def test_predict_into_a_file_and_approximately(
     capfd: pytest.CaptureFixture[str], made: Path, tmp_path: Path
 ) -> None:
     for more in ([], ["--approximate"]):
-        target = tmp_path / "out.txt"
+        target = tmp_path / f"out{len(more)}.txt"
         assert output(capfd, "predict", made / "run", made / "s/test.txt", "--output", target, *more) == ""
         assert len(target.read_text().splitlines()) == 50
 

@@ -12,6 +12,7 @@
 #include "loss.hpp"
 #include "parameters.hpp"
 #include "sparse_layer.hpp"
+#include "topk.hpp"
 
 namespace dslide {
 namespace {
@@ -302,6 +303,21 @@ void bind_dense(nb::module_& m) {
            nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert());
 }
 
+void bind_topk(nb::module_& m) {
+  m.def("topk_of_lists",
+        [](In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> scores, Out<int32_t, 2> best_ids,
+           Out<float, 2> best_scores) {
+          require(ids.shape(0) == scores.shape(0), "as many scores as ids are needed");
+          const size_t rows = best_ids.shape(0), k = best_ids.shape(1);
+          require(best_scores.shape(0) == rows && best_scores.shape(1) == k, "ids and scores must be rows x k");
+          const Lists l = lists(offsets, ids, rows, 0x80000000u);
+          release unlocked;
+          topk_of_lists(l, scores.data(), rows, k, best_ids.data(), best_scores.data());
+        },
+        nb::arg("offsets"), nb::arg("ids"), nb::arg("scores"), nb::arg("best_ids").noconvert(),
+        nb::arg("best_scores").noconvert());
+}
+
 void bind_sparse(nb::module_& m) {
   nb::class_<BoundSparse>(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.")
       .def(nb::init<const Parameters&, const Parameters&>(), nb::arg("weights"), nb::arg("bias"), nb::keep_alive<1, 2>(),
@@ -341,6 +357,7 @@ void bind_layers(nb::module_& m) {
   bind_parameters(m);
   bind_active(m);
   bind_dense(m);
+  bind_topk(m);
   bind_sparse(m);
 }
 

@@ -1,4 +1,6 @@
-// Exact prediction: the k best of all neurons, block by block, without ever holding more logits than a block's.
+// Exact prediction goes over all neurons block by block and never holds more logits than a block's.
+#include "topk.hpp"
+
 #include <algorithm>
 #include <limits>
 
@@ -38,10 +40,21 @@ class Best {
     return heap_.size() < k ? -std::numeric_limits<float>::infinity() : heap_.front().score;
   }
   const std::vector<Candidate>& all() const { return heap_; }
+  void clear() { heap_.clear(); }
 
  private:
   std::vector<Candidate> heap_;
 };
+
+// Best first into one row of the results.
+void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
+  std::sort(candidates.begin(), candidates.end());
+  for (size_t j = 0; j < k; ++j) {
+    const bool there = j < candidates.size();
+    ids[j] = there ? candidates[j].id : -1;
+    scores[j] = there ? candidates[j].score : -std::numeric_limits<float>::infinity();
+  }
+}
 
 }  // namespace
 
@@ -80,11 +93,21 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
         const auto& part = best[t * rows + i].all();
         all.insert(all.end(), part.begin(), part.end());
       }
-      std::sort(all.begin(), all.end());
-      for (size_t j = 0; j < k; ++j) {
-        ids[i * k + j] = j < all.size() ? all[j].id : -1;
-        scores[i * k + j] = j < all.size() ? all[j].score : -std::numeric_limits<float>::infinity();
-      }
+      write_row(all, k, ids + i * k, scores + i * k);
+    }
+  });
+}
+
+void topk_of_lists(const Lists& lists, const float* scores, size_t rows, size_t k, int32_t* best_ids,
+                   float* best_scores) {
+  run_parts(rows, [&](size_t begin, size_t end, int) {
+    Best best;
+    std::vector<Candidate> all;
+    for (size_t i = begin; i < end; ++i) {
+      best.clear();
+      for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) best.offer({scores[e], lists.ids[e]}, k);
+      all = best.all();
+      write_row(all, k, best_ids + i * k, best_scores + i * k);
     }
   });
 }

@@ -91,7 +91,7 @@ class Config:
 
     # the optimizer
     optimizer: Literal["adam", "sgd", "adagrad"] = option("adam", "how weights follow gradients, on touched rows only")
-    learning_rate: float = option(2e-3, "size of a step", 0, 1e3)
+    learning_rate: float = option(1e-2, "size of a step", 0, 1e3)
     schedule: Literal["constant", "linear", "cosine"] = option(
         "linear", "how the learning rate goes from its full value to zero over the run"
     )

@@ -253,15 +253,13 @@ class Network:
         self._need_tables()
         sampler = self.output.sampler
         assert sampler is not None
-        ids, scores = np.full((len(x), k), -1, np.int32), np.full((len(x), k), -np.inf, np.float32)
+        ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._row_blocks(len(x)):
             h = self.last_hidden(x.rows(begin, end))
             offsets, found = sampler.candidates(h)
-            z, lists = self._scores_of(h, offsets, found)
-            for i in range(end - begin):
-                row = slice(offsets[i], offsets[i + 1])
-                best = np.lexsort((lists[row], -z[row]))[:k]
-                ids[begin + i, : len(best)], scores[begin + i, : len(best)] = lists[row][best], z[row][best]
+            active = _core.ActiveSet.sampled(True, self.labels, offsets, found, None, None, 0, 0, False)
+            z = self.output.forward(h, active).reshape(-1)
+            _core.topk_of_lists(offsets, found, z, ids[begin:end], scores[begin:end])
         return ids, scores
 
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
@@ -296,11 +294,6 @@ class Network:
         widest = max([wide, *self.config.hidden] + ([self.labels] if self.output.sparse_input else []))
         size = min(1024, max(1, LOGIT_BYTES // (4 * widest)))
         return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
-
-    def _scores_of(self, h: Activations, offsets: Offsets, ids: Ids) -> tuple[Floats, Ids]:
-        """Logits of a list of labels for each row, in the order of the lists (ascending within a row)."""
-        active = _core.ActiveSet.sampled(True, self.labels, offsets, ids, None, None, 0, 0, False)
-        return self.output.forward(h, active).reshape(-1), active.ids[active.position]
 
     def _need_tables(self) -> None:
         if self.output.sampler is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -51,11 +52,27 @@ def run(arguments: argparse.Namespace) -> int:
     saved, network = open_model(arguments.model, arguments.threads)
     predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
     output = arguments.output
-    with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
+    with _new_file(output) if output else nullcontext(sys.stdout) as file:
         for x in _rows(saved, arguments):
             ids, scores = predict(x, min(arguments.k, network.labels))
             _write(file, ids, scores if arguments.scores else None, saved)
     return 0
+
+
+@contextmanager
+def _new_file(target: str) -> Iterator[TextIO]:
+    """A file to write that takes its name when it is complete; an existing one is refused and left alone."""
+    partial = Path(f"{target}.partial")
+    try:
+        if os.path.lexists(target):
+            raise ConfigError(f"{target}: exists already; give another --output or remove it")
+        with open(partial, "w", encoding="utf-8") as file:
+            yield file
+        partial.rename(target)
+    except OSError as error:
+        raise ConfigError(f"{target}: can't be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRows]:

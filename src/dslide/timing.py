@@ -1,0 +1,50 @@
+"""How long training will take, from timing a few steps of a smaller network of the same kind on this machine."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from .activations import Sparse
+from .config import Config
+from .network import Labels, Network, resolve_output
+from .threads import use_threads
+
+MOST_PARAMETERS = 16_000_000  # of the smaller network's first and last layer each
+LEAST_SECONDS, LEAST_STEPS = 1.0, 4
+
+
+def seconds_per_step(
+    config: Config, features: int, labels: int, features_per_row: float = 75, labels_per_row: float = 5
+) -> float:
+    """Time of one training step, measured for about a second.
+
+    Features and labels are cut down to what fits in a moment; a step's cost depends on them only through caches, except
+    that a full output layer's grows in proportion to the labels.
+    """
+    use_threads(config.threads)
+    small_features = min(features, max(256, MOST_PARAMETERS // config.hidden[0]))
+    small_labels = min(labels, max(256, MOST_PARAMETERS // config.hidden[-1]))
+    mode = resolve_output(config, labels)
+    network = Network(config.replace(output=mode), small_features, small_labels)
+    random = np.random.default_rng(0)
+
+    def lists(columns: int, mean: float) -> tuple[np.ndarray, np.ndarray]:
+        each = max(1, min(columns, round(mean)))
+        ids = np.sort((random.random((config.batch_size, each)) * columns).astype(np.int32), axis=1)
+        ids = np.minimum(ids + np.arange(each, dtype=np.int32), columns - 1)
+        keep = np.diff(ids, axis=1, prepend=-1) > 0  # each at most once in a row
+        return np.concatenate([[0], np.cumsum(keep.sum(axis=1))]).astype(np.int64), ids[keep]
+
+    times: list[float] = []
+    while sum(times) < LEAST_SECONDS or len(times) < LEAST_STEPS:
+        offsets, ids = lists(small_features, features_per_row)
+        x = Sparse(offsets, ids, np.full(len(ids), 0.1, np.float32))
+        offsets, ids = lists(small_labels, labels_per_row)
+        y = Labels(offsets, ids, np.full(len(ids), 1 / labels_per_row, np.float32))
+        start = time.perf_counter()
+        network.train_step(x, y, len(times), 1e-4)
+        times.append(time.perf_counter() - start)
+    step = float(np.median(times[1:]))  # the first step builds the hash tables
+    return step * labels / small_labels if mode == "full" else step

@@ -1,0 +1,79 @@
+"""Where predictions are written, and what planning says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dslide.config import Config
+from dslide.data import synthesize
+from dslide.plan import plan
+from dslide.timing import seconds_per_step
+
+
+def dslide(*arguments, **settings):
+    return subprocess.run([sys.executable, "-m", "dslide.cli", *map(str, arguments)], capture_output=True, text=True,
+                          timeout=120, **settings)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    synthesize(folder / "data", 200, 100, 30, 20, 0)
+    done = dslide("train", folder / "data/train.txt", "--out", folder / "run", "--hidden", 8, "--epochs", 1)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_predictions_go_to_a_new_file_and_never_over_an_old_one(trained):
+    target = trained / "predictions.txt"
+    first = dslide("predict", trained / "run", trained / "data/test.txt", "--output", target, "--k", 3)
+    assert first.returncode == 0, first.stderr
+    text = target.read_text()
+    assert [len(line.split("\t")) for line in text.splitlines()] == [3] * 20
+
+    again = dslide("predict", trained / "run", trained / "data/test.txt", "--output", target)
+    assert again.returncode == 2
+    assert "predictions.txt: exists already" in again.stderr
+    assert target.read_text() == text
+    assert [p.name for p in trained.glob("*partial*")] == []
+
+    nowhere = dslide("predict", trained / "run", trained / "data/test.txt", "--output", trained / "no/such/file")
+    assert nowhere.returncode == 2
+    assert "can't be written: No such file" in nowhere.stderr
+    assert "Traceback" not in nowhere.stderr
+
+
+def test_plan_says_memory_and_time(trained):
+    done = dslide("plan", trained / "data/train.txt", "--hidden", 16)
+    assert done.returncode == 0, done.stderr
+    memory, fits, time = done.stdout.splitlines()
+    assert "2,126 parameters" in memory  # 100 x 16 + 16 + 16 x 30 + 30
+    assert " fits into " in fits
+    assert "samples/s" in time
+    assert "for an epoch" in time
+
+
+def test_plan_counts_what_the_network_allocates():
+    from dslide.network import Network
+
+    for config in (Config(hidden=(20, 48)), Config(hidden=(20,), output="lsh", optimizer="sgd"), Config(hidden_share=0.5)):
+        network, planned = Network(config, 1000, 700), plan(config, 1000, 700)
+        assert planned.parameters == network.parameters
+        sizes = {True: 0, False: 0}
+        for name, array in network.state().items():
+            sizes["moment" in name] += array.nbytes
+        assert planned.parts["weights"] == sizes[False]
+        assert planned.parts["optimizer state"] == sizes[True]
+        tables = sum(layer.sampler.tables.bytes() for layer in network.layers if layer.sampler)
+        assert tables <= planned.parts["hash tables"] <= 2 * tables + 3 * planned.parts["weights"]  # renewing copies rows
+
+
+def test_a_step_of_any_kind_of_network_can_be_timed():
+    for options in ({}, {"output": "lsh"}, {"loss": "sigmoid"}, {"active_sets": "row", "output": "random"}):
+        seconds = seconds_per_step(Config(hidden=(8,), batch_size=16, **options), 50, 40)
+        assert 0 < seconds < 60
+        assert np.isfinite(seconds)
