@@ -6,6 +6,7 @@
 //
 // The order of additions is fixed, dense or sparse, whatever the blocking: within a group in the order of coordinates,
 // then group after group. So the codes are the same to the bit; zeros change nothing.
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -71,11 +72,17 @@ inline uint64_t bits_to_bytes(uint64_t byte) {
   return (one_each + 0x7F7F7F7F7F7F7F7Full) >> 7 & 0x0101010101010101ull;
 }
 
-// sums (64) += x with the 64 signs in `bits`.
+// sums (64) += x with the 64 signs in `bits`. Powers of two come from memory since SSE can't shift lanes differently.
 inline void add_signed(float x, uint64_t bits, float* sums) {
+  static constexpr auto kPowers = [] {
+    std::array<uint32_t, 32> powers{};
+    for (uint32_t j = 0; j < 32; ++j) powers[j] = 1u << j;
+    return powers;
+  }();
+  const float minus = -x;
   for (size_t half = 0; half < 2; ++half, sums += 32, bits >>= 32) {
     const uint32_t word = static_cast<uint32_t>(bits);
-    for (uint32_t j = 0; j < 32; ++j) sums[j] += word & (1u << j) ? x : -x;
+    for (size_t j = 0; j < 32; ++j) sums[j] += (word & kPowers[j]) == 0 ? minus : x;
   }
 }
 

@@ -26,10 +26,10 @@ class HashParameters(NamedTuple):
 def automatic(neurons: int, dimension: int, family: str) -> HashParameters:
     """Parameters for a layer of so many neurons with weight vectors of this dimension.
 
-    The fewest codes whose buckets hold at most 100 neurons on average, and a bucket for every value they take.
-    With 50,000 clustered vectors, larger buckets and more tables found more of the true top 10 in a given number
-    of hits, until counting (100 neurons x 24 tables a row) and memory (8 bytes a neuron and table) cost too much;
-    fewer buckets than values only added wrong hits.
+    The fewest codes whose buckets hold at most 100 neurons on average, and a bucket for every value of them.
+    With 50,000 clustered vectors, larger buckets and more tables found more of the true top 10 in a given
+    number of hits, until counting (100 neurons x 24 tables a row) and memory (8 bytes a neuron and table)
+    cost too much; fewer buckets than values only added wrong hits.
     """
     if family not in CODE_BITS:
         raise ConfigError(f"family: expected one of {', '.join(CODE_BITS)}, not {family!r}")
