@@ -52,7 +52,7 @@ nb::dict parse(nb::bytes text, std::pair<int64_t, int64_t> features, std::pair<i
   return out;
 }
 
-nb::object gather(In<int64_t, 1> indptr, In<int32_t, 1> indices, In<float, 1> values, int64_t columns,
+nb::tuple gather(In<int64_t, 1> indptr, In<int32_t, 1> indices, In<float, 1> values, int64_t columns,
                   In<int64_t, 1> ids) {
   if (indptr.size() == 0) throw std::invalid_argument("indptr must not be empty");
   const CsrView from{span_of(indptr), span_of(indices), span_of(values), columns};

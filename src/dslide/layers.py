@@ -11,7 +11,9 @@ import numpy.typing as npt
 from . import _core
 from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
 from .config import Config
-from .sampler import Sampler
+from .sampler import Codes, Sampler
+
+TRANSPOSED_BYTES = 32 << 20  # most memory for weights of a sparse layer, transposed to be hashed
 
 
 class Layer:
@@ -84,15 +86,16 @@ class Layer:
         fine = self.native.learn(x.offsets, x.ids, x.values, active, dz, back, self.optimizer)
         return fine, back
 
-    def neuron_weights(self, ids: Ids) -> Floats:
-        """The weight vectors of some neurons, (ids, inputs), for hashing."""
-        weights = self.arrays["weights"]
-        if self.sparse_input:
-            return np.ascontiguousarray(weights[:, ids].T)
-        return np.ascontiguousarray(weights[ids, : self.inputs])
-
     def renew_tables(self) -> int:
         """Hashes again the neurons that moved since the last time; returns how many those were."""
-        if self.sampler is None:
-            return 0
-        return self.sampler.renew(self.neuron_weights, chunk=max(1, (32 << 20) // (4 * self.inputs)))
+        return 0 if self.sampler is None else self.sampler.renew(self._codes)
+
+    def _codes(self, functions: Any, ids: Ids) -> Codes:
+        """Bucket numbers of some neurons, (ids, tables)."""
+        weights = self.arrays["weights"]
+        if not self.sparse_input:
+            codes: Codes = functions.dense(weights[:, : self.inputs], ids)
+            return codes
+        step = max(1, TRANSPOSED_BYTES // (4 * self.inputs))
+        pieces = [ids[begin : begin + step] for begin in range(0, len(ids), step)]
+        return np.concatenate([functions.dense(np.ascontiguousarray(weights[:, piece].T)) for piece in pieces])

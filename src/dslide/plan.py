@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from .activations import padded
 from .config import Config
 from .hashing import automatic
+from .layers import TRANSPOSED_BYTES
 from .memory import format_bytes
 from .network import resolve_output, sampling_sizes
+from .sampler import NEURONS_AT_A_TIME
 from .threads import available_cores
 
 PROGRAM_BYTES = 110_000_000  # Python, numpy, scipy and this package
@@ -74,5 +76,5 @@ def table_bytes(config: Config, neurons: int, inputs: int, threads: int) -> int:
     _, automatic_tables, automatic_bits = automatic(neurons, inputs, config.family)
     count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
     buckets = count * (8 * neurons + 4 * ((1 << bits) + 1))  # codes and numbers of neurons; where buckets begin
-    renewing = 2 * min(32 << 20, 4 * inputs * neurons) + 4 * neurons
+    renewing = 4 * neurons + min(TRANSPOSED_BYTES, 4 * inputs * neurons) + 4 * count * min(neurons, NEURONS_AT_A_TIME)
     return buckets + renewing + neurons + threads * 2 * neurons

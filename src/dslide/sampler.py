@@ -9,9 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .activations import Activations, Dense, Floats, Ids, Offsets
+from .activations import Activations, Dense, Ids, Offsets
 from .config import Config
 from .hashing import automatic
+
+Codes = npt.NDArray[np.uint32]
+NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for their codes
 
 
 class Sampler:
@@ -32,24 +35,22 @@ class Sampler:
         """Notes that the weights of these neurons changed."""
         self.moved[ids] = True
 
-    def renew(self, weights_of: Callable[[Ids], Floats], chunk: int) -> int:
-        """Hashes the neurons that moved, `chunk` at a time, and rebuilds the buckets; returns how many moved."""
+    def renew(self, codes_of: Callable[[Any, Ids], Codes]) -> int:
+        """Hashes the neurons that moved and rebuilds the buckets; returns how many moved. `codes_of` takes the hash
+        functions and numbers of neurons, and gives their bucket numbers, (neurons, tables)."""
         ids = np.flatnonzero(self.moved).astype(np.int32)
-        for begin in range(0, len(ids), chunk):
-            part = ids[begin : begin + chunk]
-            self.tables.set_codes(part, self.functions.dense(weights_of(part)))
+        for begin in range(0, len(ids), NEURONS_AT_A_TIME):
+            part = ids[begin : begin + NEURONS_AT_A_TIME]
+            self.tables.set_codes(part, codes_of(self.functions, part))
         self.tables.renew()
         self.moved[:] = False
         return len(ids)
 
-    def codes(self, x: Activations) -> npt.NDArray[np.uint32]:
+    def codes(self, x: Activations) -> Codes:
         """Bucket numbers of the inputs in each table, (rows, tables)."""
-        codes: npt.NDArray[np.uint32]
         if isinstance(x, Dense):
-            codes = self.functions.dense(x.values[:, : self.inputs])
-        else:
-            codes = self.functions.sparse(x.offsets, x.ids, x.values)
-        return codes
+            return self.functions.dense(x.values[:, : self.inputs])
+        return self.functions.sparse(x.offsets, x.ids, x.values)
 
     def hits(self, x: Activations, want: int, step: int) -> tuple[Offsets, Ids]:
         """For each row at most `want` neurons that hash like it: offsets (rows + 1) and neurons."""
