@@ -15,6 +15,7 @@ from .activations import Sparse
 from .config import Config
 from .data import Dataset, SparseRows
 from .errors import DataError
+from .interrupt import deferred_interrupt
 from .network import Labels, Network
 from .threads import use_threads
 
@@ -101,19 +102,21 @@ class Trainer:
         start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
         loss, interrupted = math.nan, False
         try:
-            while self.epoch < self.config.epochs:
-                epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
-                for batch in self._batches(rows):
-                    info = self.train_batch(data.x.take(batch), data.y.take(batch), total_steps)
-                    samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
-                    epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
-                    self.position += info.rows
-                    self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
-                seconds = time.perf_counter() - epoch_start
-                loss = epoch_loss / max(epoch_rows, 1)
-                self.epoch, self.position = self.epoch + 1, 0
-                ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
-                self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
+            with deferred_interrupt() as stop_if_pressed:
+                while self.epoch < self.config.epochs:
+                    epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
+                    for batch in self._batches(rows):
+                        info = self.train_batch(data.x.take(batch), data.y.take(batch), total_steps)
+                        self.position += info.rows
+                        samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
+                        epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
+                        self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
+                        stop_if_pressed()
+                    seconds = time.perf_counter() - epoch_start
+                    loss = epoch_loss / max(epoch_rows, 1)
+                    self.epoch, self.position = self.epoch + 1, 0
+                    ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
+                    self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
         except KeyboardInterrupt:
             interrupted = True
         seconds = time.perf_counter() - start
