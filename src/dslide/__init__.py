@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import Config
-    from .data import Dataset, SparseRows, load
+    from .data import Dataset, SparseRows
+    from .data.load import load
     from .estimator import SlideClassifier
     from .model_folder import load_model
     from .network import Network

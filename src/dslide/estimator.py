@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,16 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
-from .errors import ConfigError, DataError, MemoryNeeded, ModelError
+from .errors import ConfigError, DataError, ModelError
 from .estimator_labels import LabelCoder, is_dense, read_labels
-from .memory import check_memory, format_bytes
+from .estimator_network import check_size, new_trainer, rebuild
 from .metrics import Evaluation
 from .model_folder import SavedModel, load_model, model_folder, save_model
 from .network import Network
-from .plan import plan
 from .progress import ProgressLine
 from .threads import use_threads
 from .trainer import Callback, Trainer
 
-RESULT_BYTES = 10**9  # largest matrix of scores that is made
 BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads")  # between calls of partial_fit
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
@@ -38,11 +37,12 @@ Array = npt.NDArray[Any]
 class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A neural network for very many classes or labels, as a scikit-learn classifier.
 
-    Rows are best normalised to length 1, as TfidfVectorizer does. A 1-D y holds the class of each row, of any
-    kind that sorts. A 2-D y, sparse or dense, holds the weight of each label in each row, 0 where the row lacks it.
+    Rows are best normalised to length 1, as TfidfVectorizer does. A 1-D y holds the class of each row, whole
+    numbers or texts. A 2-D y, sparse or dense, holds the weight of each label in each row, 0 where the row
+    lacks it; as everywhere in scikit-learn, a dense one of a single column is taken for a 1-D y.
 
-    What is random follows from `seed` alone, which is always a whole number: the same seed and number of threads
-    give the same network, bit for bit. That is why there is no `random_state`.
+    What is random follows from `seed` alone, which is always a whole number: the same seed and number of
+    threads give the same network, bit for bit. That is why there is no `random_state`.
 
     Attributes
     ----------
@@ -102,19 +102,18 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         for name in (*OPTIONS, "verbose"):
             setattr(self, name, given[name])
 
-    # ---- training -------------------------------------------------------------------------------------------------
+    # ---- training ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, callbacks: Sequence[Callback] = ()) -> SlideClassifier:
         """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features); y: see the class.
 
         Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
         """
-        config = self._config()
-        x, labels = self._features(X, new=True), read_labels(y)
+        config, labels = self._config(), read_labels(y)
         coder = LabelCoder.learn(labels, is_dense(y))
-        data = Dataset(x, coder.encode(labels), source="y")
         self._forget()
-        trainer = _new_trainer(config, data)
+        data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
+        trainer = new_trainer(config, data)
         trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
         result = trainer.fit(data)
         self._keep(trainer.network, trainer, coder)
@@ -128,15 +127,15 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
         constant, since nobody knows how many rows are to come.
 
-        `classes`, all that will ever occur, must be given with the first 1-D y. A 2-D y has a column for each.
-        Between calls only learning_rate, batch_size, epochs and threads may be changed.
+        `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
+        label. Between calls only learning_rate, batch_size, epochs and threads may be changed.
         """
         config, first = self._config(), not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
         if first:
-            trainer = _new_trainer(config, data)
+            trainer = new_trainer(config, data)
             self._keep(trainer.network, trainer, coder)
         else:
             trainer = self._going_on(config)
@@ -161,12 +160,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             return SparseRows.from_scipy(X)
         if new:
             if len(X) == 0 or X.columns == 0:
-                raise DataError(f"X: there is nothing to learn from: it has {len(X)} rows of {X.columns} features")
+                raise DataError(f"X: there is nothing to learn from {len(X)} rows of {X.columns} features")
             self.n_features_in_ = X.columns
             self.__dict__.pop("feature_names_in_", None)
         elif X.columns > self.n_features_in_:
-            raise DataError(f"X has {X.columns} features, but the classifier was fitted with {self.n_features_in_}")
-        X.refuse_infinite()
+            raise DataError(f"X has {X.columns} features, but there were {self.n_features_in_} in fitting")
+        if not isinstance(X.values, np.memmap):  # a dataset on disk was checked when it was written
+            X.refuse_infinite()
         return X
 
     def _coder_for(self, labels: Any, dense: bool, classes: Any, first: bool) -> LabelCoder:
@@ -178,19 +178,20 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         else:
             coder = LabelCoder.learn(read_labels(classes), dense) if first else self._coder
         if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
-            raise DataError("classes: they differ from those of y's columns or of the first call to partial_fit")
+            raise DataError("classes: not those of the first call to partial_fit, or the columns of y")
         return coder
 
     def _going_on(self, config: Config) -> Trainer:
         """The trainer, with the options that may change taken over."""
         trainer: Trainer | None = self.trainer_
         if trainer is None:
-            raise ModelError("this model was loaded only to predict: load it with trainable=True to go on training")
+            raise ModelError("the model was loaded only to predict; load(..., trainable=True) can go on")
         for name in OPTIONS:
-            if name not in MAY_CHANGE and getattr(config, name) != getattr(trainer.config, name):
+            before, now = getattr(trainer.config, name), getattr(config, name)
+            if before != now and name not in MAY_CHANGE:
                 raise ConfigError(
-                    f"{name}: training began with {getattr(trainer.config, name)!r}, and partial_fit can't change it "
-                    f"to {getattr(config, name)!r}; fit begins anew"
+                    f"{name}: training began with {before!r}, and partial_fit can't go on with {now!r}; "
+                    "fit begins anew"
                 )
         trainer.config = trainer.network.config = config
         use_threads(config.threads)
@@ -198,7 +199,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _keep(self, network: Network, trainer: Trainer | None, coder: LabelCoder) -> None:
         self.network_, self.trainer_, self._coder, self.classes_ = network, trainer, coder, coder.classes
-        self._label_counts, self._rows = np.zeros(network.labels, np.int64), 0
+        self._label_counts, self._rows, self.n_iter_ = np.zeros(network.labels, np.int64), 0, 0
 
     def _count(self, data: Dataset) -> None:
         """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
@@ -210,30 +211,30 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base"):
             self.__dict__.pop(name, None)
 
-    # ---- prediction -----------------------------------------------------------------------------------------------
+    # ---- prediction ----------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Any:
-        """After a 1-D y the class of each row. After a 2-D y an indicator matrix (rows, labels) of 0 and 1, CSR or
-        dense as y was: with loss "sigmoid" the labels with a probability above one half; with "softmax" the k best,
-        k being the mean number of labels of a training row, rounded, and at least 1."""
+        """After a 1-D y the class of each row. After a 2-D y an indicator matrix (rows, labels) of 0 and 1,
+        CSR or dense as y was: with loss "sigmoid" the labels with a probability above one half; with
+        "softmax" the k best, k being the mean number of labels of a training row, rounded, at least 1."""
         x = self._rows_to_predict(X)
         if not self._coder.multilabel:
             return self._coder.decode(self.network_.predict_topk(x, 1)[0][:, 0])
         if self._coder.dense:
-            self._check_size(len(x), len(self.classes_), "a y given as a sparse matrix makes predictions sparse")
+            check_size(len(x), len(self.classes_), 8, "a network fitted with a sparse y predicts sparse rows")
         found = self._likely(x) if self.network_.config.loss == "sigmoid" else self._best(x)
         return found.toarray() if self._coder.dense else found
 
     def predict_topk(self, X: Any, k: int = 5, approximate: bool = False) -> tuple[Array, Array]:
-        """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels are
-        classes after a 1-D y, column numbers after a 2-D y.
+        """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
+        are classes after a 1-D y, column numbers after a 2-D y.
 
-        `approximate` looks only at labels that hashing finds; rows for which it finds fewer than k are computed in
-        full.
+        `approximate` looks only at labels that hashing finds; rows for which it finds fewer than k are
+        computed in full.
         """
         x = self._rows_to_predict(X)
-        if not 1 <= k <= len(self.classes_):
-            raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k}")
+        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
+            raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
         if not approximate:
             columns, scores = self.network_.predict_topk(x, k)
         else:
@@ -243,31 +244,32 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self._coder.decode(columns), scores
 
     def decision(self, X: Any, labels: Any) -> Array:
-        """Scores (logits) of the given labels, (rows, len(labels)): classes after a 1-D y, else column numbers."""
+        """Scores (logits) of the given labels, (rows, len(labels)). Labels are classes after a 1-D y, column
+        numbers after a 2-D y."""
         x = self._rows_to_predict(X)
         columns = self._coder.columns(labels)
-        self._check_size(len(x), len(columns), "give fewer rows or labels at a time")
+        check_size(len(x), len(columns), 4, "give fewer rows or labels at a time")
         return self.network_.scores(x, columns)
 
     def decision_function(self, X: Any) -> Array:
-        """Scores (logits) of all labels, (rows, labels); with two classes, as scikit-learn has it, (rows,): by how
-        much the second one leads."""
-        scores = self._all_scores(self._rows_to_predict(X))
+        """Scores (logits) of all labels, (rows, labels); with two classes, as scikit-learn has it, (rows,):
+        by how much the second one leads."""
+        scores = self._all_scores(X, item=4)
         if len(self.classes_) == 2 and not self._coder.multilabel:
             return np.asarray(scores[:, 1] - scores[:, 0])
         return scores
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid"."""
-        scores = self._all_scores(self._rows_to_predict(X)).astype(np.float64)
+        scores = self._all_scores(X, item=8).astype(np.float64)
         if self.network_.config.loss == "softmax":
             return np.asarray(softmax(scores, axis=1))
         chances = np.asarray(expit(scores))
         return chances if self._coder.multilabel else chances / chances.sum(axis=1, keepdims=True)
 
     def score(self, X: Any, y: Any) -> float:
-        """After a 1-D y accuracy; after a 2-D y P@1, the share of rows whose best label is right, among those that
-        have labels."""
+        """After a 1-D y accuracy; after a 2-D y P@1: the share of rows whose best label is right, among those
+        that have labels."""
         labels = read_labels(y)
         if isinstance(labels, SparseRows):
             x = self._rows_to_predict(X)
@@ -284,36 +286,33 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         use_threads(Config(threads=self.threads).threads)
         return self._features(X, new=False)
 
-    def _all_scores(self, x: SparseRows) -> Array:
-        self._check_size(len(x), len(self.classes_), "predict_topk, or decision with the labels of interest, need less")
+    def _all_scores(self, X: Any, item: int) -> Array:
+        """Logits of all labels, which become numbers of `item` bytes."""
+        x = self._rows_to_predict(X)
+        check_size(
+            len(x), len(self.classes_), item, "use predict_topk, or decision for the labels of interest"
+        )
         return self.network_.scores(x, np.arange(len(self.classes_), dtype=np.int32))
 
     def _likely(self, x: SparseRows) -> sp.csr_matrix:
         """1 for the labels with a probability above one half."""
         every = np.arange(len(self.classes_), dtype=np.int32)
-        size = max(1, BLOCK_BYTES // (4 * len(every)))
+        size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
         blocks = [x.rows(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
-        return sp.vstack([sp.csr_matrix(self.network_.scores(b, every) > 0, dtype=np.int64) for b in blocks], "csr")
+        found = [sp.csr_matrix(self.network_.scores(block, every) > 0, dtype=np.int64) for block in blocks]
+        return sp.csr_matrix(sp.vstack(found, format="csr"))
 
     def _best(self, x: SparseRows) -> sp.csr_matrix:
         """1 for as many of each row's best labels as a training row has."""
         k = max(1, round(self._label_counts.sum() / max(self._rows, 1)))
         columns = np.sort(self.network_.predict_topk(x, k)[0], axis=1)
-        ends = np.arange(len(x) + 1) * k
-        return sp.csr_matrix((np.ones(columns.size, np.int64), columns.ravel(), ends), (len(x), len(self.classes_)))
+        ones, ends = np.ones(columns.size, np.int64), np.arange(len(x) + 1) * k
+        return sp.csr_matrix((ones, columns.ravel(), ends), shape=(len(x), len(self.classes_)))
 
-    def _check_size(self, rows: int, columns: int, advice: str) -> None:
-        size = 8 * rows * columns
-        if size > RESULT_BYTES:
-            raise MemoryNeeded(
-                f"a matrix of {rows:,} rows and {columns:,} labels would take {format_bytes(size)}, more than "
-                f"{format_bytes(RESULT_BYTES)}: {advice}"
-            )
-
-    # ---- keeping --------------------------------------------------------------------------------------------------
+    # ---- keeping -------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Writes a model folder, which `load` and the commands `dslide predict` and `dslide evaluate` open."""
+        """Writes a model folder, which `load`, `dslide predict` and `dslide evaluate` open."""
         check_is_fitted(self)
         network, trainer = self.network_, self.trainer_
         names = getattr(self, "feature_names_in_", None)
@@ -331,7 +330,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     @classmethod
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
-        """Opens a model folder. With `trainable` partial_fit can go on; without, weights are mapped from the file.
+        """Opens a model folder. With `trainable` partial_fit can go on; else weights are mapped from disk.
 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
         `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
@@ -342,7 +341,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})
         coder = LabelCoder.restore(about, saved.label_names, saved.labels)
         progress = saved.progress if trainable else None
-        self._keep(*_rebuild(saved.config, saved.features, saved.labels, saved.state, progress), coder)
+        self._keep(*rebuild(saved.config, saved.features, saved.labels, saved.state, progress), coder)
         if saved.label_counts is not None:
             self._label_counts[:], self._rows = saved.label_counts, saved.rows
         self.n_features_in_ = saved.features
@@ -366,7 +365,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         arrays = state.pop("_arrays", None)
         super().__setstate__(state)
         if arrays is not None:
-            self.network_, self.trainer_ = _rebuild(*arrays)
+            self.network_, self.trainer_ = rebuild(*arrays)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")
@@ -378,38 +377,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return tags
 
 
-def _new_trainer(config: Config, data: Dataset) -> Trainer:
-    rows, nonzeros = len(data.x), data.x.nnz + data.y.nnz
-    _check_plan(config, data.features, data.labels, rows, nonzeros)
-    return Trainer(config, data.features, data.labels)
-
-
-def _rebuild(
-    config: Config, features: int, labels: int, state: Any, progress: dict[str, int] | None
-) -> tuple[Network, Trainer | None]:
-    """A network with this state and, if there is progress to go on from, its trainer."""
-    if progress is None:
-        return Network(config, features, labels, trainable=False, weights=state), None
-    _check_plan(config, features, labels)
-    trainer = Trainer(config, features, labels)
-    trainer.network.load_state(state)
-    trainer.load_progress(progress)
-    return trainer.network, trainer
-
-
-def _check_plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> None:
-    layers = ", ".join(map(str, config.hidden))
-    what = f"training a network with {features:,} features, hidden layers of {layers} and {labels:,} labels"
-    check_memory(
-        plan(config, features, labels, rows, nonzeros).bytes_total, what, "smaller hidden layers need less"
-    )
-
-
 def _parameters_text() -> str:
     """The options in the form that scikit-learn's documentation has."""
     lines = ["", "    Parameters", "    ----------"]
     for field in dataclasses.fields(Config):
-        lines += [f"    {field.name} : {field.type}, default={field.default!r}", f"        {field.metadata['help']}"]
+        lines.append(f"    {field.name} : {field.type}, default={field.default!r}")
+        lines += textwrap.wrap(field.metadata["help"], 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
     lines += ["    verbose : bool, default=False", "        tell of progress on stderr", "    "]
     return "\n".join(lines)
 

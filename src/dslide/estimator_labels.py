@@ -14,6 +14,12 @@ from sklearn.utils.validation import check_array, column_or_1d
 from .data import SparseRows
 from .errors import DataError, ModelError
 
+COLLECTIONS = (list, tuple, np.ndarray, set, frozenset)
+NO_LISTS = (
+    "y: lists of labels for each row are not taken; give a matrix with a column for each label, such as "
+    "sklearn.preprocessing.MultiLabelBinarizer(sparse_output=True) makes"
+)
+
 Classes = npt.NDArray[Any]
 Ids = npt.NDArray[np.int32]
 
@@ -25,7 +31,8 @@ def read_labels(y: Any) -> Classes | SparseRows:
     if isinstance(y, SparseRows):
         return y
     if not sp.issparse(y):
-        _refuse_collections(y)
+        if isinstance(y, (list, tuple)) and _is_ragged(y):
+            raise DataError(NO_LISTS)
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if y.ndim == 1 or y.shape[1] == 1:
             return _checked_classes(column_or_1d(y, warn=True))
@@ -64,9 +71,7 @@ class LabelCoder:
             raise DataError(f"y: the classifier was fitted with a {before}-D y, but this one is {now}-D")
         if isinstance(labels, SparseRows):
             if labels.columns != len(self.classes):
-                raise DataError(
-                    f"y: it has {labels.columns} columns, but the classifier was fitted with {len(self.classes)}"
-                )
+                raise DataError(f"y: it has {labels.columns} columns, but fitting had {len(self.classes)}")
             return labels
         offsets = np.arange(len(labels) + 1, dtype=np.int64)
         return SparseRows(offsets, self.columns(labels), np.ones(len(labels), np.float32), len(self.classes))
@@ -82,7 +87,9 @@ class LabelCoder:
         except TypeError:  # of a kind that can't be compared, such as texts with numbers
             found, known = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
         if not known.all():
-            raise DataError(f"label {wanted[np.argmin(known)]!s} is not one that the classifier was fitted with")
+            raise DataError(
+                f"label {wanted[np.argmin(known)]!s} is not one that the classifier was fitted with"
+            )
         return found.astype(np.int32)
 
     def decode(self, columns: Ids) -> Classes:
@@ -106,37 +113,38 @@ class LabelCoder:
     def restore(cls, values: dict[str, Any], names: list[str] | None, labels: int) -> LabelCoder:
         """The opposite of `to_dict` and `names`; ModelError if they are damaged."""
         try:
-            multilabel, dense, dtype = bool(values["multilabel"]), bool(values["dense"]), np.dtype(values["dtype"])
+            multilabel, dense, dtype = (
+                bool(values["multilabel"]),
+                bool(values["dense"]),
+                np.dtype(values["dtype"]),
+            )
             if multilabel:
                 return cls(np.arange(labels), multilabel, dense)
             if names is None or dtype.kind not in "biufUO":
                 raise ValueError("no names of classes")
             if dtype.kind == "b":
                 return cls(np.array([name == "True" for name in names]), multilabel, dense)
-            return cls(np.array(names, dtype if dtype.kind in "UO" else None).astype(dtype), multilabel, dense)
+            return cls(
+                np.array(names, dtype if dtype.kind in "UO" else None).astype(dtype), multilabel, dense
+            )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelError(f"damaged model: what it says of its classes can't be used: {error}") from None
 
 
-def _refuse_collections(y: Any) -> None:
-    """Lists of labels for each row are not taken; rows of an indicator matrix, all of one length, are."""
-    if not isinstance(y, (list, tuple)) and not (isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1):
-        return
-    rows = [row for row in y if isinstance(row, (list, tuple, set, frozenset, np.ndarray)) and np.ndim(row) != 0]
-    sets = any(isinstance(row, (set, frozenset)) for row in y)
-    if sets or (rows and (len(rows) < len(y) or len({len(row) for row in rows}) > 1)):
-        raise DataError(
-            "y: lists of labels for each row are not taken; give a matrix with a column for each label, such as "
-            "sklearn.preprocessing.MultiLabelBinarizer(sparse_output=True) makes"
-        )
+def _is_ragged(y: Sequence[Any]) -> bool:
+    """Whether some rows hold more than others, so that they are no matrix."""
+    lists = [row for row in y if isinstance(row, (list, tuple)) or (isinstance(row, np.ndarray) and row.ndim)]
+    return bool(lists) and (len(lists) < len(y) or len({len(row) for row in lists}) > 1)
 
 
 def _checked_classes(y: Classes) -> Classes:
+    if y.dtype == object and any(isinstance(value, COLLECTIONS) for value in y):
+        raise DataError(NO_LISTS)
     if y.dtype.kind == "f" and (broken := y != np.floor(y)).any():
         value = y[np.argmax(broken)]
-        raise DataError(f"Unknown label type: continuous numbers like {value:g} are in y, but classes are expected")
+        raise DataError(f"Unknown label type: y holds continuous numbers like {value:g}, not classes")
     if y.dtype.kind not in "biufUO":
-        raise DataError(f"Unknown label type: y holds {y.dtype}, but whole numbers or texts are expected")
+        raise DataError(f"Unknown label type: y holds {y.dtype}, not whole numbers or texts")
     return y
 
 
