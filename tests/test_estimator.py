@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dslide
-from dslide import Callback, Config, SlideClassifier, SparseRows
+from dslide import Callback, Config, Dataset, SlideClassifier, SparseRows, Trainer
 from dslide.cli import main
 from dslide.errors import ConfigError, DataError, MemoryNeeded, ModelError
 
@@ -156,6 +156,14 @@ def test_dense_and_sparse_rows_are_the_same() -> None:
         again = SlideClassifier(**SMALL, epochs=2).fit(other, Y[:, 0])
         for test in (X_TEST.toarray(), sp.csc_matrix(X_TEST), SparseRows.from_scipy(X_TEST)):
             assert_array_equal(again.decision_function(test), wanted)
+
+
+def test_it_is_the_trainer_that_trains() -> None:
+    model = fitted(epochs=3)
+    trainer = Trainer(Config(**SMALL, epochs=3), 600, CLASSES)
+    trainer.fit(Dataset(SparseRows.from_scipy(X), SparseRows.from_scipy(indicator(Y))))
+    for name, array in trainer.network.state().items():
+        assert_array_equal(array, model.network_.state()[name])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -437,7 +445,7 @@ def test_models_of_the_command_line_open_and_the_other_way_round(
 
 
 def test_classes_that_no_text_stands_for_are_not_saved(tmp_path: Path) -> None:
-    model = SlideClassifier(**SMALL, epochs=1).fit(X[:2], np.array([(1), (2)], object))
+    model = SlideClassifier(**SMALL, epochs=1).fit(X[:2], np.array([1, 2], object))
     with pytest.raises(ModelError, match="classes of type object can't be saved, only numbers and texts"):
         model.save(tmp_path / "m")
 
