@@ -381,6 +381,7 @@ def test_copies_predict_alike_and_learn_apart(copied: Any, output: str) -> None:
     before = model.decision_function(X_TEST)
     twin.partial_fit(X, Y[:, 0])
     assert_array_equal(model.decision_function(X_TEST), before)
+    assert (model._label_counts.sum(), twin._label_counts.sum()) == (600, 1200)
     model.partial_fit(X, Y[:, 0])
     if output == "full":  # copies have newer hash tables than the original
         same(model, twin, X_TEST)

@@ -203,7 +203,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _count(self, data: Dataset) -> None:
         """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
-        self._label_counts += np.bincount(data.y.indices, minlength=data.y.columns)
+        counts = np.bincount(data.y.indices, minlength=data.y.columns)
+        self._label_counts = self._label_counts + counts  # not in place: copies of the estimator may share it
         self._rows += len(data.x)
 
     def _forget(self) -> None:
