@@ -121,7 +121,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(made: Path, tmp_path: Path) -> None:
     )
     while process.poll() is None and not (run / "log.jsonl").exists():
         time.sleep(0.01)
-    while process.poll() is None and '"step"' not in (run / "log.jsonl").read_text():
+    while process.poll() is None and '"record": "step"' not in (run / "log.jsonl").read_text():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

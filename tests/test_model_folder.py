@@ -37,6 +37,7 @@ def a_model(scale: float = 1.0, **changes: Any) -> SavedModel:
         label_counts=np.array([5, 6]),
         rows=9,
         base=1,
+        estimator={"multilabel": False},
     )
     return dataclasses.replace(model, **changes)
 
@@ -62,7 +63,9 @@ def test_everything_comes_back(folder: Path) -> None:
 
 
 def test_optional_parts_may_be_missing(tmp_path: Path) -> None:
-    bare = a_model(label_names=None, feature_names=None, vectorizer=None, progress={}, label_counts=None)
+    bare = a_model(
+        label_names=None, feature_names=None, vectorizer=None, progress={}, label_counts=None, estimator=None
+    )
     save_model(tmp_path / "m", bare)
     same(load_model(tmp_path / "m", optimizer=True), bare)
 
@@ -151,7 +154,8 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
 
 
 TENSORS = ["weights.safetensors", "optimizer.safetensors", "label_counts.safetensors"]
-TEXTS = ["config.json", "labels.json", "features.json", "vectorizer.json", "progress.json", "manifest.json"]
+TEXTS = ["config.json", "labels.json", "features.json", "vectorizer.json", "progress.json", "estimator.json"]
+TEXTS += ["manifest.json"]
 ALL_FILES = sorted(TENSORS + TEXTS)
 
 

@@ -27,8 +27,8 @@ MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER, LABEL_COUNTS = "weights.safetensors", "optimizer.safetensors", "label_counts.safetensors"
 TENSOR_FILES = (WEIGHTS, OPTIMIZER, LABEL_COUNTS)
 CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
-VECTORIZER, PROGRESS = "vectorizer.json", "progress.json"
-FILES = (CONFIG, WEIGHTS, OPTIMIZER, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, PROGRESS)
+VECTORIZER, PROGRESS, ESTIMATOR = "vectorizer.json", "progress.json", "estimator.json"
+FILES = (CONFIG, WEIGHTS, OPTIMIZER, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, PROGRESS, ESTIMATOR)
 READ_SIZE = 1 << 20  # bytes
 SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
 
@@ -48,6 +48,13 @@ class SavedModel:
     label_counts: Array | None = None  # [labels] int64: occurrences in the training data, for PSP@k
     rows: int = 0  # of the training data
     base: int = 0  # what indices counted from in the files of the training data
+    estimator: dict[str, Any] | None = None  # what SlideClassifier knows of its labels
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model's folder, given it or the folder of the run that made it."""
+    inner = Path(path) / "model"
+    return inner if inner.exists() or _beside(inner, ".old").exists() else Path(path)
 
 
 def save_model(folder: str | Path, model: SavedModel, *, optimizer: bool = True) -> None:
@@ -127,6 +134,7 @@ def load_model(folder: str | Path, *, optimizer: bool = False, verify: bool = Fa
         label_counts=counts,
         rows=rows,
         base=base,
+        estimator=optional(ESTIMATOR, dict),
     )
 
 
@@ -151,7 +159,8 @@ def _write_files(folder: Path, model: SavedModel, optimizer: bool) -> None:
     if model.label_counts is not None:
         write_arrays(LABEL_COUNTS, {"label_counts": model.label_counts})
     for name, content in (
-        (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer)
+        (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
+        (ESTIMATOR, model.estimator),
     ):  # fmt: skip
         if content is not None:
             write_json(name, content)

@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from ..model_folder import SavedModel, load_model
+from ..model_folder import SavedModel, load_model, model_folder
 
 if TYPE_CHECKING:
     from ..data import Dataset, TextVectorizer
     from ..network import Network
 
 ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
-
-
-def model_folder(path: str | Path) -> Path:
-    """The model's folder, given it or the folder of the run that made it."""
-    inner = Path(path) / "model"
-    return inner if inner.exists() or inner.with_name("model.old").exists() else Path(path)
 
 
 def open_model(path: str | Path, threads: int = 0) -> tuple[SavedModel, Network]:

@@ -1,0 +1,59 @@
+"""The estimator's networks: made, or made again from arrays, where memory allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from .config import Config
+from .data import Dataset
+from .errors import MemoryNeeded
+from .memory import check_memory, format_bytes
+from .network import Network
+from .plan import plan
+from .trainer import Trainer
+
+RESULT_BYTES = 10**9  # largest matrix of scores that is made
+
+
+def new_trainer(config: Config, data: Dataset) -> Trainer:
+    """A fresh network for this data, and what trains it."""
+    rows, nonzeros = len(data.x), data.x.nnz + data.y.nnz
+    _check_plan(config, data.features, data.labels, rows, nonzeros)
+    return Trainer(config, data.features, data.labels)
+
+
+def rebuild(
+    config: Config,
+    features: int,
+    labels: int,
+    state: Mapping[str, npt.NDArray[Any]],
+    progress: dict[str, int] | None,
+) -> tuple[Network, Trainer | None]:
+    """A network with this state and, if there is progress to go on from, its trainer."""
+    if progress is None:
+        return Network(config, features, labels, trainable=False, weights=state), None
+    _check_plan(config, features, labels)
+    trainer = Trainer(config, features, labels)
+    trainer.network.load_state(state)
+    trainer.load_progress(progress)
+    return trainer.network, trainer
+
+
+def _check_plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> None:
+    layers = ", ".join(map(str, config.hidden))
+    what = f"training a network with {features:,} features, hidden layers of {layers} and {labels:,} labels"
+    check_memory(
+        plan(config, features, labels, rows, nonzeros).bytes_total, what, "smaller hidden layers need less"
+    )
+
+
+def check_size(rows: int, columns: int, item: int, advice: str) -> None:
+    """MemoryNeeded if a matrix of numbers of `item` bytes would be too large."""
+    if (size := rows * columns * item) > RESULT_BYTES:
+        raise MemoryNeeded(
+            f"a matrix of {rows:,} rows and {columns:,} labels would take {format_bytes(size)}, more than "
+            f"{format_bytes(RESULT_BYTES)}; {advice}"
+        )
