@@ -74,8 +74,9 @@ class Callback:
 class Trainer:
     """Trains a network on a dataset.
 
-    Everything random is a function of the seed and the step, so that training interrupted at any step goes on as if it
-    had not been.
+    Everything random is a function of the seed and the step, so that training interrupted at any step and taken up from
+    saved state goes on as if it had not been. With one exception: hash tables are not part of the state but made anew
+    from the weights, so with `output` lsh the first active sets after the break are fresher than they would have been.
     """
 
     def __init__(self, config: Config, features: int, labels: int, *, callbacks: Sequence[Callback] = ()):
@@ -129,7 +130,7 @@ class Trainer:
 
     def train_batch(self, x: SparseRows, y: SparseRows, total_steps: int) -> StepInfo:
         """One step on the given rows. `total_steps` is what the learning-rate schedule runs over; 0 means that it is
-        not known, and that the rate stays what the warm-up leaves it at."""
+        not known, and that the rate is always the full one."""
         if self._renewal.due(self.step):
             self.network.renew_tables()
         rate = learning_rate(self.config, self.step, total_steps)
