@@ -238,7 +238,7 @@ def test_output_that_can_not_be_written_is_named(
 ) -> None:
     target = tmp_path / "no/such/folder.txt"
     message = refused(capfd, "predict", made / "run", made / "s/test.txt", "--output", target)
-    assert message == f"{target}: No such file or directory"
+    assert message == f"{target}: can't be written: No such file or directory"
 
 
 def test_divergence_has_its_own_exit_code(
