@@ -33,7 +33,7 @@ class Best {
       std::push_heap(heap_.begin(), heap_.end());
     }
   }
-  // What a new score must reach to have a chance.
+  // What a new score must reach to have a chance; k is at least 1.
   float bar(size_t k) const {
     return heap_.size() < k ? -std::numeric_limits<float>::infinity() : heap_.front().score;
   }
@@ -46,6 +46,7 @@ class Best {
 }  // namespace
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const {
+  if (k == 0) return;
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   const auto parts = static_cast<size_t>(threads());
@@ -67,11 +68,15 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
           if (kernel.shifted_max(z, bias, count) < row_best.bar(k)) continue;
-          for (size_t c = 0; c < count; ++c) row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+          for (size_t c = 0; c < count; ++c) {
+            const float score = z[c] + bias[c];  // NaN, from inputs too large, has no place in an order: counts as lowest
+            row_best.offer({score == score ? score : -std::numeric_limits<float>::infinity(),
+                            static_cast<int32_t>(first + c)}, k);
+          }
         }
       }
     }
-  }, BLOCK);
+  }, BLOCK, static_cast<int>(parts));
   run_parts(rows, [&](size_t begin, size_t end, int) {
     std::vector<Candidate> all;
     for (size_t i = begin; i < end; ++i) {
