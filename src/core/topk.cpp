@@ -24,18 +24,19 @@ struct Candidate {
 class Best {
  public:
   void offer(Candidate c, size_t k) {
+    if (c.score != c.score) c.score = -std::numeric_limits<float>::infinity();  // NaN would have no place in an order
     if (heap_.size() < k) {
       heap_.push_back(c);
       std::push_heap(heap_.begin(), heap_.end());
-    } else if (c < heap_.front()) {
+    } else if (k > 0 && c < heap_.front()) {
       std::pop_heap(heap_.begin(), heap_.end());
       heap_.back() = c;
       std::push_heap(heap_.begin(), heap_.end());
     }
   }
-  // What a new score must reach to have a chance; k is at least 1.
+  // What a new score must reach to have a chance.
   float bar(size_t k) const {
-    return heap_.size() < k ? -std::numeric_limits<float>::infinity() : heap_.front().score;
+    return heap_.size() < k || k == 0 ? -std::numeric_limits<float>::infinity() : heap_.front().score;
   }
   const std::vector<Candidate>& all() const { return heap_; }
 
@@ -46,7 +47,6 @@ class Best {
 }  // namespace
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const {
-  if (k == 0) return;
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   const auto parts = static_cast<size_t>(threads());
@@ -68,11 +68,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
           if (kernel.shifted_max(z, bias, count) < row_best.bar(k)) continue;
-          for (size_t c = 0; c < count; ++c) {
-            const float score = z[c] + bias[c];  // NaN, from inputs too large, has no place in an order: counts as lowest
-            row_best.offer({score == score ? score : -std::numeric_limits<float>::infinity(),
-                            static_cast<int32_t>(first + c)}, k);
-          }
+          for (size_t c = 0; c < count; ++c) row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
         }
       }
     }
