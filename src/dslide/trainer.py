@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +94,10 @@ class Trainer:
     def fit(self, data: Dataset) -> Result:
         """Runs the epochs that are left of `config.epochs`. On Ctrl-C the step at hand is finished and the result says
         so; calling again goes on."""
+        with interrupts_held_back() as interrupted:
+            return self._fit(data, interrupted)
+
+    def _fit(self, data: Dataset, asked_to_stop: threading.Event) -> Result:
         use_threads(self.config.threads)
         rows = self._trainable_rows(data)
         per_epoch = math.ceil(len(rows) / self.config.batch_size)
@@ -107,11 +114,15 @@ class Trainer:
                     epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
                     self.position += info.rows
                     self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
+                    if asked_to_stop.is_set():
+                        raise KeyboardInterrupt
                 seconds = time.perf_counter() - epoch_start
-                loss = epoch_loss / max(epoch_rows, 1)
+                loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
                 self.epoch, self.position = self.epoch + 1, 0
                 ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
                 self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
+                if asked_to_stop.is_set():
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
             interrupted = True
         seconds = time.perf_counter() - start
@@ -172,6 +183,30 @@ class Trainer:
             call(callback)
 
 
+@contextmanager
+def interrupts_held_back() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event instead of breaking off what runs, which would leave a step done in some layers and not in
+    others; a second one breaks off all the same. Only in the main thread, and only if nobody else handles Ctrl-C."""
+    asked = threading.Event()
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class RenewalSchedule:
     """When hash tables are renewed: after `every` steps, then at intervals that grow by the factor `growth`."""
 
@@ -188,7 +223,7 @@ class RenewalSchedule:
 
     def skip_to(self, step: int) -> None:
         """Forgets renewals before `step`, all of which were done."""
-        while self._next < step:
+        while math.ceil(self._next) < step:
             self.due(math.ceil(self._next))
 
 
