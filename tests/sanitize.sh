@@ -36,8 +36,9 @@ for library in $libraries libstdc++.so; do
   preload="$preload $("${CXX:-g++}" -print-file-name="$library")"
 done
 export DSLIDE_TEST_PROFILE=quick
+export OPENBLAS_NUM_THREADS=1  # numpy's own threads are not built with the sanitizer
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1  # Python leaves memory to the system at its end
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:die_after_fork=0  # a forked child gets threads of its own
 # shellcheck disable=SC2086  # lists of words
-LD_PRELOAD="${preload# }" exec "$python" -m pytest -p no:cacheprovider --timeout 900 $core_tests
+LD_PRELOAD="${preload# }" exec "$python" -m pytest -p no:cacheprovider --capture=sys --timeout 900 $core_tests
