@@ -19,4 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = getattr(item, "obj", None)
         chosen = getattr(test, "_hypothesis_internal_use_settings", None)
         if chosen is not None:
-            test._hypothesis_internal_use_settings = settings(chosen, max_examples=min(QUICK_EXAMPLES, chosen.max_examples))
+            test._hypothesis_internal_use_settings = settings(
+                chosen, max_examples=min(QUICK_EXAMPLES, chosen.max_examples)
+            )

@@ -167,9 +167,7 @@ class ReferenceNetwork:
         _, z = self.forward(x, activities)
         return LOSSES[self.config.loss](z, activities[-1], targets)[0] / len(x)
 
-    def train_step(
-        self, x: Matrix, present: Mask, targets: Matrix, activities: list[Activity], rate: float
-    ) -> float:
+    def train_step(self, x: Matrix, present: Mask, targets: Matrix, activities: list[Activity], rate: float) -> float:
         """One step; returns the loss before it."""
         inputs, z = self.forward(x, activities)
         total, dz = LOSSES[self.config.loss](z, activities[-1], targets)

@@ -317,5 +317,5 @@ def test_layers_for_prediction_refuse_to_learn():
     x, _ = dense_input(2, 4, 0)
     with pytest.raises(ValueError, match="prediction only"):
         network.output.learn(x, network.output.everything(2), np.zeros((2, 3), np.float32))
-    with pytest.raises(ModelError, match="layer1.weights"):
+    with pytest.raises(ModelError, match=r"layer1\.weights"):
         Network(config, 6, 4, trainable=False, weights=trained.state())

@@ -43,9 +43,7 @@ def torch_loss(model, x, targets, loss):
     if loss == "softmax":
         return torch.nn.functional.cross_entropy(logits, wanted)
     weights = torch.where(wanted > 0, wanted, 1.0)  # a label's "yes" counts with its weight
-    each = torch.nn.functional.binary_cross_entropy_with_logits(
-        logits, (wanted > 0).float(), weights, reduction="none"
-    )
+    each = torch.nn.functional.binary_cross_entropy_with_logits(logits, (wanted > 0).float(), weights, reduction="none")
     return each.sum() / len(x)
 
 

@@ -21,7 +21,13 @@ MODES = {
     "full": {"output": "full"},
     "lsh-shared": {"output": "lsh", "hits": 3, "draws": 10},
     "lsh-row": {"output": "lsh", "active_sets": "row", "hits": 5, "draws": 10},
-    "vanilla-fifo": {"output": "lsh", "active_sets": "row", "probe": "vanilla", "bucket_policy": "fifo", "bucket_size": 8},
+    "vanilla-fifo": {
+        "output": "lsh",
+        "active_sets": "row",
+        "probe": "vanilla",
+        "bucket_policy": "fifo",
+        "bucket_size": 8,
+    },
     "random": {"output": "random", "draws": 15},
     "hidden-sampled": {"output": "lsh", "hidden_share": (0.5,), "hits": 3, "draws": 10},
     "dropout": {"output": "full", "dropout_input": 0.2, "dropout_hidden": 0.3},
@@ -265,8 +271,7 @@ def test_the_epoch_that_was_already_over_has_no_loss():
 
 
 class PressesCtrlC(Network):
-    """Interrupts itself in the middle of step 6: the hidden layers' sums are there, no weight was stepped yet but
-    the output's are next."""
+    """Interrupts itself in the middle of step 7: the output's weights were stepped, the hidden layer's were not."""
 
     times = 1
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +15,7 @@ from .activations import Sparse
 from .config import Config
 from .data import Dataset, SparseRows
 from .errors import DataError
+from .interrupt import deferred_interrupt
 from .network import Labels, Network
 from .threads import use_threads
 
@@ -94,10 +92,6 @@ class Trainer:
     def fit(self, data: Dataset) -> Result:
         """Runs the epochs that are left of `config.epochs`. On Ctrl-C the step at hand is finished and the result says
         so; calling again goes on."""
-        with interrupts_held_back() as interrupted:
-            return self._fit(data, interrupted)
-
-    def _fit(self, data: Dataset, asked_to_stop: threading.Event) -> Result:
         use_threads(self.config.threads)
         rows = self._trainable_rows(data)
         per_epoch = math.ceil(len(rows) / self.config.batch_size)
@@ -106,23 +100,21 @@ class Trainer:
         start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
         loss, interrupted = math.nan, False
         try:
-            while self.epoch < self.config.epochs:
-                epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
-                for batch in self._batches(rows):
-                    info = self.train_batch(data.x.take(batch), data.y.take(batch), total_steps)
-                    samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
-                    epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
-                    self.position += info.rows
-                    self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
-                    if asked_to_stop.is_set():
-                        raise KeyboardInterrupt
-                seconds = time.perf_counter() - epoch_start
-                loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
-                self.epoch, self.position = self.epoch + 1, 0
-                ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
-                self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
-                if asked_to_stop.is_set():
-                    raise KeyboardInterrupt
+            with deferred_interrupt() as stop_if_pressed:
+                while self.epoch < self.config.epochs:
+                    epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
+                    for batch in self._batches(rows):
+                        info = self.train_batch(data.x.take(batch), data.y.take(batch), total_steps)
+                        self.position += info.rows
+                        samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
+                        epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
+                        self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
+                        stop_if_pressed()
+                    seconds = time.perf_counter() - epoch_start
+                    loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
+                    self.epoch, self.position = self.epoch + 1, 0
+                    ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
+                    self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
         except KeyboardInterrupt:
             interrupted = True
         seconds = time.perf_counter() - start
@@ -181,30 +173,6 @@ class Trainer:
     def _tell(self, call: Callable[[Callback], Any]) -> None:
         for callback in self.callbacks:
             call(callback)
-
-
-@contextmanager
-def interrupts_held_back() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event instead of breaking off what runs, which would leave a step done in some layers and not in
-    others; a second one breaks off all the same. Only in the main thread, and only if nobody else handles Ctrl-C."""
-    asked = threading.Event()
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield asked
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class RenewalSchedule:
