@@ -109,8 +109,7 @@ void bind_kernels(nb::module_& m) {
              same_size(w.shape(0), g.shape(0));
              k.sgd(w.data(), g.data(), w.shape(0), rate, keep);
            },
-           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"))
-      .def("finite", [](const Kernels& k, In<float, 1> x) { return k.finite(x.data(), x.shape(0)); });
+           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"));
 }
 
 }  // namespace dslide

@@ -81,7 +81,10 @@ void check_ids(const ActiveSet& active, size_t neurons) {
   require(active.ids.empty() || static_cast<size_t>(active.ids.back()) < neurons, "an active neuron is out of range");
 }
 
-void check_trainable(const Parameters& weights) { require(weights.clock, "the layer is for prediction only"); }
+void check_trainable(const Parameters& weights, const ActiveSet& active) {
+  require(weights.clock, "the layer is for prediction only");
+  require(active.rows > 0, "a batch needs rows");
+}
 
 // Labels with their places in the active set.
 struct FoundLabels {
@@ -239,7 +242,7 @@ void bind_dense(nb::module_& m) {
       .def("learn",
            [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<float, 2> dz, Out<float, 2> dx,
               const Optimizer& optimizer) {
-             check_trainable(l.weights);
+             check_trainable(l.weights, active);
              check_dense(active, l.weights, x);
              check_ids(active, l.weights.rows);
              require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
@@ -261,7 +264,7 @@ void bind_dense(nb::module_& m) {
       .def("learn_softmax",
            [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights);
+             check_trainable(l.weights, active);
              check_dense(active, l.weights, x);
              check_ids(active, l.weights.rows);
              require(!active.is_per_row, "not for active sets per row");
@@ -279,7 +282,7 @@ void bind_dense(nb::module_& m) {
       .def("learn_sigmoid",
            [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights);
+             check_trainable(l.weights, active);
              check_dense(active, l.weights, x);
              check_ids(active, l.weights.rows);
              require(!active.is_per_row, "not for active sets per row");
@@ -337,7 +340,7 @@ void bind_sparse(nb::module_& m) {
       .def("learn",
            [](BoundSparse& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
               In<float, 2> dz, std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights);
+             check_trainable(l.weights, active);
              const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights.rows);
              check_ids(active, l.weights.width);
              require(active.is_everything ? dz.shape(0) == active.rows && dz.shape(1) >= active.ids.size()

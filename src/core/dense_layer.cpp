@@ -116,11 +116,11 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
 // called for a block's chunks in order.
 template <class MakeGradient>
 bool DenseLayer::learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer,
-                              const MakeGradient& make_gradient) {
+                              int parts, const MakeGradient& make_gradient) {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, rows = active.rows;
   std::atomic<bool> fine = true;
-  begin_dx(rows);
+  begin_dx(rows, parts);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.packed.resize(inputs * BLOCK);
@@ -149,7 +149,7 @@ bool DenseLayer::learn_blocks(const float* x, const ActiveSet& active, float* dx
         }
       }
     }
-  }, BLOCK);
+  }, BLOCK, static_cast<int>(scratch_.size()));
   sum_dx(rows, dx);
   return fine;
 }
@@ -157,7 +157,7 @@ bool DenseLayer::learn_blocks(const float* x, const ActiveSet& active, float* dx
 bool DenseLayer::learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                        const Optimizer& optimizer) {
   if (active.is_per_row) return learn_per_row(x, active, dz, dx, optimizer);
-  return learn_blocks(x, active, dx, optimizer,
+  return learn_blocks(x, active, dx, optimizer, threads(),
                       [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
                         return std::pair<const float*, size_t>(dz + r * ldz + first, ldz);
                       });
@@ -168,7 +168,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   std::atomic<bool> fine = true;
-  begin_dx(active.rows);
+  begin_dx(active.rows, threads());
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.gradient.resize(std::max(s.gradient.size(), inputs));
@@ -188,7 +188,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
         fine = false;
       }
     }
-  });
+  }, 1, static_cast<int>(scratch_.size()));
   sum_dx(active.rows, dx);
   return fine;
 }
@@ -214,7 +214,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* m
         }
       }
     }
-  }, BLOCK);
+  }, BLOCK, parts);
   for (size_t i = 0; i < rows; ++i) {
     for (size_t t = 0; t < static_cast<size_t>(parts); ++t) {
       const float m = maxima[t * rows + i], s = sums[t * rows + i];
@@ -241,11 +241,12 @@ bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labe
     std::vector<Correction> corrections;
     double loss;
   };
-  std::vector<State> states(static_cast<size_t>(threads()));
+  const int parts = threads();
+  std::vector<State> states(static_cast<size_t>(parts));
   for (State& s : states) s.loss = 0;
 
   const bool fine = learn_blocks(
-      x, active, dx, optimizer,
+      x, active, dx, optimizer, parts,
       [&](size_t first, size_t count, size_t r, size_t chunk, Scratch& s, int thread) {
         State& state = states[static_cast<size_t>(thread)];
         const size_t block = first / BLOCK;
@@ -305,9 +306,9 @@ bool DenseLayer::learn_sigmoid(const float* x, const ActiveSet& active, const La
       });
 }
 
-void DenseLayer::begin_dx(size_t rows) {
-  scratch_.resize(static_cast<size_t>(threads()));
-  run(threads(), [&](int thread) { scratch_[static_cast<size_t>(thread)].dx.assign(rows * weights_.stride, 0.0f); });
+void DenseLayer::begin_dx(size_t rows, int parts) {
+  scratch_.resize(static_cast<size_t>(parts));
+  run(parts, [&](int thread) { scratch_[static_cast<size_t>(thread)].dx.assign(rows * weights_.stride, 0.0f); });
 }
 
 void DenseLayer::sum_dx(size_t rows, float* dx) const {

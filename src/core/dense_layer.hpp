@@ -50,14 +50,14 @@ class DenseLayer {
 
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
   template <class MakeGradient>
-  bool learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer,
+  bool learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer, int parts,
                     const MakeGradient& make_gradient);
   template <class RowGradient, class LabelGradient>
   bool learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
                    const Optimizer& optimizer, double* loss, const RowGradient& row_gradient,
                    const LabelGradient& label_gradient);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
-  void begin_dx(size_t rows);
+  void begin_dx(size_t rows, int parts);
   void sum_dx(size_t rows, float* dx) const;
 
   Parameters weights_, bias_;

@@ -56,9 +56,6 @@ struct Kernels {
   void (*adam)(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& step);
   void (*adagrad)(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep);
   void (*sgd)(float* w, const float* g, size_t n, float rate, float keep);
-
-  // Whether all of x is finite.
-  bool (*finite)(const float* x, size_t n);
 };
 
 // The set in use: the best this machine runs, or the one DSLIDE_ISA names.

@@ -87,18 +87,11 @@ void sgd(float* w, const float* g, size_t n, float rate, float keep) {
   for (size_t i = 0; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
 }
 
-bool finite(const float* x, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
-    if (!std::isfinite(x[i])) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 const Kernels& table() {
   static const Kernels t{"reference",   1,   gemm,    dot,  axpy,   weighted_sum,     shifted_max,
-                         softmax_stats, softmax_gradient, sigmoid_gradient, adam, adagrad, sgd, finite};
+                         softmax_stats, softmax_gradient, sigmoid_gradient, adam, adagrad, sgd};
   return t;
 }
 

@@ -34,7 +34,7 @@ inline V load(const float* p) {
 }
 inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
 inline V splat(float x) { return V{} + x; }
-inline V vmax(V a, V b) { return a > b ? a : b; }
+inline V vmax(V a, V b) { return a > b ? a : b; }  // b if either is NaN
 inline V vmin(V a, V b) { return a < b ? a : b; }
 
 inline float sum_lanes(V v) {
@@ -71,9 +71,9 @@ inline V vsqrt(V v) {
   return load(x);
 }
 
-// exp to about 1e-7 relative; arguments are clamped to where the result is a normal float.
+// exp to about 1e-7 relative; arguments are clamped to where the result is a normal float. NaN stays NaN.
 inline V vexp(V x) {
-  x = vmin(vmax(x, splat(-87.3f)), splat(88.3f));
+  x = vmin(splat(88.3f), vmax(splat(-87.3f), x));
   const V magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   const V shifted = x * 1.44269504f + magic;
   const V n = shifted - magic;
@@ -248,7 +248,7 @@ void softmax_gradient(float* z, const float* shift, size_t n, float log_norm, fl
 // One vector of sigmoid_gradient: adds to the loss, returns the gradient.
 inline V sigmoid_vector(V x, V weight, float scale, V* loss) {
   const V size = vmax(x, -x), e = vexp(-size);  // e = exp(-|x|), in (0, 1]
-  *loss += weight * (vmax(x, V{}) + vlog1p_unit(e));
+  *loss += weight * (vmax(V{}, x) + vlog1p_unit(e));
   const V big = 1.0f / (1.0f + e);  // sigmoid(|x|)
   return scale * weight * (x < V{} ? e * big : big);
 }
@@ -311,24 +311,13 @@ void sgd(float* w, const float* g, size_t n, float rate, float keep) {
   for (; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
 }
 
-bool finite(const float* x, size_t n) {
-  V bad{};  // x - x is 0 for finite x, else NaN, and a NaN stays in the sum
-  size_t i = 0;
-  for (; i + W <= n; i += W) bad += load(x + i) - load(x + i);
-  if (i < n) {
-    const V last = load_part(x + i, n - i);
-    bad += last - last;
-  }
-  return sum_lanes(bad) == 0.0f;
-}
-
 }  // namespace
 
 // Filled in when asked for, not at load time.
 const Kernels& table() {
   static Kernels t;
   t = Kernels{nullptr,       W,   gemm, dot, axpy, weighted_sum, shifted_max, softmax_stats, softmax_gradient,
-              sigmoid_gradient, adam, adagrad, sgd, finite};
+              sigmoid_gradient, adam, adagrad, sgd};
   return t;
 }
 

@@ -25,6 +25,9 @@ AdamStep Optimizer::adam_step(uint32_t clock) const {
 
 namespace {
 
+// Whether all of it is finite and can be squared, so that no weight or moment becomes infinite.
+bool usable(const float* gradient, size_t n) { return std::isfinite(kernels().dot(gradient, gradient, n)); }
+
 void step(float* w, float* m, float* v, const float* g, size_t n, uint32_t clock, const Optimizer& optimizer) {
   const Kernels& kernel = kernels();
   switch (optimizer.kind()) {
@@ -38,7 +41,7 @@ void step(float* w, float* m, float* v, const float* g, size_t n, uint32_t clock
 }  // namespace
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
-  if (!kernels().finite(gradient, width)) return false;
+  if (!usable(gradient, width)) return false;
   const size_t at = i * stride;
   step(value + at, moment1 ? moment1 + at : nullptr, moment2 ? moment2 + at : nullptr, gradient, width, clock[i],
        optimizer);
@@ -48,7 +51,7 @@ bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimi
 
 bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, const float* gradient,
                                 const Optimizer& optimizer) const {
-  if (!kernels().finite(gradient, count)) return false;
+  if (!usable(gradient, count)) return false;
   for (size_t j = 0; j < count; ++j) {
     const size_t at = i * stride + static_cast<size_t>(columns[j]);
     step(value + at, moment1 ? moment1 + at : nullptr, moment2 ? moment2 + at : nullptr, gradient + j, 1, clock[i],

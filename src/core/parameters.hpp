@@ -41,7 +41,7 @@ struct Parameters {
 
   float* row(size_t i) const { return value + i * stride; }
 
-  // One optimizer step on row i. False, and the row left as it was, if the gradient is not finite.
+  // One optimizer step on row i. False, and the row left as it was, if the gradient's square is not finite.
   bool update(size_t i, const float* gradient, const Optimizer& optimizer) const;
 
   // The same on some columns of row i only; gradient[j] belongs to columns[j].

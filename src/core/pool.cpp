@@ -44,17 +44,15 @@ class FlushDenormals {
 class Pool {
  public:
   explicit Pool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    try {
+      for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    } catch (...) {  // the system gives no more threads: end those there are
+      stop();
+      throw;
+    }
   }
 
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    start_.notify_all();
-    for (auto& worker : workers_) worker.join();
-  }
+  ~Pool() { stop(); }
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -74,6 +72,15 @@ class Pool {
   }
 
  private:
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    start_.notify_all();
+    for (auto& worker : workers_) worker.join();
+  }
+
   void call(int thread) {
     try {
       FlushDenormals flush;

@@ -28,10 +28,10 @@ int threads();
 // flushed to zero inside. The first exception thrown is thrown again here. Not to be called from inside fn.
 void run(int parts, const std::function<void(int)>& fn);
 
-// run() over the parts of [0, n): fn(begin, end, thread).
+// run() over the parts of [0, n): fn(begin, end, thread). Who keeps something for each thread passes the number it has
+// made room for: threads() may be another one at the next call.
 template <class Fn>
-void run_parts(size_t n, const Fn& fn, size_t grain = 1) {
-  const int parts = threads();
+void run_parts(size_t n, const Fn& fn, size_t grain = 1, int parts = threads()) {
   run(parts, [&](int thread) {
     const Range r = part(n, static_cast<size_t>(parts), static_cast<size_t>(thread), grain);
     if (r.begin < r.end) fn(r.begin, r.end, thread);

@@ -26,10 +26,11 @@ struct Candidate {
 class Best {
  public:
   void offer(Candidate c, size_t k) {
+    if (c.score != c.score) c.score = -std::numeric_limits<float>::infinity();  // NaN would have no place in an order
     if (heap_.size() < k) {
       heap_.push_back(c);
       std::push_heap(heap_.begin(), heap_.end());
-    } else if (c < heap_.front()) {
+    } else if (k > 0 && c < heap_.front()) {
       std::pop_heap(heap_.begin(), heap_.end());
       heap_.back() = c;
       std::push_heap(heap_.begin(), heap_.end());
@@ -37,7 +38,7 @@ class Best {
   }
   // What a new score must reach to have a chance.
   float bar(size_t k) const {
-    return heap_.size() < k ? -std::numeric_limits<float>::infinity() : heap_.front().score;
+    return heap_.size() < k || k == 0 ? -std::numeric_limits<float>::infinity() : heap_.front().score;
   }
   const std::vector<Candidate>& all() const { return heap_; }
   void clear() { heap_.clear(); }
@@ -84,7 +85,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
         }
       }
     }
-  }, BLOCK);
+  }, BLOCK, static_cast<int>(parts));
   run_parts(rows, [&](size_t begin, size_t end, int) {
     std::vector<Candidate> all;
     for (size_t i = begin; i < end; ++i) {

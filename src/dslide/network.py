@@ -230,7 +230,7 @@ class Network:
         if not fine or not np.isfinite(loss):
             raise Diverged(
                 f"training diverged: a gradient in {layer.name} ({layer.inputs} x {layer.neurons}) is not finite at "
-                f"step {step} with learning rate {rate:g}; try a smaller learning_rate"
+                f"step {step + 1} with learning rate {rate:g}; try a smaller learning_rate"
             )
 
     # ---- prediction -----------------------------------------------------------------------------------------------
@@ -300,9 +300,8 @@ class Network:
             from .sampler import Sampler
 
             self.output.sampler = Sampler(self.labels, self.output.inputs, self.config, self.config.seed)
+        if self.output.sampler.moved.any():
             self.output.renew_tables()
-        elif not self.renewed:
-            self.renew_tables()
 
     # ---- state ----------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class Trainer:
                         self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
                         stop_if_pressed()
                     seconds = time.perf_counter() - epoch_start
-                    loss = epoch_loss / max(epoch_rows, 1)
+                    loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
                     self.epoch, self.position = self.epoch + 1, 0
                     ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
                     self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
@@ -194,7 +194,7 @@ class RenewalSchedule:
 
     def skip_to(self, step: int) -> None:
         """Forgets renewals before `step`, all of which were done."""
-        while self._next < step:
+        while math.ceil(self._next) < step:
             self.due(math.ceil(self._next))
 
 

@@ -1,0 +1,24 @@
+"""How many examples hypothesis tries: as each test says, or few where everything is slow (DSLIDE_TEST_PROFILE=quick,
+as under sanitizers)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+QUICK_EXAMPLES = 5
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("DSLIDE_TEST_PROFILE") != "quick":
+        return
+    from hypothesis import settings
+
+    for item in items:
+        test = getattr(item, "obj", None)
+        chosen = getattr(test, "_hypothesis_internal_use_settings", None)
+        if chosen is not None:
+            test._hypothesis_internal_use_settings = settings(
+                chosen, max_examples=min(QUICK_EXAMPLES, chosen.max_examples)
+            )

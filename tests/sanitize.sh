@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Builds the core with a sanitizer, in an environment and build folder of its own, and runs the core's tests with it:
+#   tests/sanitize.sh address    memory errors and undefined behaviour
+#   tests/sanitize.sh thread     data races
+# Needs GCC with its sanitizer libraries, and Linux.
+set -eu
+
+kind=${1:?usage: tests/sanitize.sh address|thread}
+cd "$(dirname "$0")/.."
+core_tests="tests/test_active.py tests/test_layers.py tests/test_threads.py tests/test_tables.py tests/test_query.py
+            tests/test_data_parse.py"
+case $kind in
+  address)
+    flags=address,undefined
+    libraries="libasan.so libubsan.so"
+    core_tests="$core_tests tests/test_kernels.py tests/test_hash.py tests/test_network_gradients.py"
+    ;;
+  thread)
+    flags=thread
+    libraries=libtsan.so
+    ;;
+  *)
+    echo "there is no sanitizer '$kind': address or thread" >&2
+    exit 2
+    ;;
+esac
+
+python=.venv-sanitize-$kind/bin/python
+[ -x "$python" ] || "${PYTHON:-python3}" -m venv ".venv-sanitize-$kind"
+"$python" -m pip install -q "pytest>=8" "pytest-timeout>=2.3" "hypothesis>=6.100"
+"$python" -m pip install -q . -C "cmake.define.DSLIDE_SANITIZE=$flags" -C "build-dir=build/sanitize-$kind"
+
+# Python is not built with the sanitizer, so its runtime has to be there first; libstdc++ too, for it to see exceptions.
+preload=""
+for library in $libraries libstdc++.so; do
+  preload="$preload $("${CXX:-g++}" -print-file-name="$library")"
+done
+export DSLIDE_TEST_PROFILE=quick
+export OPENBLAS_NUM_THREADS=1  # numpy's own threads are not built with the sanitizer
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1  # Python leaves memory to the system at its end
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export TSAN_OPTIONS=halt_on_error=1:die_after_fork=0  # a forked child gets threads of its own
+# shellcheck disable=SC2086  # lists of words
+LD_PRELOAD="${preload# }" exec "$python" -m pytest -p no:cacheprovider --capture=sys --timeout 900 $core_tests
