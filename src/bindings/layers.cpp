@@ -101,20 +101,6 @@ struct FoundLabels {
   }
 };
 
-struct BoundDense : DenseLayer {
-  Parameters weights;
-  BoundDense(const Parameters& w, const Parameters& b) : DenseLayer(w, b), weights(w) {
-    require(b.rows == w.rows && b.width == 1 && b.stride == 1, "bias must be neurons x 1");
-  }
-};
-
-struct BoundSparse : SparseLayer {
-  Parameters weights;
-  BoundSparse(const Parameters& w, const Parameters& b) : SparseLayer(w, b), weights(w) {
-    require(b.rows == w.width && b.width == 1 && b.stride == 1, "bias must be neurons x 1");
-  }
-};
-
 void bind_parameters(nb::module_& m) {
   nb::class_<Optimizer>(m, "Optimizer")
       .def("__init__",
@@ -227,24 +213,24 @@ void bind_active(nb::module_& m) {
 }
 
 void bind_dense(nb::module_& m) {
-  nb::class_<BoundDense>(m, "DenseLayer", "A layer over dense inputs, one row of weights per neuron.")
+  nb::class_<DenseLayer>(m, "DenseLayer", "A layer over dense inputs, one row of weights per neuron.")
       .def(nb::init<const Parameters&, const Parameters&>(), nb::arg("weights"), nb::arg("bias"), nb::keep_alive<1, 2>(),
            nb::keep_alive<1, 3>())
       .def("forward",
-           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, Out<float, 2> z) {
-             check_dense(active, l.weights, x);
-             check_ids(active, l.weights.rows);
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 2> z) {
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
              const size_t ldz = check_logits(active, z.shape(0), z.shape(1));
              release unlocked;
              l.forward(x.data(), active, z.data(), ldz);
            },
            nb::arg("x"), nb::arg("active"), nb::arg("z").noconvert())
       .def("learn",
-           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<float, 2> dz, Out<float, 2> dx,
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<float, 2> dz, Out<float, 2> dx,
               const Optimizer& optimizer) {
-             check_trainable(l.weights, active);
-             check_dense(active, l.weights, x);
-             check_ids(active, l.weights.rows);
+             check_trainable(l.weights(), active);
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
              require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
              const size_t ldz = check_logits(active, dz.shape(0), dz.shape(1));
              release unlocked;
@@ -252,9 +238,9 @@ void bind_dense(nb::module_& m) {
            },
            nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def("softmax_stats",
-           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum) {
-             check_dense(active, l.weights, x);
-             check_ids(active, l.weights.rows);
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum) {
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
              require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
              release unlocked;
@@ -262,15 +248,15 @@ void bind_dense(nb::module_& m) {
            },
            nb::arg("x"), nb::arg("active"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert())
       .def("learn_softmax",
-           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights, active);
-             check_dense(active, l.weights, x);
-             check_ids(active, l.weights.rows);
+             check_trainable(l.weights(), active);
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
              require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
              require(log_norm.shape(0) == active.rows, "one normaliser per row");
-             const FoundLabels f(active, offsets, ids, targets, l.weights.rows);
+             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
              release unlocked;
              double loss = 0;
              const bool fine = l.learn_softmax(x.data(), active, f.labels, log_norm.data(), scale, dx.data(), optimizer,
@@ -280,14 +266,14 @@ void bind_dense(nb::module_& m) {
            nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
            nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def("learn_sigmoid",
-           [](BoundDense& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights, active);
-             check_dense(active, l.weights, x);
-             check_ids(active, l.weights.rows);
+             check_trainable(l.weights(), active);
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
              require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
-             const FoundLabels f(active, offsets, ids, targets, l.weights.rows);
+             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
              release unlocked;
              double loss = 0;
              const bool fine = l.learn_sigmoid(x.data(), active, f.labels, scale, dx.data(), optimizer, &loss);
@@ -296,8 +282,8 @@ void bind_dense(nb::module_& m) {
            nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"), nb::arg("scale"),
            nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def("topk",
-           [](const BoundDense& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores) {
-             require(x.shape(1) == l.weights.stride, "x must be rows x stride");
+           [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores) {
+             require(x.shape(1) == l.weights().stride, "x must be rows x stride");
              require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
                      "ids and scores must be rows x k");
              release unlocked;
@@ -322,14 +308,14 @@ void bind_topk(nb::module_& m) {
 }
 
 void bind_sparse(nb::module_& m) {
-  nb::class_<BoundSparse>(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.")
+  nb::class_<SparseLayer>(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.")
       .def(nb::init<const Parameters&, const Parameters&>(), nb::arg("weights"), nb::arg("bias"), nb::keep_alive<1, 2>(),
            nb::keep_alive<1, 3>())
       .def("forward",
-           [](BoundSparse& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
+           [](SparseLayer& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
               Out<float, 2> z) {
-             const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights.rows);
-             check_ids(active, l.weights.width);
+             const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights().rows);
+             check_ids(active, l.weights().width);
              require(active.is_everything ? z.shape(0) == active.rows && z.shape(1) >= active.ids.size()
                                           : z.size() == active.slots(),
                      "logits must fill the slots");
@@ -338,11 +324,11 @@ void bind_sparse(nb::module_& m) {
            },
            nb::arg("offsets"), nb::arg("ids"), nb::arg("values"), nb::arg("active"), nb::arg("z").noconvert())
       .def("learn",
-           [](BoundSparse& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
+           [](SparseLayer& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
               In<float, 2> dz, std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights, active);
-             const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights.rows);
-             check_ids(active, l.weights.width);
+             check_trainable(l.weights(), active);
+             const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights().rows);
+             check_ids(active, l.weights().width);
              require(active.is_everything ? dz.shape(0) == active.rows && dz.shape(1) >= active.ids.size()
                                           : dz.size() == active.slots(),
                      "gradients must fill the slots");

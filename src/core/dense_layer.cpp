@@ -62,7 +62,9 @@ struct BlockTerms {
 
 }  // namespace
 
-DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {}
+DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
+  check_bias(bias, weights.rows);
+}
 
 // The transposed block: (stride x 64), columns past `count` zero.
 void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float* packed) const {

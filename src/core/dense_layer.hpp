@@ -20,6 +20,7 @@ class DenseLayer {
  public:
   // weights: neurons x inputs, bias: neurons x 1
   DenseLayer(const Parameters& weights, const Parameters& bias);
+  const Parameters& weights() const { return weights_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
   void forward(const float* x, const ActiveSet& active, float* z, size_t ldz);

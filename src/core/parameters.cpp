@@ -1,6 +1,7 @@
 #include "parameters.hpp"
 
 #include <cmath>
+#include <stdexcept>
 
 #include "pool.hpp"
 #include "rng.hpp"
@@ -59,6 +60,12 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
   }
   ++clock[i];
   return true;
+}
+
+void check_bias(const Parameters& bias, size_t neurons) {
+  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1) {
+    throw std::invalid_argument("bias must be neurons x 1");
+  }
 }
 
 void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed) {

@@ -49,6 +49,9 @@ struct Parameters {
                       const Optimizer& optimizer) const;
 };
 
+// Throws std::invalid_argument unless `bias` has one number for each of `neurons`.
+void check_bias(const Parameters& bias, size_t neurons);
+
 // Fills rows x width numbers, rows `stride` apart, uniformly in ±scale*sqrt(3) (standard deviation `scale`), each a
 // function of (seed, row, column) alone; the padding between width and stride is set to zero.
 void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed);

@@ -40,7 +40,9 @@ void radix_sort(std::vector<uint64_t>& keys, std::vector<uint64_t>& other, uint3
 
 }  // namespace
 
-SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {}
+SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
+  check_bias(bias, weights.width);
+}
 
 void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* z, size_t ldz) const {
   const Kernels& kernel = kernels();

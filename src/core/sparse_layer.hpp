@@ -23,6 +23,7 @@ class SparseLayer {
  public:
   // weights: inputs x neurons, bias: neurons x 1
   SparseLayer(const Parameters& weights, const Parameters& bias);
+  const Parameters& weights() const { return weights_; }
 
   // Logits, bias included: z[row * ldz + neuron] if everything is active, else z[slot].
   void forward(const SparseBatch& x, const ActiveSet& active, float* z, size_t ldz) const;
