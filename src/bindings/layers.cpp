@@ -12,7 +12,6 @@
 #include "loss.hpp"
 #include "parameters.hpp"
 #include "sparse_layer.hpp"
-#include "topk.hpp"
 
 namespace dslide {
 namespace {
@@ -289,22 +288,19 @@ void bind_dense(nb::module_& m) {
              release unlocked;
              l.topk(x.data(), x.shape(0), ids.shape(1), ids.data(), scores.data());
            },
-           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert());
-}
-
-void bind_topk(nb::module_& m) {
-  m.def("topk_of_lists",
-        [](In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> scores, Out<int32_t, 2> best_ids,
-           Out<float, 2> best_scores) {
-          require(ids.shape(0) == scores.shape(0), "as many scores as ids are needed");
-          const size_t rows = best_ids.shape(0), k = best_ids.shape(1);
-          require(best_scores.shape(0) == rows && best_scores.shape(1) == k, "ids and scores must be rows x k");
-          const Lists l = lists(offsets, ids, rows, 0x80000000u);
-          release unlocked;
-          topk_of_lists(l, scores.data(), rows, k, best_ids.data(), best_scores.data());
-        },
-        nb::arg("offsets"), nb::arg("ids"), nb::arg("scores"), nb::arg("best_ids").noconvert(),
-        nb::arg("best_scores").noconvert());
+           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert())
+      .def("topk_of_lists",
+           [](const DenseLayer& l, In<float, 2> x, In<int64_t, 1> offsets, In<int32_t, 1> candidates,
+              Out<int32_t, 2> ids, Out<float, 2> scores) {
+             require(x.shape(1) == l.weights().stride, "x must be rows x stride");
+             require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
+                     "ids and scores must be rows x k");
+             const Lists named = lists(offsets, candidates, x.shape(0), l.weights().rows);
+             release unlocked;
+             l.topk_of_lists(x.data(), x.shape(0), named, ids.shape(1), ids.data(), scores.data());
+           },
+           nb::arg("x"), nb::arg("offsets"), nb::arg("candidates"), nb::arg("ids").noconvert(),
+           nb::arg("scores").noconvert());
 }
 
 void bind_sparse(nb::module_& m) {
@@ -346,7 +342,6 @@ void bind_layers(nb::module_& m) {
   bind_parameters(m);
   bind_active(m);
   bind_dense(m);
-  bind_topk(m);
   bind_sparse(m);
 }
 

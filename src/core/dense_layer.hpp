@@ -39,6 +39,8 @@ class DenseLayer {
   // The k largest logits of each row over all neurons, best first, ties to the lower number: (rows x k) each. The
   // number is -1 where there are fewer than k neurons.
   void topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const;
+  // The same among the neurons that each row's list names.
+  void topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, int32_t* ids, float* scores) const;
 
  private:
   struct Scratch {

@@ -1,6 +1,4 @@
-// Exact prediction goes over all neurons block by block and never holds more logits than a block's.
-#include "topk.hpp"
-
+// Prediction. The exact one goes over all neurons block by block and never holds more logits than a block's.
 #include <algorithm>
 #include <limits>
 
@@ -12,6 +10,7 @@ namespace {
 
 constexpr size_t BLOCK = 64;  // neurons at a time
 constexpr size_t CHUNK = 96;  // rows at a time
+constexpr size_t PREFETCH = 8;  // how many candidates ahead weights are asked for
 
 struct Candidate {
   float score;
@@ -99,16 +98,22 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
   });
 }
 
-void topk_of_lists(const Lists& lists, const float* scores, size_t rows, size_t k, int32_t* best_ids,
-                   float* best_scores) {
+void DenseLayer::topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, int32_t* ids,
+                               float* scores) const {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride;
   run_parts(rows, [&](size_t begin, size_t end, int) {
     Best best;
     std::vector<Candidate> all;
     for (size_t i = begin; i < end; ++i) {
       best.clear();
-      for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) best.offer({scores[e], lists.ids[e]}, k);
+      for (const int32_t* id = lists.begin(i); id != lists.end(i); ++id) {
+        if (id + PREFETCH < lists.end(i)) __builtin_prefetch(weights_.row(static_cast<size_t>(id[PREFETCH])));
+        const auto neuron = static_cast<size_t>(*id);
+        best.offer({kernel.dot(x + i * inputs, weights_.row(neuron), inputs) + bias_.value[neuron], *id}, k);
+      }
       all = best.all();
-      write_row(all, k, best_ids + i * k, best_scores + i * k);
+      write_row(all, k, ids + i * k, scores + i * k);
     }
   });
 }

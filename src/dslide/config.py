@@ -72,11 +72,11 @@ class Config:
     )
 
     # hashing
-    family: Literal["simhash", "wta", "dwta", "minhash"] = option("simhash", "family of hash functions")
+    family: Literal["simhash", "wta", "dwta", "minhash"] = option("dwta", "family of hash functions")
     hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
     tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)
     table_bits: int = option(0, "log2 of the number of buckets in a table; 0: chosen from the layer's size", 0, 24)
-    bucket_size: int = option(128, "most neurons a bucket keeps; 0: no bound", 0)
+    bucket_size: int = option(256, "most neurons a bucket keeps; 0: no bound", 0)
     bucket_policy: Literal["fifo", "reservoir"] = option(
         "reservoir", "what a full bucket keeps: the newest neurons (fifo) or a random sample (reservoir)"
     )

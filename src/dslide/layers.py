@@ -88,9 +88,9 @@ class Layer:
 
     def renew_tables(self) -> int:
         """Hashes again the neurons that moved since the last time; returns how many those were."""
-        return 0 if self.sampler is None else self.sampler.renew(self._codes)
+        return 0 if self.sampler is None else self.sampler.renew(self.codes)
 
-    def _codes(self, functions: Any, ids: Ids) -> Codes:
+    def codes(self, functions: Any, ids: Ids) -> Codes:
         """Bucket numbers of some neurons, (ids, tables)."""
         weights = self.arrays["weights"]
         if not self.sparse_input:

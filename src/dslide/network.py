@@ -19,9 +19,11 @@ from .config import Config
 from .data import SparseRows
 from .errors import DataError, Diverged, ModelError
 from .layers import Layer
+from .sampler import Sampler
 
 FULL_BELOW = 4096  # outputs up to which "auto" computes all of them
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
+PREDICTION_TABLES = 96  # for approximate prediction: 3 to 4 times as many as training uses find most of the best labels
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Network:
             )  # fmt: skip
             inputs, sparse = neurons, not is_output and shares[i] < 1
         self.renewed = False
+        self.version = 0  # rises whenever weights change
+        self._prediction: tuple[int, Sampler] | None = None  # with the version that it was made for
 
     @property
     def output(self) -> Layer:
@@ -96,6 +100,7 @@ class Network:
 
     def train_step(self, x: Sparse, labels: Labels, step: int, rate: float) -> StepResult:
         """One synchronous step on a batch. Raises Diverged if a gradient is not finite."""
+        self.version += 1
         if not self.renewed:
             self.renew_tables()
         for layer in self.layers:
@@ -250,16 +255,19 @@ class Network:
 
     def predict_topk_approximate(self, x: SparseRows, k: int) -> tuple[Ids, Floats]:
         """As `predict_topk`, but only over neurons that share a hash bucket with the row; -1 where fewer than k do."""
-        self._need_tables()
-        sampler = self.output.sampler
-        assert sampler is not None
+        sampler = self.prediction_tables()
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._row_blocks(len(x)):
             h = self.last_hidden(x.rows(begin, end))
             offsets, found = sampler.candidates(h)
-            active = _core.ActiveSet.sampled(True, self.labels, offsets, found, None, None, 0, 0, False)
-            z = self.output.forward(h, active).reshape(-1)
-            _core.topk_of_lists(offsets, found, z, ids[begin:end], scores[begin:end])
+            if isinstance(h, Dense):
+                self.output.native.topk_of_lists(h.values, offsets, found, ids[begin:end], scores[begin:end])
+            else:
+                active = _core.ActiveSet.sampled(True, self.labels, offsets, found, None, None, 0, 0, False)
+                z = self.output.forward(h, active).reshape(-1)
+                for i in range(end - begin):
+                    row = slice(offsets[i], offsets[i + 1])
+                    ids[begin + i], scores[begin + i] = _topk_of(z[None, row], k, found[row])
         return ids, scores
 
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
@@ -295,13 +303,17 @@ class Network:
         size = min(1024, max(1, LOGIT_BYTES // (4 * widest)))
         return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
-    def _need_tables(self) -> None:
-        if self.output.sampler is None:
-            from .sampler import Sampler
-
-            self.output.sampler = Sampler(self.labels, self.output.inputs, self.config, self.config.seed)
-        if self.output.sampler.moved.any():
-            self.output.renew_tables()
+    def prediction_tables(self) -> Sampler:
+        """Hash tables over the output weights as they are now, kept until weights change: not those of training, which
+        lag behind on purpose, and more of them, since here every candidate counts."""
+        if self._prediction is None or self._prediction[0] != self.version:
+            self._prediction = None  # its memory goes before the new tables are made
+            tables = self.config.tables or PREDICTION_TABLES
+            config = self.config.replace(tables=tables)
+            sampler = Sampler(self.labels, self.output.inputs, config, self.config.seed)
+            sampler.renew(self.output.codes)
+            self._prediction = self.version, sampler
+        return self._prediction[1]
 
     # ---- state ----------------------------------------------------------------------------------------------------
 
@@ -321,6 +333,7 @@ class Network:
             if layer.sampler:
                 layer.sampler.moved[:] = True
         self.renewed = False
+        self.version += 1
 
 
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
@@ -376,9 +389,10 @@ def _slots_of(a: Sparse, active: Any) -> Offsets:
     return np.searchsorted(rows * bound + ids, element_rows * bound + a.ids)
 
 
-def _topk_of(z: Floats, k: int) -> tuple[Ids, Floats]:
-    """The k largest of each row, ties to the lower column; -1 where there are fewer."""
+def _topk_of(z: Floats, k: int, names: Ids | None = None) -> tuple[Ids, Floats]:
+    """The k largest of each row, ties to the lower column; -1 where there are fewer. `names` stand for columns."""
     order = np.argsort(-z, axis=1, kind="stable")[:, :k]
     ids, scores = np.full((len(z), k), -1, np.int32), np.full((len(z), k), -np.inf, np.float32)
-    ids[:, : order.shape[1]], scores[:, : order.shape[1]] = order, np.take_along_axis(z, order, axis=1)
+    ids[:, : order.shape[1]] = order if names is None else names[order]
+    scores[:, : order.shape[1]] = np.take_along_axis(z, order, axis=1)
     return ids, scores

@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     print(table(result, ks))
     print(f"exact prediction: {result['rows_per_second']:,.0f} rows/s")
     if arguments.approximate:
-        print("\nthrough the hash tables:")
+        start = time.perf_counter()
+        network.prediction_tables()
+        print(f"\nthrough hash tables, made in {time.perf_counter() - start:.2g} s:")
         predict = network.predict_topk_approximate
         result, quick = evaluate(predict, network, data, saved.label_counts, saved.rows, ks)
         print(table(result, ks))
