@@ -18,7 +18,8 @@ lint: .venv/installed-tests
 	$(BIN)/mypy
 
 sanitize:
-	PYTHON=$(PYTHON) bash tests/sanitize.sh
+	PYTHON=$(PYTHON) bash tests/sanitize.sh address
+	PYTHON=$(PYTHON) bash tests/sanitize.sh thread
 
 # The package is installed as a user would have it, and again whenever a source changed.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/__pycache__/*')

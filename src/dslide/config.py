@@ -72,7 +72,9 @@ class Config:
     )
 
     # hashing
-    family: Literal["simhash", "wta", "dwta", "minhash"] = option("dwta", "family of hash functions")
+    family: Literal["auto", "simhash", "wta", "dwta", "minhash"] = option(
+        "auto", "family of hash functions; auto: dwta behind relu, simhash behind linear activations and sparse input"
+    )
     hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
     tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)
     table_bits: int = option(0, "log2 of the number of buckets in a table; 0: chosen from the layer's size", 0, 24)

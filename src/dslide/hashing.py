@@ -15,6 +15,18 @@ LARGEST_MEAN_BUCKET = 100
 MOST_TABLE_BITS = 24
 
 
+def choose_family(family: str, sparse_input: bool, activation: str) -> str:
+    """The family of a layer's hash functions, "auto" resolved.
+
+    Behind ReLU the largest of a few coordinates says more than the angle: on networks trained on library records and on
+    synthetic data, DWTA met 3 to 30 times as many of the best labels as SimHash in as many hits. It compares
+    coordinates that are not zero, so it can say little of linear activations, and of very sparse inputs.
+    """
+    if family != "auto":
+        return family
+    return "dwta" if activation == "relu" and not sparse_input else "simhash"
+
+
 class HashParameters(NamedTuple):
     """How a layer is hashed."""
 

@@ -44,7 +44,7 @@ class Layer:
         ]
         kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
         self.native = kind(*self._parameters)
-        self.sampler = Sampler(neurons, inputs, config, seed) if sampled and trainable else None
+        self.sampler = Sampler(neurons, inputs, sparse_input, config, seed) if sampled and trainable else None
 
     def _make_parameters(self, which: str, rows: int, width: int, moments: int, trainable: bool) -> Any:
         value = self.arrays[which]

@@ -310,7 +310,7 @@ class Network:
             self._prediction = None  # its memory goes before the new tables are made
             tables = self.config.tables or PREDICTION_TABLES
             config = self.config.replace(tables=tables)
-            sampler = Sampler(self.labels, self.output.inputs, config, self.config.seed)
+            sampler = Sampler(self.labels, self.output.inputs, self.output.sparse_input, config, self.config.seed)
             sampler.renew(self.output.codes)
             self._prediction = self.version, sampler
         return self._prediction[1]
