@@ -33,7 +33,7 @@ inline V load(const float* p) {
   return v;
 }
 inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
-inline V splat(float x) { return V{} + x; }
+inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not drop it
 inline V vmax(V a, V b) { return a > b ? a : b; }  // b if either is NaN
 inline V vmin(V a, V b) { return a < b ? a : b; }
 
