@@ -119,9 +119,9 @@ def test_learning_over_several_steps(sparse, optimizer, rows, neurons, inputs, k
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @few
-@given(optimizer=st.sampled_from(OPTIMIZERS), **shapes)
-def test_loss_and_learning_in_one_pass(loss, optimizer, rows, neurons, inputs, kind, seed, threads):
-    """softmax_stats and learn_softmax, learn_sigmoid: three steps."""
+@given(optimizer=st.sampled_from(OPTIMIZERS), keep=st.booleans(), **shapes)
+def test_loss_and_learning_in_one_pass(loss, optimizer, keep, rows, neurons, inputs, kind, seed, threads):
+    """softmax_stats and learn_softmax, with logits kept or computed twice; learn_sigmoid: three steps."""
     _core.set_threads(threads)
     if kind == "row":
         kind = "shared"
@@ -139,11 +139,12 @@ def test_loss_and_learning_in_one_pass(loss, optimizer, rows, neurons, inputs, k
         dx = np.full_like(x.values, np.nan)
         if loss == "softmax":
             maximum, total = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
-            layer.native.softmax_stats(x.values, active, maximum, total)
+            kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
+            layer.native.softmax_stats(x.values, active, maximum, total, kept)
             shifted = np.where(activity.mask, z + np.log(np.where(activity.mask, activity.weight, 1)), -np.inf)
             assert_allclose(maximum + np.log(total), np.log(np.exp(shifted).sum(axis=1)), **STEPPED)
             fine, got = layer.native.learn_softmax(
-                x.values, active, *labels, maximum + np.log(total), 1 / rows, dx, layer.optimizer
+                x.values, active, *labels, maximum + np.log(total), 1 / rows, dx, layer.optimizer, kept
             )
         else:
             fine, got = layer.native.learn_sigmoid(x.values, active, *labels, 1 / rows, dx, layer.optimizer)
@@ -308,6 +309,17 @@ def test_fresh_weights_have_the_asked_spread_and_zero_padding():
     again = np.empty((20, padded(130)), np.float32)
     _core.initialise(again, 130, 0.25, 9)
     assert_array_equal(again, value[:20])  # a weight depends on seed, row and column alone
+
+
+def test_too_little_room_for_logits_is_refused():
+    layer = make_layer(3, 70, False, base, 0)
+    x, _ = dense_input(2, 3, 0)
+    active = layer.everything(2)
+    assert layer.native.kept_size(active) == 2 * 128  # two blocks of 64 neurons
+    with pytest.raises(ValueError, match="too little room"):
+        layer.native.softmax_stats(
+            x.values, active, np.zeros(2, np.float32), np.zeros(2, np.float32), np.zeros(255, np.float32)
+        )
 
 
 def test_layers_for_prediction_refuse_to_learn():

@@ -85,6 +85,11 @@ void check_trainable(const Parameters& weights, const ActiveSet& active) {
   require(active.rows > 0, "a batch needs rows");
 }
 
+float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
+  require(!kept || kept->shape(0) >= DenseLayer::kept_size(active), "too little room for the logits");
+  return kept ? kept->data() : nullptr;
+}
+
 // Labels with their places in the active set.
 struct FoundLabels {
   std::vector<int64_t> found;
@@ -237,18 +242,22 @@ void bind_dense(nb::module_& m) {
            },
            nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def("softmax_stats",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum) {
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum,
+              std::optional<Out<float, 1>> kept) {
              check_dense(active, l.weights(), x);
              check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
              require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
              release unlocked;
-             l.softmax_stats(x.data(), active, maximum.data(), sum.data());
+             l.softmax_stats(x.data(), active, maximum.data(), sum.data(), kept_logits(kept, active));
            },
-           nb::arg("x"), nb::arg("active"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert())
+           nb::arg("x"), nb::arg("active"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert(),
+           nb::arg("kept").noconvert().none() = nb::none())
+      .def_static("kept_size", &DenseLayer::kept_size, nb::arg("active"))
       .def("learn_softmax",
            [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
-              In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
+              In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer,
+              std::optional<Out<float, 1>> kept) {
              check_trainable(l.weights(), active);
              check_dense(active, l.weights(), x);
              check_ids(active, l.weights().rows);
@@ -259,11 +268,12 @@ void bind_dense(nb::module_& m) {
              release unlocked;
              double loss = 0;
              const bool fine = l.learn_softmax(x.data(), active, f.labels, log_norm.data(), scale, dx.data(), optimizer,
-                                               &loss);
+                                               &loss, kept_logits(kept, active));
              return std::pair(fine, loss);
            },
            nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
-           nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
+           nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("optimizer"),
+           nb::arg("kept").noconvert().none() = nb::none())
       .def("learn_sigmoid",
            [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
               In<float, 1> targets, float scale, Out<float, 2> dx, const Optimizer& optimizer) {

@@ -5,13 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 
+#include "pack.hpp"
 #include "pool.hpp"
 
 namespace dslide {
 namespace {
 
-constexpr size_t BLOCK = 64;  // neurons gathered at a time
 constexpr size_t CHUNK = 96;  // rows of the batch at a time: their logits (24 KB) stay in the first-level cache
 constexpr float NOTHING = -1e30f;  // a logit whose exponential is 0
 
@@ -60,23 +61,23 @@ struct BlockTerms {
   }
 };
 
+// Logits of the block that begins at position `first`, from row r on: (rows x 64), block after block.
+float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) {
+  return kept + (first / BLOCK * active.rows + r) * BLOCK;
+}
+
 }  // namespace
 
 DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
   check_bias(bias, weights.rows);
+  if (weights.stride % 16 != 0) throw std::invalid_argument("rows of weights must be padded to a multiple of 16");
 }
 
 // The transposed block: (stride x 64), columns past `count` zero.
 void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float* packed) const {
-  const size_t inputs = weights_.stride;
-  for (size_t c = 0; c < BLOCK; ++c) {
-    if (c < count) {
-      const float* row = weights_.row(static_cast<size_t>(active.ids[first + c]));
-      for (size_t p = 0; p < inputs; ++p) packed[p * BLOCK + c] = row[p];
-    } else {
-      for (size_t p = 0; p < inputs; ++p) packed[p * BLOCK + c] = 0;
-    }
-  }
+  const float* rows[BLOCK];
+  for (size_t c = 0; c < count; ++c) rows[c] = weights_.row(static_cast<size_t>(active.ids[first + c]));
+  pack_block(rows, count, weights_.stride, packed);
 }
 
 void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size_t ldz) {
@@ -195,7 +196,11 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
   return fine;
 }
 
-void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum) {
+size_t DenseLayer::kept_size(const ActiveSet& active) {
+  return (active.ids.size() + BLOCK - 1) / BLOCK * BLOCK * active.rows;
+}
+
+void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum, float* kept) {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, rows = active.rows;
   const int parts = threads();
@@ -210,9 +215,10 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* m
       pack(active, first, count, packed.data());
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, logits.data(), BLOCK, false);
+        float* z = kept ? kept_block(kept, active, first, r) : logits.data();
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, z, BLOCK, false);
         for (size_t i = 0; i < chunk; ++i) {
-          kernel.softmax_stats(&logits[i * BLOCK], terms.shift, BLOCK, &maxima[at + r + i], &sums[at + r + i]);
+          kernel.softmax_stats(z + i * BLOCK, terms.shift, BLOCK, &maxima[at + r + i], &sums[at + r + i]);
         }
       }
     }
@@ -232,7 +238,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* m
 // label_gradient(row, label, logit with bias, weight) -> Correction to add for a label.
 template <class RowGradient, class LabelGradient>
 bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
-                             const Optimizer& optimizer, double* loss, const RowGradient& row_gradient,
+                             const Optimizer& optimizer, double* loss, float* kept, const RowGradient& row_gradient,
                              const LabelGradient& label_gradient) {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
@@ -253,12 +259,14 @@ bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labe
         State& state = states[static_cast<size_t>(thread)];
         const size_t block = first / BLOCK;
         if (r == 0) {
-          pack(active, first, count, s.packed.data());
+          if (!kept) pack(active, first, count, s.packed.data());
           state.terms = BlockTerms(active, bias_, first, count);
           state.entry = by_block.begin[block];
         }
-        float* z = s.logits.data();
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, s.packed.data(), BLOCK, z, BLOCK, false);
+        float* z = kept ? kept_block(kept, active, first, r) : s.logits.data();
+        if (!kept) {
+          kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, s.packed.data(), BLOCK, z, BLOCK, false);
+        }
         const size_t begin = state.entry;
         state.corrections.clear();
         for (; state.entry < by_block.begin[block + 1] && by_block.entries[state.entry].row < r + chunk; ++state.entry) {
@@ -280,10 +288,10 @@ bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labe
 }
 
 bool DenseLayer::learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm,
-                               float scale, float* dx, const Optimizer& optimizer, double* loss) {
+                               float scale, float* dx, const Optimizer& optimizer, double* loss, float* kept) {
   const Kernels& kernel = kernels();
   return learn_fused(
-      x, active, labels, dx, optimizer, loss,
+      x, active, labels, dx, optimizer, loss, kept,
       [&](size_t row, float* z, const BlockTerms& terms) {
         kernel.softmax_gradient(z, terms.shift, BLOCK, log_norm[row], scale);
         return 0.0;
@@ -298,7 +306,7 @@ bool DenseLayer::learn_sigmoid(const float* x, const ActiveSet& active, const La
                                const Optimizer& optimizer, double* loss) {
   const Kernels& kernel = kernels();
   return learn_fused(
-      x, active, labels, dx, optimizer, loss,
+      x, active, labels, dx, optimizer, loss, nullptr,
       [&](size_t, float* z, const BlockTerms& terms) {
         return double{kernel.sigmoid_gradient(z, terms.bias, terms.weight, BLOCK, scale)};
       },

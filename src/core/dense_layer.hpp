@@ -2,7 +2,7 @@
 //
 // Active neurons are taken in blocks of 64: their rows are gathered once into cache and multiplied with the batch, whose
 // rows pass by in chunks. Forward product, loss gradient, gradients of weights and inputs and the rows' optimizer step
-// all happen while a block is in cache, and logits never exist for more than a block and a chunk at a time.
+// all happen while a block is in cache, and logits need not exist for more than a block and a chunk at a time.
 //
 // Dense inputs x and their gradients dx are (rows x stride), stride being that of the weights; columns from the
 // layer's number of inputs on must be zero.
@@ -29,10 +29,13 @@ class DenseLayer {
   bool learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
              const Optimizer& optimizer);
 
-  // forward, loss and learn in one, for active sets that are not per row. The losses are as in loss.hpp.
-  void softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum);
+  // forward, loss and learn in one, for active sets that are not per row. The losses are as in loss.hpp. Softmax needs
+  // two passes, and the second computes logits again unless `kept`, room for kept_size() floats, is given to both (that
+  // saves a quarter of the arithmetic; the second pass overwrites it).
+  static size_t kept_size(const ActiveSet& active);
+  void softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum, float* kept);
   bool learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm, float scale,
-                     float* dx, const Optimizer& optimizer, double* loss);
+                     float* dx, const Optimizer& optimizer, double* loss, float* kept);
   bool learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,
                      const Optimizer& optimizer, double* loss);
 
@@ -57,7 +60,7 @@ class DenseLayer {
                     const MakeGradient& make_gradient);
   template <class RowGradient, class LabelGradient>
   bool learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
-                   const Optimizer& optimizer, double* loss, const RowGradient& row_gradient,
+                   const Optimizer& optimizer, double* loss, float* kept, const RowGradient& row_gradient,
                    const LabelGradient& label_gradient);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
   void begin_dx(size_t rows, int parts);

@@ -3,12 +3,12 @@
 #include <limits>
 
 #include "dense_layer.hpp"
+#include "pack.hpp"
 #include "pool.hpp"
 
 namespace dslide {
 namespace {
 
-constexpr size_t BLOCK = 64;  // neurons at a time
 constexpr size_t CHUNK = 96;  // rows at a time
 constexpr size_t PREFETCH = 8;  // how many candidates ahead weights are asked for
 
@@ -68,10 +68,9 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
     Best* mine = &best[static_cast<size_t>(thread) * rows];
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
-      for (size_t c = 0; c < BLOCK; ++c) {
-        const float* row = weights_.row(first + std::min(c, count - 1));
-        for (size_t p = 0; p < inputs; ++p) packed[p * BLOCK + c] = row[p];
-      }
+      const float* block_rows[BLOCK];
+      for (size_t c = 0; c < count; ++c) block_rows[c] = weights_.row(first + c);
+      pack_block(block_rows, count, inputs, packed.data());
       const float* bias = bias_.value + first;
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);

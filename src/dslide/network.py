@@ -22,6 +22,7 @@ from .layers import Layer
 from .sampler import Sampler
 
 FULL_BELOW = 4096  # outputs up to which "auto" computes all of them
+KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
 PREDICTION_TABLES = 96  # for approximate prediction: 3 to 4 times as many as training uses find most of the best labels
 
@@ -72,6 +73,7 @@ class Network:
                 )
             )  # fmt: skip
             inputs, sparse = neurons, not is_output and shares[i] < 1
+        self._logits: Floats = np.empty(0, np.float32)
         self.renewed = False
         self.version = 0  # rises whenever weights change
         self._prediction: tuple[int, Sampler] | None = None  # with the version that it was made for
@@ -209,13 +211,14 @@ class Network:
         softmax = self.config.loss == "softmax"
         target = (labels.offsets, labels.ids, labels.targets)
         maximum, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
-        if isinstance(x, Dense) and not active.is_per_row:  # one pass, logits never written out
+        if isinstance(x, Dense) and not active.is_per_row:
             dx = np.empty_like(x.values)
             if softmax:
-                layer.native.softmax_stats(x.values, active, maximum, total)
+                kept = self._room_for_logits(layer.native.kept_size(active))
+                layer.native.softmax_stats(x.values, active, maximum, total, kept)
                 log_norm = maximum + np.log(total)
                 fine, loss = layer.native.learn_softmax(
-                    x.values, active, *target, log_norm, scale, dx, layer.optimizer
+                    x.values, active, *target, log_norm, scale, dx, layer.optimizer, kept
                 )
             else:
                 fine, loss = layer.native.learn_sigmoid(x.values, active, *target, scale, dx, layer.optimizer)
@@ -230,6 +233,14 @@ class Network:
         dz = slots.reshape((x.rows, -1) if active.is_everything else (1, -1))
         fine, back = layer.learn(x, active, dz)
         return fine, loss, back
+
+    def _room_for_logits(self, size: int) -> Floats | None:
+        """Room for the batch's logits, kept between steps; None if they would take too much."""
+        if 4 * size > KEPT_BYTES:
+            return None
+        if len(self._logits) < size:
+            self._logits = np.empty(size, np.float32)
+        return self._logits
 
     def _check(self, fine: bool, loss: float, layer: Layer, step: int, rate: float) -> None:
         if not fine or not np.isfinite(loss):

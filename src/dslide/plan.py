@@ -9,7 +9,7 @@ from .config import Config
 from .hashing import automatic, choose_family
 from .layers import TRANSPOSED_BYTES
 from .memory import format_bytes
-from .network import resolve_output, sampling_sizes
+from .network import KEPT_BYTES, resolve_output, sampling_sizes
 from .sampler import NEURONS_AT_A_TIME
 from .threads import available_cores
 
@@ -58,7 +58,9 @@ def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: in
     if config.active_sets == "row" and resolve_output(config, labels) != "full":
         active = batch * (hits + draws + 8) * 40  # lists of neurons by row and rows by neuron, logits
     else:
-        active = 16 * (batch * (hits + 8) + draws)
+        neurons = min(labels, batch * (hits + 8) + draws)
+        logits = 4 * batch * (neurons if resolve_output(config, labels) != "full" else labels)
+        active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     work = 4 * batch * sum(activations) + active + threads * (1 << 20)
     parts = {
         "weights": weights,
