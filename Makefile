@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint sanitize clean
+.PHONY: demo test lint bench sanitize clean
 
 demo: .venv/installed
 	rm -rf demo
@@ -16,6 +16,10 @@ test: .venv/installed-tests
 lint: .venv/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Compared with PyTorch too if it is there: .venv/bin/pip install torch==2.13.0
+bench: .venv/installed
+	$(BIN)/python -m bench
 
 sanitize:
 	PYTHON=$(PYTHON) bash tests/sanitize.sh address
