@@ -73,7 +73,7 @@ class Config:
 
     # hashing
     family: Literal["auto", "simhash", "wta", "dwta", "minhash"] = option(
-        "auto", "family of hash functions; auto: dwta behind relu, simhash behind linear activations and sparse input"
+        "auto", "family of hash functions; auto: simhash in training, what finds most of the best labels in prediction"
     )
     hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
     tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)

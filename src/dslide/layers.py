@@ -11,6 +11,7 @@ import numpy.typing as npt
 from . import _core
 from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
 from .config import Config
+from .hashing import training_family
 from .sampler import Codes, Sampler
 
 TRANSPOSED_BYTES = 32 << 20  # most memory for weights of a sparse layer, transposed to be hashed
@@ -44,7 +45,8 @@ class Layer:
         ]
         kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
         self.native = kind(*self._parameters)
-        self.sampler = Sampler(neurons, inputs, sparse_input, config, seed) if sampled and trainable else None
+        family = training_family(config.family)
+        self.sampler = Sampler(neurons, inputs, family, config, seed) if sampled and trainable else None
 
     def _make_parameters(self, which: str, rows: int, width: int, moments: int, trainable: bool) -> Any:
         value = self.arrays[which]

@@ -18,6 +18,7 @@ from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, align
 from .config import Config
 from .data import SparseRows
 from .errors import DataError, Diverged, ModelError
+from .hashing import prediction_family
 from .layers import Layer
 from .sampler import Sampler
 
@@ -321,7 +322,8 @@ class Network:
             self._prediction = None  # its memory goes before the new tables are made
             tables = self.config.tables or PREDICTION_TABLES
             config = self.config.replace(tables=tables)
-            sampler = Sampler(self.labels, self.output.inputs, self.output.sparse_input, config, self.config.seed)
+            family = prediction_family(config.family, self.output.sparse_input, config.activation)
+            sampler = Sampler(self.labels, self.output.inputs, family, config, config.seed)
             sampler.renew(self.output.codes)
             self._prediction = self.version, sampler
         return self._prediction[1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .activations import padded
 from .config import Config
-from .hashing import automatic, choose_family
+from .hashing import automatic, training_family
 from .layers import TRANSPOSED_BYTES
 from .memory import format_bytes
 from .network import KEPT_BYTES, resolve_output, sampling_sizes
@@ -49,7 +49,7 @@ def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: in
         weights += layer + 4 * (length + neurons)  # and clocks
         moments += MOMENTS[config.optimizer] * layer
         if is_sampled:
-            tables += table_bytes(config, neurons, inputs, sparse, threads)
+            tables += table_bytes(config, neurons, inputs, threads)
         # each thread has its own gradient of the layer's input
         activations.append((2 + threads) * (padded(inputs) if not sparse else 0))
         inputs, sparse = neurons, is_sampled
@@ -73,10 +73,9 @@ def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: in
     return Plan(parameters, parts)
 
 
-def table_bytes(config: Config, neurons: int, inputs: int, sparse_input: bool, threads: int) -> int:
+def table_bytes(config: Config, neurons: int, inputs: int, threads: int) -> int:
     """Hash tables over a layer's neurons, with what renewing and asking them takes."""
-    family = choose_family(config.family, sparse_input, config.activation)
-    _, automatic_tables, automatic_bits = automatic(neurons, inputs, family)
+    _, automatic_tables, automatic_bits = automatic(neurons, inputs, training_family(config.family))
     count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
     buckets = count * (8 * neurons + 4 * ((1 << bits) + 1))  # codes and numbers of neurons; where buckets begin
     renewing = 4 * neurons + min(TRANSPOSED_BYTES, 4 * inputs * neurons) + 4 * count * min(neurons, NEURONS_AT_A_TIME)

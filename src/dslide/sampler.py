@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import _core
 from .activations import Activations, Dense, Ids, Offsets
 from .config import Config
-from .hashing import automatic, choose_family
+from .hashing import automatic
 
 Codes = npt.NDArray[np.uint32]
 NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for their codes
@@ -20,8 +20,7 @@ NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for thei
 class Sampler:
     """Hash functions, the tables over a layer's neurons, and which neurons moved since they were last hashed."""
 
-    def __init__(self, neurons: int, inputs: int, sparse_input: bool, config: Config, seed: int):
-        family = choose_family(config.family, sparse_input, config.activation)
+    def __init__(self, neurons: int, inputs: int, family: str, config: Config, seed: int):
         k, tables, bits = automatic(neurons, inputs, family)
         self.inputs, self.config, self.seed = inputs, config, seed
         self.k, self.tables_count, self.bits = config.hash_k or k, config.tables or tables, config.table_bits or bits
