@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -45,6 +46,16 @@ def test_predictions_go_to_a_new_file_and_never_over_an_old_one(trained):
     assert nowhere.returncode == 2
     assert "can't be written: No such file" in nowhere.stderr
     assert "Traceback" not in nowhere.stderr
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["train", "data/train.txt", "--out", "other"]])
+def test_an_instruction_set_that_is_not_there_is_refused_first(trained, command):
+    done = dslide(*command, cwd=trained, env={**os.environ, "DSLIDE_ISA": "v9"})
+    assert done.returncode == 2
+    expected = "dslide: error: DSLIDE_ISA: instruction-set level 'v9' is not one this machine runs: "
+    assert done.stderr.startswith(expected)
+    assert done.stderr.count("\n") == 1
+    assert not (trained / "other").exists()
 
 
 def test_plan_says_memory_and_time(trained):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -27,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
 def facts() -> dict[str, str]:
     """What to know about the machine, by name."""
     from .. import _core
+    from ..threads import available_cores, instruction_set
 
     launcher = shutil.which("mpiexec") or shutil.which("mpirun")
     return {
@@ -38,8 +38,8 @@ def facts() -> dict[str, str]:
         "compiler": _core.compiler(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
-        "instruction set": f"{_core.isa()} (of {', '.join(_core.isa_levels())})",
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "instruction set": f"{instruction_set()} (of {', '.join(_core.isa_levels())})",
+        "cores": str(available_cores()),
         "threads": str(_core.threads()),
         "free memory": format_bytes(available_bytes()),
         "mpi4py": _version("mpi4py") if importlib.util.find_spec("mpi4py") else "not installed",

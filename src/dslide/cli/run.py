@@ -34,13 +34,13 @@ class Run(Callback):
         self.folder = folder
         self.data = data
         self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
+        self.trainer = Trainer(config, data.x.columns, data.y.columns)
         if saved is None:
             folder.mkdir(parents=True)
-        callbacks = [ProgressLine(quiet=quiet), JsonLog(folder / "log.jsonl"), self]
-        self.trainer = Trainer(config, data.x.columns, data.y.columns, callbacks=callbacks)
-        if saved is not None:
+        else:
             self.trainer.network.load_state(saved.state)
             self.trainer.load_progress(saved.progress)
+        self.trainer.callbacks += [ProgressLine(quiet=quiet), JsonLog(folder / "log.jsonl"), self]
         self._saved_at = time.monotonic()
 
     def train(self) -> Result:
