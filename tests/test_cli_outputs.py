@@ -48,6 +48,16 @@ def test_predictions_go_to_a_new_file_and_never_over_an_old_one(trained):
     assert "Traceback" not in nowhere.stderr
 
 
+def test_raw_text_is_refused_by_a_model_that_knows_no_words(trained):
+    text = trained / "text.tsv"
+    text.write_text("a\tsome text\n")
+    for command in (["predict", "run", text], ["train", "data/train.txt", "--test", text, "--out", "with-text"]):
+        done = dslide(*command, cwd=trained)
+        assert done.returncode == 2
+        assert f"{text}: is raw text, but the model was trained on numbered features" in done.stderr
+    assert not (trained / "with-text").exists()
+
+
 @pytest.mark.parametrize("command", [["doctor"], ["train", "data/train.txt", "--out", "other"]])
 def test_an_instruction_set_that_is_not_there_is_refused_first(trained, command):
     done = dslide(*command, cwd=trained, env={**os.environ, "DSLIDE_ISA": "v9"})

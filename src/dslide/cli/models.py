@@ -52,6 +52,8 @@ def load_like(
     options = dict(options)
     if options["format"] == "auto":
         options["format"] = detect_format(path)
+    if options["format"] == "tsv" and vectorizer is None:
+        raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
     if options["base"] == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
     data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
