@@ -32,6 +32,26 @@ def dslide(folder: Path, threads: int, seconds: float, batch_size: int, **option
     return figures | {"active": float(np.mean(active))}
 
 
+def torch_hidden(first: Any, batch: Batch) -> Any:
+    """The hidden layer's activations, (rows, HIDDEN)."""
+    import torch
+
+    ids, offsets = batch.x.indices.astype(np.int64), batch.x.indptr[:-1]
+    values = torch.from_numpy(batch.x.values)
+    return torch.relu(first(torch.from_numpy(ids), torch.from_numpy(offsets), per_sample_weights=values))
+
+
+def torch_target(batch: Batch, columns: Any, width: int) -> Any:
+    """The labels, at `columns`, as rows that sum to 1: (rows, width)."""
+    import torch
+
+    rows = np.repeat(np.arange(len(batch.y)), np.diff(batch.y.indptr))
+    target = torch.zeros(len(batch.y), width)
+    target[torch.from_numpy(rows), torch.from_numpy(columns)] = 1
+    target /= target.sum(1, keepdim=True).clamp(min=1)
+    return target
+
+
 def torch_sampled(folder: Path, threads: int, seconds: float, batch_size: int) -> Figures:
     """EmbeddingBag, ReLU, softmax over the batch's labels and shared random negatives, SparseAdam."""
     import torch
@@ -45,17 +65,8 @@ def torch_sampled(folder: Path, threads: int, seconds: float, batch_size: int) -
 
     def step(batch: Batch) -> None:
         ids = np.union1d(batch.y.indices, random.integers(0, LABELS, NEGATIVES, dtype=np.int32)).astype(np.int64)
-        rows = np.repeat(np.arange(len(batch.y)), np.diff(batch.y.indptr))
-        target = torch.zeros(len(batch.y), len(ids))
-        target[torch.from_numpy(rows), torch.from_numpy(np.searchsorted(ids, batch.y.indices))] = 1
-        target /= target.sum(1, keepdim=True).clamp(min=1)
-        hidden = torch.relu(
-            first(
-                torch.from_numpy(batch.x.indices.astype(np.int64)),
-                torch.from_numpy(batch.x.indptr[:-1]),
-                per_sample_weights=torch.from_numpy(batch.x.values),
-            )
-        )
+        target = torch_target(batch, np.searchsorted(ids, batch.y.indices), len(ids))
+        hidden = torch_hidden(first, batch)
         chosen = torch.from_numpy(ids)
         logits = hidden @ weights(chosen).T + bias(chosen).T
         loss = torch.nn.functional.cross_entropy(logits, target)
@@ -78,17 +89,8 @@ def torch_dense(folder: Path, threads: int, seconds: float, batch_size: int) -> 
     optimizer = torch.optim.Adam([*first.parameters(), *output.parameters()], lr=1e-3, fused=True)
 
     def step(batch: Batch) -> None:
-        rows = np.repeat(np.arange(len(batch.y)), np.diff(batch.y.indptr))
-        target = torch.zeros(len(batch.y), LABELS)
-        target[torch.from_numpy(rows), torch.from_numpy(batch.y.indices.astype(np.int64))] = 1
-        target /= target.sum(1, keepdim=True).clamp(min=1)
-        hidden = torch.relu(
-            first(
-                torch.from_numpy(batch.x.indices.astype(np.int64)),
-                torch.from_numpy(batch.x.indptr[:-1]),
-                per_sample_weights=torch.from_numpy(batch.x.values),
-            )
-        )
+        target = torch_target(batch, batch.y.indices.astype(np.int64), LABELS)
+        hidden = torch_hidden(first, batch)
         loss = torch.nn.functional.cross_entropy(output(hidden), target)
         optimizer.zero_grad()
         loss.backward()
