@@ -22,6 +22,7 @@ from .hashing import prediction_family
 from .layers import Layer
 from .sampler import Sampler
 
+FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 FULL_BELOW = 4096  # outputs up to which "auto" computes all of them
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
@@ -347,9 +348,6 @@ class Network:
                 layer.sampler.moved[:] = True
         self.renewed = False
         self.version += 1
-
-
-FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 
 
 def resolve_output(config: Config, labels: int) -> str:
