@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dslide.errors import ModelError
-from dslide.tensors import DTYPES, read_tensors, stream_tensors, write_tensors
+from dslide.tensors import DTYPES, read_tensors, stream_tensors
 
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 array = st.sampled_from(sorted(DTYPES)).flatmap(
@@ -23,6 +23,11 @@ array = st.sampled_from(sorted(DTYPES)).flatmap(
 arrays_of_any_kind = st.dictionaries(
     st.text(max_size=8).filter(lambda s: s != "__metadata__"), array, max_size=5
 )
+
+
+def write_tensors(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
+    with open(path, "wb") as file:
+        stream_tensors(file.write, arrays, metadata)
 
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:

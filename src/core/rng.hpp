@@ -3,9 +3,7 @@
 // No generator object is carried around, so the result of a run depends neither on the order in which threads draw nor
 // on how neurons are spread over processes, and resuming needs no saved generator state.
 #pragma once
-#include <cmath>
 #include <cstdint>
-#include <numbers>
 
 namespace dslide {
 
@@ -26,13 +24,6 @@ inline float unit_float(uint64_t random) { return static_cast<float>(random >> 4
 // Uniform in [0, n) for n < 2^32, without the bias or cost of a remainder.
 inline uint32_t below(uint64_t random, uint32_t n) {
   return static_cast<uint32_t>(((random >> 32) * n) >> 32);
-}
-
-// Standard normal (Box-Muller; one of the pair).
-inline float normal_float(uint64_t random) {
-  const float u = (static_cast<float>(random >> 40) + 0.5f) * 0x1p-24f;
-  const float v = unit_float(random << 24);
-  return std::sqrt(-2.0f * std::log(u)) * std::cos(2.0f * std::numbers::pi_v<float> * v);
 }
 
 }  // namespace dslide

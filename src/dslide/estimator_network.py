@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .config import Config
 from .data import Dataset
 from .errors import MemoryNeeded
-from .memory import check_memory, format_bytes
+from .memory import format_bytes
 from .network import Network
 from .plan import plan
 from .trainer import Trainer
@@ -21,7 +21,7 @@ RESULT_BYTES = 10**9  # largest matrix of scores that is made
 def new_trainer(config: Config, data: Dataset) -> Trainer:
     """A fresh network for this data, and what trains it."""
     rows, nonzeros = len(data.x), data.x.nnz + data.y.nnz
-    _check_plan(config, data.features, data.labels, rows, nonzeros)
+    plan(config, data.features, data.labels, rows, nonzeros).check()
     return Trainer(config, data.features, data.labels)
 
 
@@ -35,19 +35,11 @@ def rebuild(
     """A network with this state and, if there is progress to go on from, its trainer."""
     if progress is None:
         return Network(config, features, labels, trainable=False, weights=state), None
-    _check_plan(config, features, labels)
+    plan(config, features, labels).check()
     trainer = Trainer(config, features, labels)
     trainer.network.load_state(state)
     trainer.load_progress(progress)
     return trainer.network, trainer
-
-
-def _check_plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> None:
-    layers = ", ".join(map(str, config.hidden))
-    what = f"training a network with {features:,} features, hidden layers of {layers} and {labels:,} labels"
-    check_memory(
-        plan(config, features, labels, rows, nonzeros).bytes_total, what, "smaller hidden layers need less"
-    )
 
 
 def check_size(rows: int, columns: int, item: int, advice: str) -> None:

@@ -57,7 +57,7 @@ class Network:
         self, config: Config, features: int, labels: int, *, trainable: bool = True,
         weights: Mapping[str, npt.NDArray[Any]] | None = None,
     ):  # fmt: skip
-        self.config, self.features, self.labels, self.trainable = config, features, labels, trainable
+        self.config, self.features, self.labels = config, features, labels
         shares = config.hidden_share or (1.0,) * len(config.hidden)
         self.layers: list[Layer] = []
         self.shares = [*shares, 1.0]

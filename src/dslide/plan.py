@@ -8,7 +8,7 @@ from .activations import padded
 from .config import Config
 from .hashing import automatic, training_family
 from .layers import TRANSPOSED_BYTES
-from .memory import format_bytes
+from .memory import check_memory, format_bytes
 from .network import KEPT_BYTES, resolve_output, sampling_sizes
 from .sampler import NEURONS_AT_A_TIME
 from .threads import available_cores
@@ -21,12 +21,17 @@ MOMENTS = {"adam": 2, "adagrad": 1, "sgd": 0}
 class Plan:
     """Memory of a training run, by part, in bytes."""
 
+    what: str  # the network, in words
     parameters: int
     parts: dict[str, int]
 
     @property
     def bytes_total(self) -> int:
         return sum(self.parts.values())
+
+    def check(self) -> None:
+        """Raises MemoryNeeded if there is less memory than that."""
+        check_memory(self.bytes_total, f"training a network with {self.what}", "smaller hidden layers need less")
 
     def lines(self) -> list[str]:
         """The plan in words."""
@@ -70,7 +75,8 @@ def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: in
         "work space": work,
         "program": PROGRAM_BYTES,
     }
-    return Plan(parameters, parts)
+    layers = ", ".join(map(str, config.hidden))
+    return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts)
 
 
 def table_bytes(config: Config, neurons: int, inputs: int, threads: int) -> int:

@@ -22,12 +22,10 @@ class Sampler:
 
     def __init__(self, neurons: int, inputs: int, family: str, config: Config, seed: int):
         k, tables, bits = automatic(neurons, inputs, family)
+        k, tables, bits = config.hash_k or k, config.tables or tables, config.table_bits or bits
         self.inputs, self.config, self.seed = inputs, config, seed
-        self.k, self.tables_count, self.bits = config.hash_k or k, config.tables or tables, config.table_bits or bits
-        self.functions = _core.HashFunctions(family, inputs, self.k, self.tables_count, self.bits, seed)
-        self.tables = _core.Tables(
-            neurons, self.tables_count, self.bits, config.bucket_size, config.bucket_policy, seed
-        )
+        self.functions = _core.HashFunctions(family, inputs, k, tables, bits, seed)
+        self.tables = _core.Tables(neurons, tables, bits, config.bucket_size, config.bucket_policy, seed)
         self.query = _core.Query(self.tables)
         self.moved = np.ones(neurons, np.bool_)
 

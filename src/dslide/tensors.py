@@ -32,14 +32,6 @@ DTYPES = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def write_tensors(
-    path: str | Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Writes the arrays; an OSError (disk full, no permission) is the caller's to handle."""
-    with open(path, "wb") as file:
-        stream_tensors(file.write, arrays, metadata)
-
-
 def stream_tensors(
     write: Callable[[Any], object], arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:

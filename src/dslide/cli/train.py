@@ -49,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     config, folder, saved = _prepare(arguments)
     data, test = _read(arguments, saved)
 
-    from ..memory import check_memory
     from ..plan import plan
 
     planned = plan(config, data.x.columns, data.y.columns, len(data.x), data.x.nnz + data.y.nnz)
@@ -59,13 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(describe(arguments.test, test))
         print("\n".join(planned.lines()))
         print(f"run folder: {folder}", flush=True)
-    check_memory(
-        planned.bytes_total,
-        f"training a network with {data.x.columns:,} features, hidden layers of "
-        f"{', '.join(map(str, config.hidden))} and "
-        f"{data.y.columns:,} labels",
-        "smaller --hidden layers need less",
-    )
+    planned.check()
 
     from .run import Run
 
