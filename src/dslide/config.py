@@ -111,7 +111,16 @@ class Config:
     epochs: int = option(5, "passes over the data", 1)
     batch_size: int = option(256, "rows in a step", 1, 2**20)
     seed: int = option(0, "everything random follows from it", 0, 2**63 - 1)
-    threads: int = option(0, "threads to compute with; 0: one per core", 0, 1024)
+    threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
+
+    # several ranks
+    wire: Literal["float32", "bf16", "int8"] = option(
+        "bf16", "numbers that cross the network: activations and their gradients; int8 has a scale for each row"
+    )
+    micro_batches: int = option(
+        0, "parts of a batch whose exchange overlaps with the computation of the others; 0: chosen from the size", 0, 64
+    )
+    watchdog: float = option(60.0, "seconds of silence after which a rank is given up and the job ended", 0.1, 86400)
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

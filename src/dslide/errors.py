@@ -6,6 +6,8 @@ from __future__ import annotations
 class UserError(Exception):
     """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2."""
 
+    collective = False  # raised alike on every rank, so that one of them is enough to say it
+
 
 class DataError(UserError, ValueError):
     """Input data that can't be used; the message names file, line and value."""
@@ -25,3 +27,16 @@ class MemoryNeeded(UserError):
 
 class Diverged(ArithmeticError):
     """Training produced a number that is not finite; the message names layer, step and learning rate."""
+
+
+class CommError(Exception):
+    """An exchange between ranks that can't be completed; the message names exchange, step and rank. The CLI exits with
+    code 4."""
+
+
+class PeerFailed(CommError):
+    """Another rank has ended with an error, and has said it itself."""
+
+    def __init__(self, rank: int, message: str, code: int):
+        super().__init__(f"rank {rank} failed: {message}")
+        self.rank, self.message, self.code = rank, message, code

@@ -1,0 +1,6 @@
+"""Ranks that train one network together, and what they say to each other."""
+
+from .communicator import Communicator, Exchange, Transport, ranks_in_words, solo
+from .mpi import end_job, job, launched_as
+
+__all__ = ["Communicator", "Exchange", "Transport", "end_job", "job", "launched_as", "ranks_in_words", "solo"]

@@ -1,0 +1,155 @@
+"""Ranks that are MPI processes: finds out whether this process is one, and carries bytes between them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from ..errors import ConfigError, PeerFailed
+from .communicator import DEFAULT_LIMIT, Buffer, Communicator, solo
+
+# What launchers tell the processes they start: variables for rank and number of ranks.
+_LAUNCHERS = (
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, srun --mpi=pmi2
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("PALS_RANKID", "PALS_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
+)
+_TAG = 7
+_START_SECONDS = 120.0
+_job: Communicator | None = None
+
+
+def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Rank and number of ranks that a launcher gave this process; (0, 1) without one."""
+    for rank, size in _LAUNCHERS:
+        if environment.get(rank, "").isdigit() and environment.get(size, "").isdigit():
+            if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
+                continue  # a batch script itself, not a task that srun started
+            return int(environment[rank]), int(environment[size])
+    return 0, 1
+
+
+def job(limit: float = DEFAULT_LIMIT) -> Communicator:
+    """The communicator of the job this process belongs to: all ranks of mpiexec or srun, or this process alone.
+
+    Made at the first call, and the same ever after. ConfigError if there are ranks but no working MPI between them.
+    """
+    global _job
+    if _job is None:
+        _job = _connect(limit)
+    if _job.size > 1:
+        _job.limit = limit
+    return _job
+
+
+def _connect(limit: float) -> Communicator:
+    rank, size = launched_as()
+    if size == 1:
+        return solo()
+    with _StartLimit(rank, size):
+        try:
+            import mpi4py
+
+            mpi4py.rc.thread_level = "serialized"  # calls come from two threads, one at a time
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise ConfigError(
+                f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); pip install 'dslide[mpi]', or "
+                f"mpi4py built for the MPI of this cluster"
+            ) from None
+        if size != MPI.COMM_WORLD.size:
+            raise ConfigError(
+                f"started as rank {rank} of {size}, but MPI sees {MPI.COMM_WORLD.size}: mpi4py uses another MPI than "
+                f"the launcher, {MPI.Get_library_version().split(',')[0].split(chr(10))[0].strip()}"
+            )
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise ConfigError("this MPI allows calls from the main thread only; dslide needs MPI_THREAD_SERIALIZED")
+        comm = Communicator(MpiTransport(MPI), limit)
+    _leave_properly(comm)
+    return comm
+
+
+class MpiTransport:
+    """Bytes over MPI point-to-point messages."""
+
+    def __init__(self, mpi: Any):
+        self._mpi = mpi
+        self._comm = mpi.COMM_WORLD.Dup()
+        self.rank, self.size = int(self._comm.rank), int(self._comm.size)
+        self._outgoing: deque[tuple[Any, bytes]] = deque()  # requests, and the bytes they still read
+        self._incoming: list[deque[tuple[Any, bytearray]]] = [deque() for _ in range(self.size)]
+
+    def send(self, to: int, frame: bytes) -> None:
+        self._outgoing.append((self._comm.Isend([frame, self._mpi.BYTE], to, _TAG), frame))
+
+    def receive(self) -> list[tuple[int, Buffer]]:
+        status = self._mpi.Status()
+        while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, _TAG, status)) is not None:
+            buffer = bytearray(status.Get_count(self._mpi.BYTE))
+            self._incoming[status.Get_source()].append((message.Irecv([buffer, self._mpi.BYTE]), buffer))
+        arrived: list[tuple[int, Buffer]] = []
+        for source, queue in enumerate(self._incoming):
+            while queue and queue[0][0].Test():
+                arrived.append((source, queue.popleft()[1]))
+        while self._outgoing and self._outgoing[0][0].Test():
+            self._outgoing.popleft()
+        return arrived
+
+    def sending(self) -> bool:
+        return bool(self._outgoing)
+
+
+class _StartLimit:
+    """Ends the process with a sentence if MPI doesn't start: its start can't be interrupted otherwise."""
+
+    def __init__(self, rank: int, size: int):
+        self._timer = threading.Timer(_START_SECONDS, self._give_up)
+        self._timer.daemon = True
+        self._rank, self._size = rank, size
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _give_up(self) -> None:
+        print(
+            f"dslide: error: rank {self._rank} of {self._size}: MPI did not start within {_START_SECONDS:g} s; are all "
+            f"ranks running?",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(4)
+
+
+def _leave_properly(comm: Communicator) -> None:
+    """An exception nobody catches ends the whole job, and so does a rank that leaves early, instead of leaving the
+    others to wait for it."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, PeerFailed):  # that rank has said it
+            end_job(comm, error.message, error.code)
+        before(kind, error, trace)
+        end_job(comm, f"{kind.__name__}: {error}", 1)
+
+    sys.excepthook = hook
+    atexit.register(comm.close)  # runs before MPI ends: what is registered last goes first
+
+
+def end_job(comm: Communicator, message: str, code: int) -> None:
+    """Ends this rank with an error, and with it the job. Outside of a job, does nothing: the caller ends."""
+    if comm.size == 1:
+        return
+    comm.fail(message, code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # MPI's own end would wait for ranks that are gone
