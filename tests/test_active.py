@@ -26,9 +26,9 @@ def csr(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.array(list(itertools.chain.from_iterable(lists)), np.int32)
 
 
-def sampled(per_row, neurons, labels, hits, draw, seed=0, correct=True):
+def sampled(per_row, neurons, labels, hits, draw, seed=0, correct=True, **stripe):
     found = (None, None) if hits is None else csr(hits)
-    return _core.ActiveSet.sampled(per_row, neurons, *csr(labels), *found, draw, seed, correct)
+    return _core.ActiveSet.sampled(per_row, neurons, *csr(labels), *found, draw, seed, correct, **stripe)
 
 
 def row_sets(active) -> list[list[int]]:
@@ -73,13 +73,40 @@ def test_sampled_sets_are_labels_hits_and_draws(batch, per_row, correct, seed):
         assert len(free) <= draws
         assert all(0 <= neuron < neurons for neuron in ids)
         logs = weights[active.row_begin[i] : active.row_begin[i + 1]] if per_row else weights
-        expected = math.log((neurons - len(sure)) / len(free)) if correct and free else 0.0
+        chance = 1 - (1 - 1 / neurons) ** draws  # to be drawn at least once
+        expected = -math.log(chance) if correct and free else 0.0
         for neuron, log in zip(ids, logs, strict=True):
             assert log == pytest.approx(0.0 if neuron in sure else expected, rel=1e-6, abs=1e-7)
     if per_row:
         assert active.ids.tolist() == sorted(set().union(*map(set, sets)))
     assert active.slots == sum(map(len, sets))
     assert active.mean == pytest.approx(active.slots / len(labels))
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=batches(), per_row=st.booleans(), ranks=st.integers(1, 5), seed=st.integers(0, 2**64 - 1))
+def test_stripes_of_a_set_make_up_the_whole(batch, per_row, ranks, seed):
+    """Every rank's set of its own neurons, put together, is the set of one process, weights included."""
+    neurons, labels, hits, draws = batch
+    whole = sampled(per_row, neurons, labels, hits, draws, seed)
+    together = [{} for _ in labels]
+    for rank in range(min(ranks, neurons)):
+        step = min(ranks, neurons)
+        own = [[[i // step for i in row if i % step == rank] for row in lists] for lists in (labels, hits or [])]
+        count = len(range(rank, neurons, step))
+        part = sampled(per_row, count, own[0], own[1] or None, draws, seed, of=neurons, first=rank, step=step)
+        for row, ids, weights in zip(together, row_sets(part), row_weights(part), strict=True):
+            row.update(zip([i * step + rank for i in ids], weights, strict=True))
+    expected = [
+        dict(zip(ids, weights, strict=True)) for ids, weights in zip(row_sets(whole), row_weights(whole), strict=True)
+    ]
+    assert together == expected
+
+
+def row_weights(active):
+    if not active.is_per_row:
+        return [active.log_weight.tolist()] * active.rows
+    return [active.log_weight[active.row_begin[i] : active.row_begin[i + 1]].tolist() for i in range(active.rows)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -142,7 +169,7 @@ def test_without_correction_all_weights_are_one(per_row):
 def test_all_neurons_drawn_have_weight_one(per_row):
     active = sampled(per_row, 20, [[1], []], None, 2000)
     assert row_sets(active) == [list(range(20))] * 2
-    assert np.abs(active.log_weight).max() == 0
+    assert np.abs(active.log_weight).max() < 1e-6
 
 
 @pytest.mark.parametrize(

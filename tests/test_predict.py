@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from dslide import network as network_module
+from dslide import predictor as network_module
 from dslide.activations import Sparse
 from dslide.config import Config
 from dslide.data import SparseRows

@@ -68,12 +68,39 @@ def test_hits_are_those_of_the_reference(
             (query.threshold(codes, threshold, want, seed, step), threshold, want),
             (query.candidates(codes), 1, None),
         ]:
-            offsets, ids, counts = found
+            offsets, ids, counts, _ = found
             expected = [
                 reference.counted(b, at_least, most, seed, step, row) for row, b in enumerate(row_buckets)
             ]
             assert lists(offsets, ids) == [[neuron for neuron, _ in hits] for hits in expected]
             assert lists(offsets, counts) == [[count for _, count in hits] for hits in expected]
+
+
+@settings(max_examples=40, deadline=None)
+@given(ranks=st.integers(1, 5), want=st.integers(1, 12), split=st.integers(0, 6), seed=st.integers(0, 2**64 - 1))
+def test_best_ranked_hits_of_all_stripes_are_those_of_the_whole(ranks, want, split, seed):
+    """Each rank asks tables over its own neurons, in two parts of the batch; the highest rankings of all of them together
+    are what one process with all neurons picks."""
+    neurons, tables, rows = 200, 6, 7
+    codes = np.random.default_rng(seed % 99).integers(0, 8, (neurons, tables), dtype=np.uint32)
+    asked = np.random.default_rng(seed % 98).integers(0, 8, (rows, tables), dtype=np.uint32)
+
+    def query(first: int, step: int) -> _core.Query:
+        own = codes[first::step]
+        table = _core.Tables(len(own), tables, 3, 0, "reservoir", 0)
+        table.set_codes(np.arange(len(own), dtype=np.int32), own)
+        table.renew()
+        return _core.Query(table, first, step)
+
+    best: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
+    for rank in range(ranks):
+        part = query(rank, ranks)
+        for begin, end in ((0, split), (split, rows)):
+            offsets, ids, _, ranking = part.topk(asked[begin:end], want, seed, 3, begin)
+            for row, (own, high) in enumerate(zip(lists(offsets, ids), lists(offsets, ranking), strict=True), begin):
+                best[row] += zip(high, [i * ranks + rank for i in own], strict=True)
+    expected = lists(*query(0, 1).topk(asked, want, seed, 3)[:2])
+    assert [sorted(i for _, i in sorted(row, reverse=True)[:want]) for row in best] == expected
 
 
 def test_hits_do_not_depend_on_the_number_of_threads():
@@ -96,7 +123,7 @@ def test_a_neuron_met_in_every_table_comes_first():
     own = np.array(
         [[next(b for b in range(64) if 123 in table.bucket(t, b)) for t in range(10)]], dtype=np.uint32
     )
-    _, ids, counts = _core.Query(table).topk(own, 1, 0, 0)
+    _, ids, counts, _ = _core.Query(table).topk(own, 1, 0, 0)
     assert ids.tolist() == [123]
     assert counts.tolist() == [10]
 
@@ -126,7 +153,7 @@ def test_what_is_cut_off_is_decided_without_regard_to_numbers(mode):
 def test_the_one_smallest_lot_wins_in_every_row():
     # So many rows that in some the short cut past most of the lots finds none and all have to be looked at.
     rows, neurons = 30_000, 60
-    _, ids, _ = _core.Query(one_bucket(neurons)).topk(np.zeros((rows, 2), dtype=np.uint32), 1, 0, 0)
+    _, ids, *_ = _core.Query(one_bucket(neurons)).topk(np.zeros((rows, 2), dtype=np.uint32), 1, 0, 0)
     step_key = reference.mix(0, 0)
     keys = reference.mix_array(np.uint64(step_key) ^ np.arange(rows, dtype=np.uint64))
     lots = reference.mix_array(reference.mix_array(keys)[:, None] ^ np.arange(neurons, dtype=np.uint64))

@@ -155,17 +155,20 @@ Hits ask_checked(const Query& self, const In<uint32_t, 2>& codes, const Ask& ask
 }
 
 nb::tuple counted(Query& self, const In<uint32_t, 2>& codes, size_t at_least, std::optional<size_t> want, uint64_t seed,
-                  uint64_t step) {
+                  uint64_t step, size_t first_row) {
+  const Lottery lottery{seed, step, first_row};
   Hits hits = ask_checked(self, codes, [&](const uint32_t* data, size_t rows) {
-    return self.counted(data, rows, at_least, want.value_or(kNoBound), seed, step);
+    return self.counted(data, rows, at_least, want.value_or(kNoBound), lottery);
   });
+  std::vector<uint32_t> ranking = self.ranking(hits, lottery);
   return nb::make_tuple(array_of(std::move(hits.offsets)), array_of(std::move(hits.neurons)),
-                        array_of(std::move(hits.counts)));
+                        array_of(std::move(hits.counts)), array_of(std::move(ranking)));
 }
 
-nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step) {
+nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
+                  size_t first_row) {
   Hits hits = ask_checked(self, codes, [&](const uint32_t* data, size_t rows) {
-    return self.vanilla(data, rows, want.value_or(kNoBound), seed, step);
+    return self.vanilla(data, rows, want.value_or(kNoBound), {seed, step, first_row});
   });
   return nb::make_tuple(array_of(std::move(hits.offsets)), array_of(std::move(hits.neurons)));
 }
@@ -174,21 +177,27 @@ void bind_query(nb::module_& m) {
   nb::class_<Query>(m, "Query",
                     "Looks rows up in hash tables. Every method takes codes (rows, tables) and returns offsets "
                     "(rows + 1) and neuron numbers, ascending within a row; all but vanilla also return in how many "
-                    "tables each neuron was met. `want` bounds the neurons of a row; None: no bound.")
-      .def(nb::init<const Tables&>(), "tables"_a, nb::keep_alive<1, 2>())
-      .def("vanilla", &vanilla, "codes"_a, "want"_a.none(), "seed"_a, "step"_a,
+                    "tables each neuron was met, and a number that is the higher the earlier it is picked. `want` "
+                    "bounds the neurons of a row; None: no bound. The tables are over every `step`-th neuron of the "
+                    "layer from `first` on.")
+      .def("__init__",
+           [](Query* self, const Tables& tables, size_t first, size_t step) {
+             check_range("step", step, 1, SIZE_MAX);
+             new (self) Query(tables, {first, step});
+           },
+           "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
+      .def("vanilla", &vanilla, "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
            "The first neurons found in the row's buckets, taken in random order.")
       .def(
           "topk",
-          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step) {
-            return counted(self, codes, 1, want, seed, step);
-          },
-          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "The neurons met in most tables, equals by lot.")
-      .def("threshold", &counted, "codes"_a, "threshold"_a, "want"_a.none(), "seed"_a, "step"_a,
+          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
+             size_t first_row) { return counted(self, codes, 1, want, seed, step, first_row); },
+          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0, "The neurons met in most tables, equals by lot.")
+      .def("threshold", &counted, "codes"_a, "threshold"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
            "The neurons met in at least `threshold` tables, those met in most tables first, equals by lot.")
       .def(
           "candidates",
-          [](Query& self, const In<uint32_t, 2>& codes) { return counted(self, codes, 1, std::nullopt, 0, 0); },
+          [](Query& self, const In<uint32_t, 2>& codes) { return counted(self, codes, 1, std::nullopt, 0, 0, 0); },
           "codes"_a, "All neurons met.");
 }
 

@@ -22,6 +22,11 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
+Stripe stripe(size_t first, size_t step) {
+  require(first < step, "a stripe's first must be below its step");
+  return {first, step};
+}
+
 // CSR lists whose offsets begin at 0, never fall and end within `ids`, and whose ids are below `bound`.
 Lists lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
   require(offsets.shape(0) == rows + 1, "offsets must have one element more than there are rows");
@@ -42,17 +47,18 @@ SparseBatch batch(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, cons
 
 ActiveSet sampled(bool per_row, size_t neurons, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
                   std::optional<In<int64_t, 1>> hit_offsets, std::optional<In<int32_t, 1>> hit_ids, size_t draw,
-                  uint64_t seed, bool correct) {
-  require(neurons > 0 && neurons <= 0x7fffffff, "the number of neurons must be 1 to 2^31 - 1");
+                  uint64_t seed, bool correct, std::optional<size_t> of, size_t first, size_t step) {
+  require(neurons > 0 && neurons <= 0x7fffffff && of.value_or(neurons) > 0 && of.value_or(neurons) <= 0x7fffffff,
+          "the number of neurons must be 1 to 2^31 - 1");
+  const Stripe own = stripe(first, step);
   require(offsets.shape(0) > 1, "a batch needs rows");
   const size_t rows = offsets.shape(0) - 1;
   const Lists certain = lists(offsets, ids, rows, neurons);
   Lists hits;
   if (hit_offsets && hit_ids) hits = lists(*hit_offsets, *hit_ids, rows, neurons);
   release unlocked;
-  const Draw d{draw, seed, correct};
-  return per_row ? ActiveSet::per_row(neurons, rows, certain, hits, d)
-                 : ActiveSet::shared(neurons, rows, certain, hits, d);
+  const Draw d{draw, seed, correct, of.value_or(neurons), own};
+  return per_row ? ActiveSet::per_row(neurons, rows, certain, hits, d) : ActiveSet::shared(rows, certain, hits, d);
 }
 
 // A read-only view of a vector that its owner keeps alive.
@@ -88,6 +94,11 @@ void check_trainable(const Parameters& weights, const ActiveSet& active) {
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
   require(!kept || kept->shape(0) >= DenseLayer::kept_size(active), "too little room for the logits");
   return kept ? kept->data() : nullptr;
+}
+
+Range row_range(const ActiveSet& active, size_t begin, std::optional<size_t> end) {
+  require(begin <= end.value_or(active.rows) && end.value_or(active.rows) <= active.rows, "there are no such rows");
+  return {begin, end.value_or(active.rows)};
 }
 
 // Labels with their places in the active set.
@@ -140,19 +151,25 @@ void bind_parameters(nb::module_& m) {
            nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
 
   m.def("initialise",
-        [](Out<float, 2> value, size_t width, float scale, uint64_t seed) {
+        [](Out<float, 2> value, size_t width, float scale, uint64_t seed, size_t first, size_t step, size_t axis) {
           require(width <= value.shape(1), "width is more than the stride");
+          const Stripe own = stripe(first, step);
           release unlocked;
-          initialise(value.data(), value.shape(0), width, value.shape(1), scale, seed);
+          initialise(value.data(), value.shape(0), width, value.shape(1), scale, seed, axis == 0 ? own : Stripe{},
+                     axis == 0 ? Stripe{} : own);
         },
-        nb::arg("value").noconvert(), nb::arg("width"), nb::arg("scale"), nb::arg("seed"));
+        nb::arg("value").noconvert(), nb::arg("width"), nb::arg("scale"), nb::arg("seed"), nb::arg("first") = 0,
+        nb::arg("step") = 1, nb::arg("axis") = 0,
+        "Random weights: every step-th row (axis 0) or column (axis 1), from `first` on, of a larger matrix.");
   m.def("dropout_dense",
-        [](Out<float, 2> x, size_t width, float p, uint64_t seed) {
+        [](Out<float, 2> x, size_t width, float p, uint64_t seed, size_t first_row, size_t first, size_t step) {
           require(width <= x.shape(1), "width is more than the stride");
+          const Stripe own = stripe(first, step);
           release unlocked;
-          dropout(x.data(), x.shape(0), width, x.shape(1), p, seed);
+          dropout(x.data(), x.shape(0), width, x.shape(1), p, seed, first_row, own);
         },
-        nb::arg("x").noconvert(), nb::arg("width"), nb::arg("p"), nb::arg("seed"));
+        nb::arg("x").noconvert(), nb::arg("width"), nb::arg("p"), nb::arg("seed"), nb::arg("first_row") = 0,
+        nb::arg("first") = 0, nb::arg("step") = 1);
   m.def("dropout_sparse",
         [](Out<float, 1> values, In<int64_t, 1> offsets, In<int32_t, 1> ids, float p, uint64_t seed) {
           require(offsets.shape(0) > 0 && values.shape(0) == ids.shape(0), "as many values as ids are needed");
@@ -173,7 +190,7 @@ void bind_active(nb::module_& m) {
                   nb::arg("neurons"), nb::arg("rows"))
       .def_static("sampled", &sampled, nb::arg("per_row"), nb::arg("neurons"), nb::arg("offsets"), nb::arg("ids"),
                   nb::arg("hit_offsets").none(), nb::arg("hit_ids").none(), nb::arg("draw"), nb::arg("seed"),
-                  nb::arg("correct"))
+                  nb::arg("correct"), nb::arg("of").none() = nb::none(), nb::arg("first") = 0, nb::arg("step") = 1)
       .def_ro("rows", &ActiveSet::rows)
       .def_ro("is_everything", &ActiveSet::is_everything)
       .def_ro("is_per_row", &ActiveSet::is_per_row)
@@ -243,16 +260,17 @@ void bind_dense(nb::module_& m) {
            nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def("softmax_stats",
            [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum,
-              std::optional<Out<float, 1>> kept) {
+              std::optional<Out<float, 1>> kept, size_t begin, std::optional<size_t> end) {
              check_dense(active, l.weights(), x);
              check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
              require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
+             const Range rows = row_range(active, begin, end);
              release unlocked;
-             l.softmax_stats(x.data(), active, maximum.data(), sum.data(), kept_logits(kept, active));
+             l.softmax_stats(x.data(), active, rows, maximum.data(), sum.data(), kept_logits(kept, active));
            },
            nb::arg("x"), nb::arg("active"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert(),
-           nb::arg("kept").noconvert().none() = nb::none())
+           nb::arg("kept").noconvert().none() = nb::none(), nb::arg("begin") = 0, nb::arg("end").none() = nb::none())
       .def_static("kept_size", &DenseLayer::kept_size, nb::arg("active"))
       .def("learn_softmax",
            [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
@@ -290,6 +308,48 @@ void bind_dense(nb::module_& m) {
            },
            nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"), nb::arg("scale"),
            nb::arg("dx").noconvert(), nb::arg("optimizer"))
+      .def("backward_softmax",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
+              In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, Out<float, 1> kept,
+              size_t begin, size_t end) {
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
+             require(!active.is_per_row, "not for active sets per row");
+             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
+             require(log_norm.shape(0) == active.rows, "one normaliser per row");
+             const Range rows = row_range(active, begin, end);
+             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
+             release unlocked;
+             return l.backward_softmax(x.data(), active, rows, f.labels, log_norm.data(), scale, dx.data(),
+                                       kept_logits(kept, active));
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
+           nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("kept").noconvert(),
+           nb::arg("begin"), nb::arg("end"))
+      .def("backward_sigmoid",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
+              In<float, 1> targets, float scale, Out<float, 2> dx, Out<float, 1> kept, size_t begin, size_t end) {
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
+             require(!active.is_per_row, "not for active sets per row");
+             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
+             const Range rows = row_range(active, begin, end);
+             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
+             release unlocked;
+             return l.backward_sigmoid(x.data(), active, rows, f.labels, scale, dx.data(), kept_logits(kept, active));
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"), nb::arg("scale"),
+           nb::arg("dx").noconvert(), nb::arg("kept").noconvert(), nb::arg("begin"), nb::arg("end"))
+      .def("step",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> kept, const Optimizer& optimizer) {
+             check_trainable(l.weights(), active);
+             check_dense(active, l.weights(), x);
+             check_ids(active, l.weights().rows);
+             require(!active.is_per_row, "not for active sets per row");
+             release unlocked;
+             return l.step(x.data(), active, kept_logits(kept, active), optimizer);
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("kept").noconvert(), nb::arg("optimizer"))
       .def("topk",
            [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores) {
              require(x.shape(1) == l.weights().stride, "x must be rows x stride");

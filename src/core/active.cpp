@@ -15,26 +15,34 @@ void sort_unique(std::vector<int32_t>& v) {
   v.erase(std::unique(v.begin(), v.end()), v.end());
 }
 
-// Ascending, without repetition.
-std::vector<int32_t> drawn(size_t neurons, size_t count, uint64_t seed) {
-  std::vector<int32_t> ids(count);
-  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(below(mix(seed, i), static_cast<uint32_t>(neurons)));
+// Own neurons that are drawn, ascending, without repetition.
+std::vector<int32_t> drawn(const Draw& draw, uint64_t seed) {
+  std::vector<int32_t> ids;
+  ids.reserve(draw.count / draw.own.step + 1);
+  for (size_t i = 0; i < draw.count; ++i) {
+    const uint32_t neuron = below(mix(seed, i), static_cast<uint32_t>(draw.of));
+    if (draw.own.has(neuron)) ids.push_back(static_cast<int32_t>(neuron / draw.own.step));
+  }
   sort_unique(ids);
   return ids;
 }
 
-// Merges two ascending lists; random neurons that are not certain get the logarithm of the weight that makes them
-// stand for all neurons that are not certain.
-void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& random, size_t neurons, bool correct,
+// The logarithm of a drawn neuron's weight. The chance is that of at least one of the draws to meet it: it depends on
+// nothing that other processes know, as the number of neurons really met would.
+float drawn_log_weight(const Draw& draw) {
+  if (!draw.correct || draw.count == 0) return 0.0f;
+  const double missed = static_cast<double>(draw.count) * std::log1p(-1 / static_cast<double>(draw.of));
+  return static_cast<float>(-std::log(-std::expm1(missed)));
+}
+
+// Merges two ascending lists; random neurons that are not certain get log_weight `weight`.
+void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& random, float weight,
            std::vector<int32_t>& ids, std::vector<float>& log_weight) {
   ids.resize(certain.size() + random.size());
   ids.resize(static_cast<size_t>(
       std::set_union(certain.begin(), certain.end(), random.begin(), random.end(), ids.begin()) - ids.begin()));
   log_weight.assign(ids.size(), 0.0f);
-  const size_t free = ids.size() - certain.size();
-  if (!correct || free == 0) return;
-  const auto weight = static_cast<float>(
-      std::log(static_cast<double>(neurons - certain.size()) / static_cast<double>(free)));
+  if (weight == 0.0f || ids.size() == certain.size()) return;
   auto next = certain.begin();
   for (size_t i = 0; i < ids.size(); ++i) {
     while (next != certain.end() && *next < ids[i]) ++next;
@@ -54,13 +62,13 @@ ActiveSet ActiveSet::everything(size_t neurons, size_t rows) {
   return a;
 }
 
-ActiveSet ActiveSet::shared(size_t neurons, size_t rows, const Lists& certain, const Lists& hits, const Draw& draw) {
+ActiveSet ActiveSet::shared(size_t rows, const Lists& certain, const Lists& hits, const Draw& draw) {
   ActiveSet a;
   a.rows = rows;
   std::vector<int32_t> sure(certain.ids, certain.ids + certain.offsets[rows]);
   if (hits.offsets) sure.insert(sure.end(), hits.ids, hits.ids + hits.offsets[rows]);
   sort_unique(sure);
-  merge(sure, drawn(neurons, draw.count, draw.seed), neurons, draw.correct, a.ids, a.log_weight);
+  merge(sure, drawn(draw, draw.seed), drawn_log_weight(draw), a.ids, a.log_weight);
   return a;
 }
 
@@ -70,13 +78,14 @@ ActiveSet ActiveSet::per_row(size_t neurons, size_t rows, const Lists& certain, 
   a.is_per_row = true;
   std::vector<std::vector<int32_t>> ids(rows);
   std::vector<std::vector<float>> weights(rows);
+  const float weight = drawn_log_weight(draw);
   run_parts(rows, [&](size_t begin, size_t end, int) {
     std::vector<int32_t> sure;
     for (size_t i = begin; i < end; ++i) {
       sure.assign(certain.begin(i), certain.end(i));
       if (hits.offsets) sure.insert(sure.end(), hits.begin(i), hits.end(i));
       sort_unique(sure);
-      merge(sure, drawn(neurons, draw.count, mix(draw.seed, i)), neurons, draw.correct, ids[i], weights[i]);
+      merge(sure, drawn(draw, mix(draw.seed, i)), weight, ids[i], weights[i]);
     }
   });
 

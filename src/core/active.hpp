@@ -1,13 +1,15 @@
 // Which neurons of a layer are computed for a batch, and with what weight each stands for those that are not.
 //
 // Three kinds: every neuron; one set shared by all rows of the batch; a set of its own for each row. A neuron that must
-// be in (a label, a hash hit) has weight 1. One drawn at random has weight (neurons not certain) / (drawn ones among
-// them), so that weighted sums over the active neurons estimate sums over all of them without bias; the weights'
-// logarithms are added to logits.
+// be in (a label, a hash hit) has weight 1. One drawn at random has the inverse of its chance to be drawn as weight, so
+// that weighted sums over the active neurons estimate sums over all of them without bias; the weights' logarithms are
+// added to logits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "stripe.hpp"
 
 namespace dslide {
 
@@ -24,6 +26,8 @@ struct Draw {
   size_t count = 0;  // random neurons to draw, with repetition, for the batch (shared) or for each row
   uint64_t seed = 0;
   bool correct = true;  // false: all weights 1, as published SLIDE has it
+  size_t of = 0;        // neurons of the whole layer, out of which is drawn
+  Stripe own = {};      // those of them that the set is about; others that are drawn don't count here
 };
 
 class ActiveSet {
@@ -31,7 +35,7 @@ class ActiveSet {
   // All `neurons`.
   static ActiveSet everything(size_t neurons, size_t rows);
   // One set for all rows: the union of hits, certain and drawn neurons. hits.offsets may be null.
-  static ActiveSet shared(size_t neurons, size_t rows, const Lists& certain, const Lists& hits, const Draw& draw);
+  static ActiveSet shared(size_t rows, const Lists& certain, const Lists& hits, const Draw& draw);
   // A set for each row.
   static ActiveSet per_row(size_t neurons, size_t rows, const Lists& certain, const Lists& hits, const Draw& draw);
 

@@ -27,15 +27,14 @@ struct EntriesByBlock {
   std::vector<size_t> begin;  // blocks + 1
   std::vector<Entry> entries;
 
-  EntriesByBlock(const Labels& labels, size_t rows, size_t blocks) : begin(blocks + 1, 0) {
-    const auto count = static_cast<size_t>(labels.lists.offsets[rows]);
-    for (size_t e = 0; e < count; ++e) {
+  EntriesByBlock(const Labels& labels, Range rows, size_t blocks) : begin(blocks + 1, 0) {
+    for (int64_t e = labels.lists.offsets[rows.begin]; e < labels.lists.offsets[rows.end]; ++e) {
       if (labels.found[e] >= 0) ++begin[static_cast<size_t>(labels.found[e]) / BLOCK + 1];
     }
     for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
     entries.resize(begin[blocks]);
     std::vector<size_t> next(begin.begin(), begin.end() - 1);
-    for (size_t i = 0; i < rows; ++i) {
+    for (size_t i = rows.begin; i < rows.end; ++i) {
       for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
         if (labels.found[e] < 0) continue;
         const auto at = static_cast<size_t>(labels.found[e]);
@@ -67,6 +66,17 @@ float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) 
 }
 
 }  // namespace
+
+// One pass over blocks of active neurons.
+struct DenseLayer::Pass {
+  const float* x;
+  const ActiveSet& active;
+  Range rows;                  // of the batch
+  float* dx;                   // null: not wanted
+  const Optimizer* optimizer;  // null: no step
+  float* kept;                 // null: logits are not kept
+  int parts = threads();
+};
 
 DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
   check_bias(bias, weights.rows);
@@ -118,12 +128,12 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
 // make_gradient(first position, count, first row, rows, scratch, thread) -> {dz of that block and chunk, distance of rows};
 // called for a block's chunks in order.
 template <class MakeGradient>
-bool DenseLayer::learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer,
-                              int parts, const MakeGradient& make_gradient) {
+bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradient) {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, rows = active.rows;
+  const ActiveSet& active = pass.active;
+  const size_t inputs = weights_.stride;
   std::atomic<bool> fine = true;
-  begin_dx(rows, parts);
+  begin_dx(pass.dx ? pass.rows.end - pass.rows.begin : 0, pass.parts);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.packed.resize(inputs * BLOCK);
@@ -132,35 +142,40 @@ bool DenseLayer::learn_blocks(const float* x, const ActiveSet& active, float* dx
     s.logits.resize(CHUNK * BLOCK);
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
-      for (size_t c = 0; c < count; ++c) {
+      for (size_t c = 0; pass.dx && c < count; ++c) {
         std::memcpy(&s.gathered[c * inputs], weights_.row(static_cast<size_t>(active.ids[first + c])),
                     inputs * sizeof(float));
       }
       float bias_gradient[BLOCK] = {};
-      for (size_t r = 0; r < rows; r += CHUNK) {
-        const size_t chunk = std::min(CHUNK, rows - r);
+      for (size_t r = pass.rows.begin; r < pass.rows.end; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, pass.rows.end - r);
         const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
-        kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), inputs, &s.dx[r * inputs], inputs, true);
-        kernel.gemm(count, inputs, chunk, dz, 1, ldz, x + r * inputs, inputs, s.gradient.data(), inputs, r > 0);
+        if (pass.dx) {
+          kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), inputs, &s.dx[(r - pass.rows.begin) * inputs],
+                      inputs, true);
+        }
+        if (!pass.optimizer) continue;
+        kernel.gemm(count, inputs, chunk, dz, 1, ldz, pass.x + r * inputs, inputs, s.gradient.data(), inputs,
+                    r > pass.rows.begin);
         for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
       }
-      for (size_t c = 0; c < count; ++c) {
+      for (size_t c = 0; pass.optimizer && c < count; ++c) {
         const auto neuron = static_cast<size_t>(active.ids[first + c]);
-        if (!weights_.update(neuron, &s.gradient[c * inputs], optimizer) ||
-            !bias_.update(neuron, &bias_gradient[c], optimizer)) {
+        if (!weights_.update(neuron, &s.gradient[c * inputs], *pass.optimizer) ||
+            !bias_.update(neuron, &bias_gradient[c], *pass.optimizer)) {
           fine = false;
         }
       }
     }
   }, BLOCK, static_cast<int>(scratch_.size()));
-  sum_dx(rows, dx);
+  if (pass.dx) sum_dx(pass.rows, pass.dx);
   return fine;
 }
 
 bool DenseLayer::learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                        const Optimizer& optimizer) {
   if (active.is_per_row) return learn_per_row(x, active, dz, dx, optimizer);
-  return learn_blocks(x, active, dx, optimizer, threads(),
+  return learn_blocks({x, active, {0, active.rows}, dx, &optimizer, nullptr},
                       [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
                         return std::pair<const float*, size_t>(dz + r * ldz + first, ldz);
                       });
@@ -192,7 +207,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
       }
     }
   }, 1, static_cast<int>(scratch_.size()));
-  sum_dx(active.rows, dx);
+  sum_dx({0, active.rows}, dx);
   return fine;
 }
 
@@ -200,7 +215,8 @@ size_t DenseLayer::kept_size(const ActiveSet& active) {
   return (active.ids.size() + BLOCK - 1) / BLOCK * BLOCK * active.rows;
 }
 
-void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum, float* kept) {
+void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range range, float* maximum, float* sum,
+                               float* kept) {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, rows = active.rows;
   const int parts = threads();
@@ -213,8 +229,8 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* m
       const size_t count = std::min(BLOCK, end - first);
       const BlockTerms terms(active, bias_, first, count);
       pack(active, first, count, packed.data());
-      for (size_t r = 0; r < rows; r += CHUNK) {
-        const size_t chunk = std::min(CHUNK, rows - r);
+      for (size_t r = range.begin; r < range.end; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, range.end - r);
         float* z = kept ? kept_block(kept, active, first, r) : logits.data();
         kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, z, BLOCK, false);
         for (size_t i = 0; i < chunk; ++i) {
@@ -223,7 +239,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* m
       }
     }
   }, BLOCK, parts);
-  for (size_t i = 0; i < rows; ++i) {
+  for (size_t i = range.begin; i < range.end; ++i) {
     for (size_t t = 0; t < static_cast<size_t>(parts); ++t) {
       const float m = maxima[t * rows + i], s = sums[t * rows + i];
       if (s <= 0) continue;
@@ -237,35 +253,33 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, float* m
 // row_gradient(row, z, block): one row's 64 logits, without bias, become gradients; returns loss.
 // label_gradient(row, label, logit with bias, weight) -> Correction to add for a label.
 template <class RowGradient, class LabelGradient>
-bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
-                             const Optimizer& optimizer, double* loss, float* kept, const RowGradient& row_gradient,
-                             const LabelGradient& label_gradient) {
+bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
+                             const RowGradient& row_gradient, const LabelGradient& label_gradient) {
   const Kernels& kernel = kernels();
+  const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride;
-  const EntriesByBlock by_block(labels, active.rows, (active.ids.size() + BLOCK - 1) / BLOCK);
+  const EntriesByBlock by_block(labels, pass.rows, (active.ids.size() + BLOCK - 1) / BLOCK);
   struct State {  // of a thread
     BlockTerms terms;
     size_t entry;  // the next label of its block
     std::vector<Correction> corrections;
     double loss;
   };
-  const int parts = threads();
-  std::vector<State> states(static_cast<size_t>(parts));
+  std::vector<State> states(static_cast<size_t>(pass.parts));
   for (State& s : states) s.loss = 0;
 
   const bool fine = learn_blocks(
-      x, active, dx, optimizer, parts,
-      [&](size_t first, size_t count, size_t r, size_t chunk, Scratch& s, int thread) {
+      pass, [&](size_t first, size_t count, size_t r, size_t chunk, Scratch& s, int thread) {
         State& state = states[static_cast<size_t>(thread)];
         const size_t block = first / BLOCK;
-        if (r == 0) {
-          if (!kept) pack(active, first, count, s.packed.data());
+        if (r == pass.rows.begin) {
+          if (!have_logits) pack(active, first, count, s.packed.data());
           state.terms = BlockTerms(active, bias_, first, count);
           state.entry = by_block.begin[block];
         }
-        float* z = kept ? kept_block(kept, active, first, r) : s.logits.data();
-        if (!kept) {
-          kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, s.packed.data(), BLOCK, z, BLOCK, false);
+        float* z = pass.kept ? kept_block(pass.kept, active, first, r) : s.logits.data();
+        if (!have_logits) {
+          kernel.gemm(chunk, BLOCK, inputs, pass.x + r * inputs, inputs, 1, s.packed.data(), BLOCK, z, BLOCK, false);
         }
         const size_t begin = state.entry;
         state.corrections.clear();
@@ -289,9 +303,21 @@ bool DenseLayer::learn_fused(const float* x, const ActiveSet& active, const Labe
 
 bool DenseLayer::learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm,
                                float scale, float* dx, const Optimizer& optimizer, double* loss, float* kept) {
+  return learn_softmax({x, active, {0, active.rows}, dx, &optimizer, kept}, labels, log_norm, scale, loss);
+}
+
+double DenseLayer::backward_softmax(const float* x, const ActiveSet& active, Range rows, const Labels& labels,
+                                    const float* log_norm, float scale, float* dx, float* kept) {
+  double loss = 0;
+  learn_softmax({x, active, rows, dx, nullptr, kept}, labels, log_norm, scale, &loss);
+  return loss;
+}
+
+bool DenseLayer::learn_softmax(const Pass& pass, const Labels& labels, const float* log_norm, float scale,
+                               double* loss) {
   const Kernels& kernel = kernels();
   return learn_fused(
-      x, active, labels, dx, optimizer, loss, kept,
+      pass, labels, loss, pass.kept != nullptr,
       [&](size_t row, float* z, const BlockTerms& terms) {
         kernel.softmax_gradient(z, terms.shift, BLOCK, log_norm[row], scale);
         return 0.0;
@@ -304,9 +330,27 @@ bool DenseLayer::learn_softmax(const float* x, const ActiveSet& active, const La
 
 bool DenseLayer::learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,
                                const Optimizer& optimizer, double* loss) {
+  return learn_sigmoid({x, active, {0, active.rows}, dx, &optimizer, nullptr}, labels, scale, loss);
+}
+
+double DenseLayer::backward_sigmoid(const float* x, const ActiveSet& active, Range rows, const Labels& labels,
+                                    float scale, float* dx, float* kept) {
+  double loss = 0;
+  learn_sigmoid({x, active, rows, dx, nullptr, kept}, labels, scale, &loss);
+  return loss;
+}
+
+bool DenseLayer::step(const float* x, const ActiveSet& active, float* kept, const Optimizer& optimizer) {
+  return learn_blocks({x, active, {0, active.rows}, nullptr, &optimizer, kept},
+                      [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
+                        return std::pair<const float*, size_t>(kept_block(kept, active, first, r), BLOCK);
+                      });
+}
+
+bool DenseLayer::learn_sigmoid(const Pass& pass, const Labels& labels, float scale, double* loss) {
   const Kernels& kernel = kernels();
   return learn_fused(
-      x, active, labels, dx, optimizer, loss, nullptr,
+      pass, labels, loss, false,
       [&](size_t, float* z, const BlockTerms& terms) {
         return double{kernel.sigmoid_gradient(z, terms.bias, terms.weight, BLOCK, scale)};
       },
@@ -321,8 +365,9 @@ void DenseLayer::begin_dx(size_t rows, int parts) {
   run(parts, [&](int thread) { scratch_[static_cast<size_t>(thread)].dx.assign(rows * weights_.stride, 0.0f); });
 }
 
-void DenseLayer::sum_dx(size_t rows, float* dx) const {
-  run_parts(rows * weights_.stride, [&](size_t begin, size_t end, int) {
+void DenseLayer::sum_dx(Range rows, float* dx) const {
+  dx += rows.begin * weights_.stride;
+  run_parts((rows.end - rows.begin) * weights_.stride, [&](size_t begin, size_t end, int) {
     std::memcpy(dx + begin, &scratch_[0].dx[begin], (end - begin) * sizeof(float));
     for (size_t t = 1; t < scratch_.size(); ++t) {
       kernels().axpy(1.0f, &scratch_[t].dx[begin], dx + begin, end - begin);

@@ -13,6 +13,7 @@
 #include "active.hpp"
 #include "loss.hpp"
 #include "parameters.hpp"
+#include "pool.hpp"
 
 namespace dslide {
 
@@ -33,11 +34,20 @@ class DenseLayer {
   // two passes, and the second computes logits again unless `kept`, room for kept_size() floats, is given to both (that
   // saves a quarter of the arithmetic; the second pass overwrites it).
   static size_t kept_size(const ActiveSet& active);
-  void softmax_stats(const float* x, const ActiveSet& active, float* maximum, float* sum, float* kept);
+  void softmax_stats(const float* x, const ActiveSet& active, Range rows, float* maximum, float* sum, float* kept);
   bool learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm, float scale,
                      float* dx, const Optimizer& optimizer, double* loss, float* kept);
   bool learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,
                      const Optimizer& optimizer, double* loss);
+
+  // The same with the step apart, and some rows at a time: what is sent to others can be on its way while the step is
+  // computed. `kept` becomes the gradients of the logits; `dx` of the rows is set; the loss is returned. Softmax needs
+  // the logits in `kept` (softmax_stats); afterwards step() steps the active neurons along the gradients of all rows.
+  double backward_softmax(const float* x, const ActiveSet& active, Range rows, const Labels& labels,
+                          const float* log_norm, float scale, float* dx, float* kept);
+  double backward_sigmoid(const float* x, const ActiveSet& active, Range rows, const Labels& labels, float scale,
+                          float* dx, float* kept);
+  bool step(const float* x, const ActiveSet& active, float* kept, const Optimizer& optimizer);
 
   // The k largest logits of each row over all neurons, best first, ties to the lower number: (rows x k) each. The
   // number is -1 where there are fewer than k neurons.
@@ -51,20 +61,21 @@ class DenseLayer {
     std::vector<float> gathered;  // 64 x inputs: the block
     std::vector<float> gradient;  // 64 x inputs
     std::vector<float> logits;    // CHUNK x 64
-    std::vector<float> dx;        // rows x inputs
+    std::vector<float> dx;        // rows x inputs, of the rows at hand
   };
 
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
+  struct Pass;
   template <class MakeGradient>
-  bool learn_blocks(const float* x, const ActiveSet& active, float* dx, const Optimizer& optimizer, int parts,
-                    const MakeGradient& make_gradient);
+  bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
   template <class RowGradient, class LabelGradient>
-  bool learn_fused(const float* x, const ActiveSet& active, const Labels& labels, float* dx,
-                   const Optimizer& optimizer, double* loss, float* kept, const RowGradient& row_gradient,
-                   const LabelGradient& label_gradient);
+  bool learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
+                   const RowGradient& row_gradient, const LabelGradient& label_gradient);
+  bool learn_softmax(const Pass& pass, const Labels& labels, const float* log_norm, float scale, double* loss);
+  bool learn_sigmoid(const Pass& pass, const Labels& labels, float scale, double* loss);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
   void begin_dx(size_t rows, int parts);
-  void sum_dx(size_t rows, float* dx) const;
+  void sum_dx(Range rows, float* dx) const;
 
   Parameters weights_, bias_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls

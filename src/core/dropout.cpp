@@ -12,12 +12,13 @@ float factor(uint64_t row_seed, size_t column, float p, float scale) {
 
 }  // namespace
 
-void dropout(float* x, size_t rows, size_t width, size_t stride, float p, uint64_t seed) {
+void dropout(float* x, size_t rows, size_t width, size_t stride, float p, uint64_t seed, size_t first_row,
+             const Stripe& columns_of) {
   const float scale = 1 / (1 - p);
   run_parts(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, i);
-      for (size_t j = 0; j < width; ++j) x[i * stride + j] *= factor(row_seed, j, p, scale);
+      const uint64_t row_seed = mix(seed, first_row + i);
+      for (size_t j = 0; j < width; ++j) x[i * stride + j] *= factor(row_seed, columns_of.whole(j), p, scale);
     }
   });
 }

@@ -68,13 +68,14 @@ void check_bias(const Parameters& bias, size_t neurons) {
   }
 }
 
-void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed) {
+void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
+                const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
   run_parts(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, i);
+      const uint64_t row_seed = mix(seed, rows_of.whole(i));
       float* row = value + i * stride;
-      for (size_t j = 0; j < width; ++j) row[j] = reach * (2 * unit_float(mix(row_seed ^ j)) - 1);
+      for (size_t j = 0; j < width; ++j) row[j] = reach * (2 * unit_float(mix(row_seed ^ columns_of.whole(j))) - 1);
       for (size_t j = width; j < stride; ++j) row[j] = 0;
     }
   });

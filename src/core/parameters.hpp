@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "stripe.hpp"
 
 namespace dslide {
 
@@ -54,6 +55,8 @@ void check_bias(const Parameters& bias, size_t neurons);
 
 // Fills rows x width numbers, rows `stride` apart, uniformly in ±scale*sqrt(3) (standard deviation `scale`), each a
 // function of (seed, row, column) alone; the padding between width and stride is set to zero.
-void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed);
+// `rows_of` and `columns_of` say which rows and columns of the whole matrix these are.
+void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
+                const Stripe& rows_of, const Stripe& columns_of);
 
 }  // namespace dslide

@@ -65,14 +65,26 @@ void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
   }
 }
 
-Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, uint64_t seed, uint64_t step) {
-  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, mix(seed, step, row), s); });
+Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, const Lottery& lottery) {
+  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, lottery.key(row), s); });
 }
 
-Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, uint64_t seed, uint64_t step) {
+Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const Lottery& lottery) {
   check_range("threshold", at_least, 1, 0xFFFF);
   return each_row(codes, rows, true,
-                  [&](size_t row, Scratch& s) { take_counted(at_least, want, mix(seed, step, row), s); });
+                  [&](size_t row, Scratch& s) { take_counted(at_least, want, lottery.key(row), s); });
+}
+
+std::vector<uint32_t> Query::ranking(const Hits& hits, const Lottery& lottery) const {
+  std::vector<uint32_t> result(hits.neurons.size());
+  for (size_t row = 0; row + 1 < hits.offsets.size(); ++row) {
+    const uint64_t key = lottery.key(row);
+    for (auto i = static_cast<size_t>(hits.offsets[row]); i < static_cast<size_t>(hits.offsets[row + 1]); ++i) {
+      const uint64_t lot = mix(key, neurons_of_.whole(static_cast<size_t>(hits.neurons[i])));
+      result[i] = std::min<uint32_t>(hits.counts[i], 1023) << 22 | static_cast<uint32_t>(~lot >> 42);
+    }
+  }
+  return result;
 }
 
 void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
@@ -116,7 +128,7 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s)
     s.lots.clear();
     for (const int32_t neuron : s.met) {
       if (s.counts[static_cast<size_t>(neuron)] != limit) continue;
-      const Lot lot = draw_lot(mix(key, static_cast<uint64_t>(neuron)), neuron);
+      const Lot lot = draw_lot(mix(key, neurons_of_.whole(static_cast<size_t>(neuron))), neuron);
       if (lot <= likely) s.lots.push_back(lot);
     }
   }

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "rng.hpp"
+#include "stripe.hpp"
 #include "tables.hpp"
 
 namespace dslide {
@@ -19,18 +21,30 @@ struct Hits {
 
 constexpr size_t kNoBound = SIZE_MAX;
 
+// Where random choices are to come from; `first_row` is the number in the batch of the first row asked for.
+struct Lottery {
+  uint64_t seed, step;
+  size_t first_row = 0;
+  uint64_t key(size_t row) const { return mix(seed, step, first_row + row); }
+};
+
 // Random choices follow from (seed, step, number of the row), so the result depends on no thread. Reads `tables`,
 // which has to outlive it and must not change during a call.
 class Query {
  public:
-  explicit Query(const Tables& tables) : tables_(tables) {}
+  // `neurons_of` says which of the whole layer's neurons the tables are over: the lot a neuron draws is that of its
+  // number among all.
+  explicit Query(const Tables& tables, const Stripe& neurons_of = {}) : tables_(tables), neurons_of_(neurons_of) {}
 
   // The first `want` neurons found, going through the row's buckets in random order, each from a random place on.
   // codes is (rows, tables), here and below.
-  Hits vanilla(const uint32_t* codes, size_t rows, size_t want, uint64_t seed, uint64_t step);
+  Hits vanilla(const uint32_t* codes, size_t rows, size_t want, const Lottery& lottery);
 
   // Neurons met in at least `at_least` tables, no more than `want`: those met in most tables, equals by lot.
-  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, uint64_t seed, uint64_t step);
+  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const Lottery& lottery);
+
+  // How good each hit of counted() is, best highest: the order in which it picks them, as far as 32 bits can tell.
+  std::vector<uint32_t> ranking(const Hits& hits, const Lottery& lottery) const;
 
   const Tables& tables() const { return tables_; }
 
@@ -53,6 +67,7 @@ class Query {
   void take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const;
 
   const Tables& tables_;
+  Stripe neurons_of_;
   std::mutex mutex_;  // held during a call: callers queue up for the scratch
   std::vector<Scratch> scratch_;
 };

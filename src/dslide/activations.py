@@ -37,6 +37,10 @@ class Dense:
     def rows(self) -> int:
         return len(self.values)
 
+    def part(self, begin: int, end: int) -> Dense:
+        """Some of the rows."""
+        return Dense(self.values[begin:end])
+
 
 @dataclass(frozen=True)
 class Sparse:
@@ -49,6 +53,14 @@ class Sparse:
     @property
     def rows(self) -> int:
         return len(self.offsets) - 1
+
+    def part(self, begin: int, end: int) -> Sparse:
+        """Some of the rows."""
+        if (begin, end) == (0, self.rows):
+            return self
+        offsets = self.offsets[begin : end + 1]
+        inside = slice(offsets[0], offsets[-1])
+        return Sparse(offsets - offsets[0], self.ids[inside], self.values[inside])
 
     def without_zeros(self) -> Sparse:
         """The same rows without elements of value 0."""

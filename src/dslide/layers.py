@@ -13,6 +13,7 @@ from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros,
 from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
+from .shard import WHOLE, Shard, neuron_axis
 
 TRANSPOSED_BYTES = 32 << 20  # most memory for weights of a sparse layer, transposed to be hashed
 
@@ -21,14 +22,16 @@ class Layer:
     """Parameters and native code of one layer.
 
     Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. `arrays` names
-    every array that makes up the layer's state; optimizer state is there only if the layer is to be trained.
+    every array that makes up the layer's state; optimizer state is there only if the layer is to be trained. Of the
+    layer's neurons, `total` in all, only those of the shard are here: `neurons`, numbered from 0.
     """
 
     def __init__(
-        self, name: str, inputs: int, neurons: int, sparse_input: bool, sampled: bool, scale: float, config: Config,
-        seed: int, trainable: bool = True, weights: dict[str, npt.NDArray[Any]] | None = None,
+        self, name: str, inputs: int, total: int, sparse_input: bool, sampled: bool, scale: float, config: Config,
+        seed: int, trainable: bool = True, weights: dict[str, npt.NDArray[Any]] | None = None, shard: Shard = WHOLE,
     ):  # fmt: skip
-        self.name, self.inputs, self.neurons = name, inputs, neurons
+        neurons = shard.count(total)
+        self.name, self.inputs, self.neurons, self.total = name, inputs, neurons, total
         self.sparse_input, self.sampled = sparse_input, sampled
         self.optimizer = _core.Optimizer(
             config.optimizer, config.beta1, config.beta2, config.epsilon, config.weight_decay
@@ -37,7 +40,8 @@ class Layer:
         moments = {"adam": 2, "adagrad": 1, "sgd": 0}[config.optimizer] if trainable else 0
         if weights is None:
             weights = {"weights": aligned_zeros(rows, padded(width)), "bias": aligned_zeros(neurons, 1)}
-            _core.initialise(weights["weights"], width, scale, seed)
+            axis = neuron_axis("weights", sparse_input)
+            _core.initialise(weights["weights"], width, scale, seed, shard.rank, shard.size, axis)
         self.arrays: dict[str, npt.NDArray[Any]] = dict(weights)
         self._parameters = [
             self._make_parameters("weights", rows, width, moments, trainable),
@@ -46,7 +50,7 @@ class Layer:
         kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
         self.native = kind(*self._parameters)
         family = training_family(config.family)
-        self.sampler = Sampler(neurons, inputs, family, config, seed) if sampled and trainable else None
+        self.sampler = Sampler(total, inputs, family, config, seed, shard) if sampled and trainable else None
 
     def _make_parameters(self, which: str, rows: int, width: int, moments: int, trainable: bool) -> Any:
         value = self.arrays[which]

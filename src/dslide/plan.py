@@ -9,8 +9,8 @@ from .config import Config
 from .hashing import automatic, training_family
 from .layers import TRANSPOSED_BYTES
 from .memory import check_memory, format_bytes
-from .network import KEPT_BYTES, resolve_output, sampling_sizes
-from .sampler import NEURONS_AT_A_TIME
+from .network import KEPT_BYTES
+from .sampler import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
 from .threads import available_cores
 
 PROGRAM_BYTES = 110_000_000  # Python, numpy, scipy and this package

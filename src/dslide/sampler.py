@@ -12,22 +12,28 @@ from . import _core
 from .activations import Activations, Dense, Ids, Offsets
 from .config import Config
 from .hashing import automatic
+from .shard import WHOLE, Shard
 
 Codes = npt.NDArray[np.uint32]
+Ranking = npt.NDArray[np.uint32]
+FULL_BELOW = 4096  # outputs up to which "auto" computes all of them
 NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for their codes
 
 
 class Sampler:
-    """Hash functions, the tables over a layer's neurons, and which neurons moved since they were last hashed."""
+    """Hash functions, the tables over a layer's own neurons, and which of them moved since they were last hashed. The
+    functions are those for all `neurons` of the layer, the same on every rank."""
 
-    def __init__(self, neurons: int, inputs: int, family: str, config: Config, seed: int):
+    def __init__(self, neurons: int, inputs: int, family: str, config: Config, seed: int, shard: Shard = WHOLE):
         k, tables, bits = automatic(neurons, inputs, family)
+        own = shard.count(neurons)
         k, tables, bits = config.hash_k or k, config.tables or tables, config.table_bits or bits
         self.inputs, self.config, self.seed = inputs, config, seed
         self.functions = _core.HashFunctions(family, inputs, k, tables, bits, seed)
-        self.tables = _core.Tables(neurons, tables, bits, config.bucket_size, config.bucket_policy, seed)
-        self.query = _core.Query(self.tables)
-        self.moved = np.ones(neurons, np.bool_)
+        self.tables = _core.Tables(own, tables, bits, config.bucket_size, config.bucket_policy, seed)
+        self.query = _core.Query(self.tables, shard.rank, shard.size)
+        self.moved = np.ones(own, np.bool_)
+        self.shard = shard
 
     def touch(self, ids: Ids) -> None:
         """Notes that the weights of these neurons changed."""
@@ -50,19 +56,37 @@ class Sampler:
             return self.functions.dense(x.values[:, : self.inputs])
         return self.functions.sparse(x.offsets, x.ids, x.values)
 
-    def hits(self, x: Activations, want: int, step: int) -> tuple[Offsets, Ids]:
-        """For each row at most `want` neurons that hash like it: offsets (rows + 1) and neurons."""
+    def hits(self, x: Activations, want: int, step: int, first_row: int = 0) -> tuple[Offsets, Ids, Ranking | None]:
+        """For each row at most `want` neurons that hash like it: offsets (rows + 1), neurons, and numbers by which they
+        are to be compared with those of other ranks (highest first). `first_row` is the first row's number in the
+        batch. With probe = vanilla there is no order among hits, and each rank looks for its share of `want` alone."""
         codes = self.codes(x)
-        found: tuple[Any, ...]
         if self.config.probe == "vanilla":
-            found = self.query.vanilla(codes, want, self.seed, step)
-        elif self.config.probe == "topk":
-            found = self.query.topk(codes, want, self.seed, step)
-        else:
-            found = self.query.threshold(codes, self.config.probe_threshold, want, self.seed, step)
-        return found[0], found[1]
+            offsets, ids = self.query.vanilla(codes, self.shard.count(want), self.seed, step, first_row)
+            return offsets, ids, None
+        at_least = self.config.probe_threshold if self.config.probe == "threshold" else 1
+        offsets, ids, _, ranking = self.query.threshold(codes, at_least, want, self.seed, step, first_row)
+        return offsets, ids, ranking
 
     def candidates(self, x: Activations) -> tuple[Offsets, Ids]:
         """For each row every neuron that shares a bucket with it: offsets (rows + 1) and neurons."""
-        offsets, ids, _ = self.query.candidates(self.codes(x))
+        offsets, ids, *_ = self.query.candidates(self.codes(x))
         return offsets, ids
+
+
+def resolve_output(config: Config, labels: int) -> str:
+    """What `output` stands for with this many labels: full, lsh or random."""
+    if config.output != "auto":
+        return config.output
+    return "full" if labels <= FULL_BELOW else "lsh"
+
+
+def sampling_sizes(config: Config, labels: int) -> tuple[int, int]:
+    """Hash hits for each row, and random draws for the batch or each row."""
+    if config.active_sets == "shared":
+        hits, draws = 4, min(labels, 2048)
+    else:
+        hits, draws = min(labels // 8 + 1, 256), min(labels // 8 + 1, 256)
+    hits = hits if config.hits < 0 else config.hits
+    draws = draws if config.draws < 0 else config.draws
+    return (hits if resolve_output(config, labels) == "lsh" else 0), draws

@@ -8,7 +8,8 @@ import numpy as np
 
 from .activations import Sparse
 from .config import Config
-from .network import Labels, Network, resolve_output
+from .network import Labels, Network
+from .sampler import resolve_output
 from .threads import use_threads
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's first and last layer each

@@ -1,0 +1,213 @@
+"""A network's layers, its state, and prediction.
+
+Of every layer a rank holds its own neurons only (shard.py). Methods that compute are called on all ranks alike, with the
+same rows, and give every rank the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
+from .comm import Communicator, solo
+from .config import Config
+from .data import SparseRows
+from .errors import ConfigError, DataError, ModelError
+from .exchange import Exchanges
+from .hashing import prediction_family
+from .layers import Layer
+from .sampler import Sampler, resolve_output
+
+FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
+LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
+PREDICTION_TABLES = 96  # for approximate prediction: 3 to 4 times as many as training uses find most of the best labels
+
+
+class Predictor:
+    """A network over `features` sparse inputs with `labels` outputs.
+
+    `trainable=False` leaves optimizer state and training-time hash tables out; `weights`, a mapping of array names to
+    arrays (memory-mapped ones too), takes the place of fresh weights. With a communicator of several ranks the network
+    is split by neuron over them, and `weights` are this rank's.
+    """
+
+    def __init__(
+        self, config: Config, features: int, labels: int, *, comm: Communicator | None = None, trainable: bool = True,
+        weights: Mapping[str, npt.NDArray[Any]] | None = None,
+    ):  # fmt: skip
+        self.config, self.features, self.labels = config, features, labels
+        self.comm = comm or solo()
+        self.exchange = Exchanges(self.comm, config.wire)
+        self.shard = self.exchange.shard
+        shares = config.hidden_share or (1.0,) * len(config.hidden)
+        self.layers: list[Layer] = []
+        self.shares = [*shares, 1.0]
+        inputs, sparse = features, True
+        for i, neurons in enumerate([*config.hidden, labels]):
+            is_output = i == len(config.hidden)
+            if neurons < self.shard.size:
+                what = "labels" if is_output else "neurons of a hidden layer"
+                raise ConfigError(f"{neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
+            sampled = self.output_mode == "lsh" if is_output else shares[i] < 1
+            # Inputs of a sparse layer are taken to be normalised rows: their sum keeps the weights' own scale.
+            scale = config.init_scale * (FIRST_SCALE if sparse else 1 / np.sqrt(inputs))
+            given = None
+            if weights is not None:
+                given = _layer_arrays(weights, f"layer{i}", inputs, self.shard.count(neurons), sparse)
+            self.layers.append(
+                Layer(
+                    f"layer{i}", inputs, neurons, sparse, sampled, float(scale), config,
+                    int(_core.mix(config.seed, i)), trainable, given, self.shard,
+                )
+            )  # fmt: skip
+            inputs, sparse = neurons, not is_output and shares[i] < 1
+        self.version = 0  # rises whenever weights change
+        self._prediction: tuple[int, Sampler] | None = None  # with the version that it was made for
+
+    @property
+    def output(self) -> Layer:
+        return self.layers[-1]
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers on all ranks together, padding not counted."""
+        return sum(layer.inputs * layer.total + layer.total for layer in self.layers)
+
+    @property
+    def output_mode(self) -> str:
+        """How output neurons are chosen: full, lsh or random."""
+        return resolve_output(self.config, self.labels)
+
+    # ---- prediction -----------------------------------------------------------------------------------------------
+
+    def predict_topk(self, x: SparseRows, k: int) -> tuple[Ids, Floats]:
+        """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are
+        logits. Where there are fewer than k labels, ids are -1."""
+        ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
+        for begin, end in self._row_blocks(len(x)):
+            h = self.last_hidden(x.rows(begin, end))
+            own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
+            if isinstance(h, Dense):
+                self.output.native.topk(h.values, own, own_scores)
+            else:
+                z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
+                own, own_scores = _topk_of(z, k)
+            ids[begin:end], scores[begin:end] = self.exchange.best_labels(own, own_scores)
+        return ids, scores
+
+    def predict_topk_approximate(self, x: SparseRows, k: int) -> tuple[Ids, Floats]:
+        """As `predict_topk`, but only over neurons that share a hash bucket with the row; -1 where fewer than k do."""
+        sampler = self.prediction_tables()
+        ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
+        for begin, end in self._row_blocks(len(x)):
+            h = self.last_hidden(x.rows(begin, end))
+            own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
+            offsets, found = sampler.candidates(h)
+            if isinstance(h, Dense):
+                self.output.native.topk_of_lists(h.values, offsets, found, own, own_scores)
+            else:
+                active = _core.ActiveSet.sampled(True, self.output.neurons, offsets, found, None, None, 0, 0, False)
+                z = self.output.forward(h, active).reshape(-1)
+                for i in range(end - begin):
+                    row = slice(offsets[i], offsets[i + 1])
+                    own[i], own_scores[i] = _topk_of(z[None, row], k, found[row])
+            ids[begin:end], scores[begin:end] = self.exchange.best_labels(own, own_scores)
+        return ids, scores
+
+    def scores(self, x: SparseRows, labels: Ids) -> Floats:
+        """Logits of given labels: (rows, len(labels))."""
+        order = np.unique(labels).astype(np.int32)
+        if len(order) and not 0 <= order[0] <= order[-1] < self.labels:
+            raise DataError(f"label numbers must be 0 to {self.labels - 1}, not {order[0]} to {order[-1]}")
+        places = np.flatnonzero(order % self.shard.size == self.shard.rank)
+        owned = (order[places] // self.shard.size).astype(np.int32)
+        out = np.empty((len(x), len(labels)), np.float32)
+        columns = np.searchsorted(order, labels)
+        for begin, end in self._row_blocks(len(x), len(order)):
+            h = self.last_hidden(x.rows(begin, end))
+            lists = np.zeros(h.rows + 1, np.int64)
+            lists[1:] = len(owned)
+            active = _core.ActiveSet.sampled(False, self.output.neurons, lists, owned, None, None, 0, 0, False)
+            own = self.output.forward(h, active).reshape(h.rows, -1)
+            out[begin:end] = self.exchange.gather_scores(own, places, len(order))[:, columns]
+        return out
+
+    def last_hidden(self, x: SparseRows) -> Activations:
+        """What the output layer sees, with every hidden neuron computed."""
+        if x.columns > self.features:
+            raise DataError(f"rows have {x.columns} features but the network was made for {self.features}")
+        a: Activations = Sparse(x.indptr - x.indptr[0], x.indices, x.values)
+        for layer, follower in zip(self.layers[:-1], self.layers[1:], strict=True):
+            z = layer.forward(a, layer.everything(a.rows))
+            if self.config.activation == "relu":
+                np.maximum(z, 0, out=z)
+            if self.shard.size > 1:
+                own, z = z, aligned_zeros(a.rows, padded(layer.total))
+                # in full precision: the same network gives the same answers on any number of ranks
+                self.exchange.gather_columns(f"prediction of {layer.name}", own, layer.total, exact=True)(z)
+            a = Dense(z) if not follower.sparse_input else Sparse.from_matrix(z[:, : layer.total])
+        return a
+
+    def _row_blocks(self, rows: int, wide: int = 0) -> list[tuple[int, int]]:
+        """Cuts rows so that no matrix of activations (or of `wide` logits) grows past a bound."""
+        widest = max([wide, *self.config.hidden] + ([self.labels] if self.output.sparse_input else []))
+        size = min(1024, max(1, LOGIT_BYTES // (4 * widest)))
+        return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
+
+    def prediction_tables(self) -> Sampler:
+        """Hash tables over the output weights as they are now, kept until weights change: not those of training, which
+        lag behind on purpose, and more of them, since here every candidate counts."""
+        if self._prediction is None or self._prediction[0] != self.version:
+            self._prediction = None  # its memory goes before the new tables are made
+            tables = self.config.tables or PREDICTION_TABLES
+            config = self.config.replace(tables=tables)
+            family = prediction_family(config.family, self.output.sparse_input, config.activation)
+            sampler = Sampler(self.labels, self.output.inputs, family, config, config.seed, self.shard)
+            sampler.renew(self.output.codes)
+            self._prediction = self.version, sampler
+        return self._prediction[1]
+
+    # ---- state ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Every array that makes up this rank's part of the network, by name; no copies."""
+        return {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}
+
+    def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Copies arrays given by name over the network's own; all of them must be there."""
+        for name, own in self.state().items():
+            given = arrays.get(name)
+            if given is None or given.shape != own.shape or given.dtype != own.dtype:
+                found = "missing" if given is None else f"{given.dtype}{list(given.shape)}"
+                raise ModelError(f"array {name} is {found}, expected {own.dtype}{list(own.shape)}")
+            own[...] = given
+        self.version += 1
+
+
+def _layer_arrays(
+    weights: Mapping[str, npt.NDArray[Any]], name: str, inputs: int, neurons: int, sparse: bool
+) -> dict[str, npt.NDArray[Any]]:
+    """A layer's weights and bias out of a mapping, checked."""
+    rows, width = (inputs, neurons) if sparse else (neurons, inputs)
+    found = {}
+    for which, shape in (("weights", (rows, padded(width))), ("bias", (neurons, 1))):
+        array = weights.get(f"{name}.{which}")
+        if array is None or array.shape != shape or array.dtype != np.float32:
+            state = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
+            raise ModelError(f"array {name}.{which} is {state}, expected float32{list(shape)}")
+        found[which] = array
+    return found
+
+
+def _topk_of(z: Floats, k: int, names: Ids | None = None) -> tuple[Ids, Floats]:
+    """The k largest of each row, ties to the lower column; -1 where there are fewer. `names` stand for columns."""
+    order = np.argsort(-z, axis=1, kind="stable")[:, :k]
+    ids, scores = np.full((len(z), k), -1, np.int32), np.full((len(z), k), -np.inf, np.float32)
+    ids[:, : order.shape[1]] = order if names is None else names[order]
+    scores[:, : order.shape[1]] = np.take_along_axis(z, order, axis=1)
+    return ids, scores
