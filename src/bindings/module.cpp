@@ -7,4 +7,5 @@ NB_MODULE(_core, m) {
   dslide::bind_machine(m);
   dslide::bind_kernels(m);
   dslide::bind_layers(m);
+  dslide::bind_wire(m);
 }
