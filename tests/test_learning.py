@@ -144,9 +144,9 @@ def test_hits_have_to_be_the_right_neurons(nested, hashed, monkeypatch):
     sampler = trainer.network.output.sampler
     real = sampler.hits
 
-    def wrong_hits(x, want, step):
-        offsets, ids = real(x, want, step)
-        return offsets, other[ids]
+    def wrong_hits(*arguments):
+        offsets, ids, ranking = real(*arguments)
+        return offsets, other[ids], ranking
 
     monkeypatch.setattr(sampler, "hits", wrong_hits)
     trainer.fit(nested.train)

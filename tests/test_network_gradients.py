@@ -34,8 +34,8 @@ class Recording(Network):
         self.chosen.append(Activity.of(active, self.layers[i].neurons))
         return active
 
-    def _output_active(self, x, labels, step):
-        active = super()._output_active(x, labels, step)
+    def _output_active(self, *arguments):
+        active = super()._output_active(*arguments)
         self.chosen.append(Activity.of(active, self.labels))
         return active
 
