@@ -15,20 +15,21 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from .comm import job
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
 from .errors import ConfigError, DataError, ModelError
 from .estimator_labels import LabelCoder, is_dense, read_labels
-from .estimator_network import check_size, new_trainer, rebuild
+from .estimator_network import check_size, new_trainer, rebuild, use_rank_threads
 from .metrics import Evaluation
 from .model_folder import SavedModel, load_model, model_folder, save_model
 from .network import Network
 from .progress import ProgressLine
-from .threads import use_threads
+from .shard import Shard
 from .trainer import Callback, Trainer
 
 BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
-MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads")  # between calls of partial_fit
+MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")  # between calls of partial_fit
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 Array = npt.NDArray[Any]
@@ -40,6 +41,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     Rows are best normalised to length 1, as TfidfVectorizer does. A 1-D y holds the class of each row, whole
     numbers or texts. A 2-D y, sparse or dense, holds the weight of each label in each row, 0 where the row
     lacks it; as everywhere in scikit-learn, a dense one of a single column is taken for a 1-D y.
+
+    Inside `mpiexec` the network is split over the ranks: every rank runs the same program with the same data, and calls
+    the same methods, prediction included, which give every rank the same result.
 
     What is random follows from `seed` alone, which is always a whole number: the same seed and number of
     threads give the same network, bit for bit. That is why there is no `random_state`.
@@ -96,6 +100,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         batch_size: int = Config.batch_size,
         seed: int = Config.seed,
         threads: int = Config.threads,
+        wire: str = Config.wire,
+        micro_batches: int = Config.micro_batches,
+        watchdog: float = Config.watchdog,
         verbose: bool = False,
     ):  # fmt: skip
         given = locals()
@@ -128,7 +135,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         constant, since nobody knows how many rows are to come.
 
         `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
-        label. Between calls only learning_rate, batch_size, epochs and threads may be changed.
+        label. Between calls only learning_rate, batch_size, epochs, threads and options of several
+        ranks may be changed.
         """
         config, first = self._config(), not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)
@@ -194,7 +202,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
                     "fit begins anew"
                 )
         trainer.config = trainer.network.config = config
-        use_threads(config.threads)
+        use_rank_threads(config.threads)
         return trainer
 
     def _keep(self, network: Network, trainer: Trainer | None, coder: LabelCoder) -> None:
@@ -284,7 +292,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _rows_to_predict(self, X: Any) -> SparseRows:
         check_is_fitted(self)
-        use_threads(Config(threads=self.threads).threads)
+        use_rank_threads(self.threads)
         return self._features(X, new=False)
 
     def _all_scores(self, X: Any, item: int) -> Array:
@@ -327,7 +335,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
             estimator={**self._coder.to_dict(), "passes": self.n_iter_},
         )  # fmt: skip
-        save_model(folder, model, optimizer=trainer is not None)
+        save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
 
     @classmethod
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
@@ -336,7 +344,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
         `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
         """
-        saved = load_model(model_folder(folder), optimizer=trainable, verify=True)
+        comm = job()
+        shard = Shard(comm.rank, comm.size)
+        saved = load_model(model_folder(folder), optimizer=trainable, verify=True, shard=shard)
         of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
         self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})

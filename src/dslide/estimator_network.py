@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy.typing as npt
 
+from .comm import Communicator, job
 from .config import Config
 from .data import Dataset
 from .errors import MemoryNeeded
 from .memory import format_bytes
 from .network import Network
 from .plan import plan
+from .ranks import neighbours
+from .threads import use_threads
 from .trainer import Trainer
 
 RESULT_BYTES = 10**9  # largest matrix of scores that is made
@@ -20,9 +23,22 @@ RESULT_BYTES = 10**9  # largest matrix of scores that is made
 
 def new_trainer(config: Config, data: Dataset) -> Trainer:
     """A fresh network for this data, and what trains it."""
-    rows, nonzeros = len(data.x), data.x.nnz + data.y.nnz
-    plan(config, data.features, data.labels, rows, nonzeros).check()
-    return Trainer(config, data.features, data.labels)
+    comm = _ranks(config, data.features, data.labels, len(data.x), data.x.nnz + data.y.nnz)
+    return Trainer(config, data.features, data.labels, comm=comm)
+
+
+def use_rank_threads(threads: int) -> None:
+    """Sets the number of threads, 0 meaning as many as there are cores for this rank."""
+    use_threads(Config(threads=threads).threads or neighbours(job()).threads)
+
+
+def _ranks(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> Communicator:
+    """The ranks that this process trains with, mostly itself alone, once it is known that memory suffices."""
+    comm = job(config.watchdog)
+    here = neighbours(comm)
+    planned = plan(config, features, labels, rows, nonzeros, comm.size, here.threads)
+    comm.together("memory", lambda: planned.check(here.ranks))
+    return comm
 
 
 def rebuild(
@@ -34,9 +50,8 @@ def rebuild(
 ) -> tuple[Network, Trainer | None]:
     """A network with this state and, if there is progress to go on from, its trainer."""
     if progress is None:
-        return Network(config, features, labels, trainable=False, weights=state), None
-    plan(config, features, labels).check()
-    trainer = Trainer(config, features, labels)
+        return Network(config, features, labels, comm=job(), trainable=False, weights=state), None
+    trainer = Trainer(config, features, labels, comm=_ranks(config, features, labels))
     trainer.network.load_state(state)
     trainer.load_progress(progress)
     return trainer.network, trainer

@@ -10,14 +10,14 @@ from types import FrameType
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], None]]:
-    """Within the block Ctrl-C interrupts nothing by itself; the function given raises KeyboardInterrupt if it was
-    pressed. Pressed a second time it interrupts at once. Outside the main thread, where Python has no signals, and
-    where somebody else handles Ctrl-C, nothing is changed."""
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Within the block Ctrl-C interrupts nothing by itself; the function given says whether it was pressed. Pressed a
+    second time it interrupts at once. Outside the main thread, where Python has no signals, and where somebody else
+    handles Ctrl-C, nothing is changed."""
     ours = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     if not ours or before is not signal.default_int_handler:
-        yield lambda: None
+        yield lambda: False
         return
     pressed = False
 
@@ -26,12 +26,8 @@ def deferred_interrupt() -> Iterator[Callable[[], None]]:
         pressed = True
         signal.signal(signal.SIGINT, before)
 
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
     signal.signal(signal.SIGINT, note)
     try:
-        yield check
+        yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)

@@ -14,57 +14,68 @@ from .sampler import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
 from .threads import available_cores
 
 PROGRAM_BYTES = 110_000_000  # Python, numpy, scipy and this package
+MPI_BYTES = 30_000_000  # mpi4py and the MPI behind it
 MOMENTS = {"adam": 2, "adagrad": 1, "sgd": 0}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory of a training run, by part, in bytes."""
+    """Memory of a training run on each of its ranks, by part, in bytes."""
 
     what: str  # the network, in words
     parameters: int
     parts: dict[str, int]
+    ranks: int = 1
 
     @property
     def bytes_total(self) -> int:
         return sum(self.parts.values())
 
-    def check(self) -> None:
-        """Raises MemoryNeeded if there is less memory than that."""
-        check_memory(self.bytes_total, f"training a network with {self.what}", "smaller hidden layers need less")
+    def check(self, ranks_here: int = 1) -> None:
+        """Raises MemoryNeeded if there is less memory than that for each of the ranks on this machine."""
+        what, advice = f"training a network with {self.what}", "smaller hidden layers need less"
+        if self.ranks > 1:
+            what, advice = f"{what} on {ranks_here} of {self.ranks} ranks", f"{advice}, and so do ranks on more machines"
+        check_memory(self.bytes_total, what, advice, ranks_here)
 
     def lines(self) -> list[str]:
         """The plan in words."""
         parts = ", ".join(f"{format_bytes(size)} {name}" for name, size in self.parts.items() if size >= 10**6)
-        return [f"plan: {self.parameters:,} parameters; {format_bytes(self.bytes_total)} of memory: {parts}"]
+        each = f" on each of {self.ranks} ranks" if self.ranks > 1 else ""
+        return [f"plan: {self.parameters:,} parameters; {format_bytes(self.bytes_total)} of memory{each}: {parts}"]
 
 
-def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> Plan:
-    """The memory for training on data of this size; `nonzeros` counts features and labels of all rows together."""
-    threads = config.threads or available_cores()
+def plan(
+    config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0, ranks: int = 1, threads: int = 0
+) -> Plan:
+    """The memory for training on data of this size; `nonzeros` counts features and labels of all rows together.
+    `threads` are those of a rank, if the options leave them open."""
+    threads = config.threads or threads or available_cores()
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
     parameters = weights = moments = tables = 0
     activations = []  # of a batch's row, in floats
     inputs, sparse = features, True
     for neurons, is_sampled in zip([*config.hidden, labels], sampled, strict=True):
-        length, width = (inputs, neurons) if sparse else (neurons, inputs)
+        own = -(-neurons // ranks)
+        length, width = (inputs, own) if sparse else (own, inputs)
         parameters += inputs * neurons + neurons
-        layer = 4 * (length * padded(width) + neurons)
-        weights += layer + 4 * (length + neurons)  # and clocks
+        layer = 4 * (length * padded(width) + own)
+        weights += layer + 4 * (length + own)  # and clocks
         moments += MOMENTS[config.optimizer] * layer
         if is_sampled:
-            tables += table_bytes(config, neurons, inputs, threads)
-        # each thread has its own gradient of the layer's input
-        activations.append((2 + threads) * (padded(inputs) if not sparse else 0))
+            tables += table_bytes(config, neurons, inputs, threads, ranks)
+        # each thread has its own gradient of the layer's input; messages are out and in at once
+        copies = 2 + threads + (4 if ranks > 1 else 0)
+        activations.append(copies * (padded(inputs) if not sparse else 0))
         inputs, sparse = neurons, is_sampled
     hits, draws = sampling_sizes(config, labels)
     batch = config.batch_size
     if config.active_sets == "row" and resolve_output(config, labels) != "full":
         active = batch * (hits + draws + 8) * 40  # lists of neurons by row and rows by neuron, logits
     else:
-        neurons = min(labels, batch * (hits + 8) + draws)
-        logits = 4 * batch * (neurons if resolve_output(config, labels) != "full" else labels)
+        neurons = min(labels, batch * (hits + 8) + draws) // ranks + 1
+        logits = 4 * batch * (neurons if resolve_output(config, labels) != "full" else -(-labels // ranks))
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     work = 4 * batch * sum(activations) + active + threads * (1 << 20)
     parts = {
@@ -73,15 +84,16 @@ def plan(config: Config, features: int, labels: int, rows: int = 0, nonzeros: in
         "hash tables": tables,
         "data": 16 * (rows + 1) + 8 * nonzeros,
         "work space": work,
-        "program": PROGRAM_BYTES,
+        "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),
     }
     layers = ", ".join(map(str, config.hidden))
-    return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts)
+    return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
 
 
-def table_bytes(config: Config, neurons: int, inputs: int, threads: int) -> int:
-    """Hash tables over a layer's neurons, with what renewing and asking them takes."""
+def table_bytes(config: Config, neurons: int, inputs: int, threads: int, ranks: int = 1) -> int:
+    """Hash tables over a rank's share of a layer's neurons, with what renewing and asking them takes."""
     _, automatic_tables, automatic_bits = automatic(neurons, inputs, training_family(config.family))
+    neurons = -(-neurons // ranks)
     count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
     buckets = count * (8 * neurons + 4 * ((1 << bits) + 1))  # codes and numbers of neurons; where buckets begin
     renewing = 4 * neurons + min(TRANSPOSED_BYTES, 4 * inputs * neurons) + 4 * count * min(neurons, NEURONS_AT_A_TIME)

@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .activations import Sparse
+from .comm import Communicator, solo
 from .config import Config
 from .data import Dataset, SparseRows
 from .errors import DataError
 from .interrupt import deferred_interrupt
 from .network import Labels, Network
+from .ranks import Effort, check_agreement, neighbours, spread
 from .threads import use_threads
 
 
@@ -53,6 +55,7 @@ class Result:
     active_neurons_mean: float
     loss: float  # mean over the last epoch's rows
     interrupted: bool
+    spread: dict[str, Any]  # how the work was spread over ranks: see ranks.spread
 
 
 class Callback:
@@ -77,23 +80,36 @@ class Trainer:
     Everything random is a function of the seed and the step, so that training interrupted at any step and taken up from
     saved state goes on as if it had not been. With one exception: hash tables are not part of the state but made anew
     from the weights, so with `output` lsh the first active sets after the break are fresher than they would have been.
+
+    With a communicator of several ranks (`comm.job()` inside mpiexec) the network is split over them. Every rank then does
+    the same: makes a trainer with the same options, calls `fit` with the same data.
     """
 
-    def __init__(self, config: Config, features: int, labels: int, *, callbacks: Sequence[Callback] = ()):
-        use_threads(config.threads)
+    def __init__(
+        self, config: Config, features: int, labels: int, *, comm: Communicator | None = None,
+        callbacks: Sequence[Callback] = (),
+    ):  # fmt: skip
         self.config = config
-        self.network = Network(config, features, labels)
+        self.comm = comm or solo()
+        self._use_threads()
+        self.network = Network(config, features, labels, comm=self.comm)
         self.callbacks = list(callbacks)
         self.step = 0  # steps done
         self.epoch = 0  # epochs done
         self.position = 0  # rows done of the present epoch
         self.samples = 0  # rows trained on in all
         self._renewal = RenewalSchedule(config.renew_every, config.renew_growth)
+        self._pressed: Callable[[], bool] = _never  # whether Ctrl-C was pressed
+        self._stop = False  # after the step at hand
+        self._own_active = 0.0  # active output neurons of this rank, summed over steps
 
     def fit(self, data: Dataset) -> Result:
         """Runs the epochs that are left of `config.epochs`. On Ctrl-C the step at hand is finished and the result says
         so; calling again goes on."""
-        use_threads(self.config.threads)
+        self._use_threads()
+        if self.comm.size > 1:
+            facts = {"the data (its checksum)": data.checksum, "the number of steps done": self.step}
+            check_agreement(self.comm, self.config, facts)
         rows = self._trainable_rows(data)
         per_epoch = math.ceil(len(rows) / self.config.batch_size)
         total_steps = per_epoch * self.config.epochs
@@ -102,8 +118,10 @@ class Trainer:
         self._tell(lambda c: c.on_start(self, total_steps))
         start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
         loss, interrupted = math.nan, False
+        before, own_active = self._traffic(), self._own_active
         try:
-            with deferred_interrupt() as stop_if_pressed:
+            with deferred_interrupt() as pressed:
+                self._pressed = pressed
                 while self.epoch < self.config.epochs:
                     epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
                     for batch in self._batches(rows):
@@ -112,7 +130,8 @@ class Trainer:
                         samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
                         epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
                         self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
-                        stop_if_pressed()
+                        if self._stop:
+                            raise KeyboardInterrupt
                     seconds = time.perf_counter() - epoch_start
                     loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
                     self.epoch, self.position = self.epoch + 1, 0
@@ -121,9 +140,12 @@ class Trainer:
         except KeyboardInterrupt:
             interrupted = True
         seconds = time.perf_counter() - start
+        self._pressed = _never
+        traffic = [after - earlier for after, earlier in zip(self._traffic(), before, strict=True)]
+        effort = Effort(seconds, traffic[0], traffic[1], int(traffic[2]), self._own_active - own_active)
         result = Result(
             seconds, samples, steps, self.epoch, samples / max(seconds, 1e-9), active_sum / max(steps, 1), loss,
-            interrupted,
+            interrupted, spread(self.comm, effort, steps),
         )  # fmt: skip
         self._tell(lambda c: c.on_end(self, result))
         return result
@@ -135,11 +157,19 @@ class Trainer:
             self.network.renew_tables()
         rate = learning_rate(self.config, self.step, total_steps)
         result = self.network.train_step(
-            Sparse(x.indptr, x.indices, x.values), targets(y, self.config.loss), self.step, rate
+            Sparse(x.indptr, x.indices, x.values), targets(y, self.config.loss), self.step, rate, self._pressed()
         )
+        self._stop = result.stop or (self.comm.size == 1 and self._pressed())
+        self._own_active += result.own_active
         self.step += 1
         self.samples += len(x)
         return StepInfo(self.step, result.loss, result.active, rate, len(x))
+
+    def _use_threads(self) -> None:
+        use_threads(self.config.threads or neighbours(self.comm).threads)
+
+    def _traffic(self) -> tuple[float, float, int]:
+        return self.comm.wait_seconds, self.comm.flight_seconds, self.comm.bytes_sent
 
     def progress(self) -> dict[str, int]:
         """Where training stands, for `load_progress`."""
@@ -176,6 +206,10 @@ class Trainer:
     def _tell(self, call: Callable[[Callback], Any]) -> None:
         for callback in self.callbacks:
             call(callback)
+
+
+def _never() -> bool:
+    return False
 
 
 class RenewalSchedule:

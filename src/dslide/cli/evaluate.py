@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..comm import job
 from ..errors import ConfigError
 from .models import load_for, open_model, pieces
 from .options import add_reading_options, describe, reading_options, whole_number
 
 if TYPE_CHECKING:
     from ..data import Dataset, SparseRows
-    from ..network import Network
+    from ..predictor import Predictor
     from ..tensors import Array as Ids  # [rows, k] int32
 
 METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
@@ -36,24 +37,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     ks = parse_ks(arguments.k)
-    saved, network = open_model(arguments.model, arguments.threads)
-    data = load_for(saved, arguments.data, reading_options(arguments))
-    print(describe(str(arguments.data), data))
+    comm = job()
+    saved, network = open_model(arguments.model, comm, arguments.threads)
+    data = comm.together("reading the data", lambda: load_for(saved, arguments.data, reading_options(arguments)))
+    say = print if comm.rank == 0 else _nothing
+    say(describe(str(arguments.data), data))
 
     result, exact = evaluate(network.predict_topk, network, data, saved.label_counts, saved.rows, ks)
-    print(table(result, ks))
-    print(f"exact prediction: {result['rows_per_second']:,.0f} rows/s")
+    say(table(result, ks))
+    say(f"exact prediction: {result['rows_per_second']:,.0f} rows/s")
     if arguments.approximate:
         start = time.perf_counter()
         network.prediction_tables()
-        print(f"\nthrough hash tables, made in {time.perf_counter() - start:.2g} s:")
+        say(f"\nthrough hash tables, made in {time.perf_counter() - start:.2g} s:")
         predict = network.predict_topk_approximate
         result, quick = evaluate(predict, network, data, saved.label_counts, saved.rows, ks)
-        print(table(result, ks))
-        print(f"approximate prediction: {result['rows_per_second']:,.0f} rows/s")
+        say(table(result, ks))
+        say(f"approximate prediction: {result['rows_per_second']:,.0f} rows/s")
         for k in ks:
-            print(f"share of the exact top {k} that it finds: {agreement(exact, quick, k):.4f}")
+            say(f"share of the exact top {k} that it finds: {agreement(exact, quick, k):.4f}")
+    comm.barrier("the end")
     return 0
+
+
+def _nothing(*_: object) -> None:
+    """What ranks other than the first have to say."""
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -69,7 +77,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
 
 def evaluate(
     predict: Callable[[SparseRows, int], tuple[Any, Any]],
-    network: Network,
+    network: Predictor,
     data: Dataset,
     label_counts: Any,
     rows: int,

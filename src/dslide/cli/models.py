@@ -10,20 +10,30 @@ from ..errors import DataError
 from ..model_folder import SavedModel, load_model, model_folder
 
 if TYPE_CHECKING:
+    from ..comm import Communicator
     from ..data import Dataset, TextVectorizer
-    from ..network import Network
+    from ..predictor import Predictor
 
 ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
 
 
-def open_model(path: str | Path, threads: int = 0) -> tuple[SavedModel, Network]:
-    """A model ready to predict; its files are checked."""
-    from ..network import Network
+def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[SavedModel, Predictor]:
+    """A model ready to predict, split over the ranks there are; its files are checked."""
+    from ..predictor import Predictor
+    from ..ranks import neighbours
+    from ..shard import Shard
     from ..threads import use_threads
 
-    saved = load_model(model_folder(path), verify=True)
-    use_threads(threads)
-    return saved, Network(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
+    shard = Shard(comm.rank, comm.size)
+    saved = comm.together("reading the model", lambda: load_model(model_folder(path), verify=True, shard=shard))
+    use_threads(threads or neighbours(comm).threads)
+    network = comm.together(
+        "making the network",
+        lambda: Predictor(
+            saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state
+        ),
+    )
+    return saved, network
 
 
 def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:

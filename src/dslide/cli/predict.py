@@ -12,13 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..comm import job
 from ..errors import ConfigError, DataError
 from ..model_folder import SavedModel
 from .models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
 from .options import add_reading_options, reading_options, whole_number
 
 if TYPE_CHECKING:
-    from ..data import SparseRows
+    from ..data import SparseRows, TextVectorizer
 
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -49,13 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
-    saved, network = open_model(arguments.model, arguments.threads)
+    comm = job()
+    if comm.size > 1 and arguments.data == "-":
+        raise ConfigError("-: several ranks can't share stdin; give a file")
+    saved, network = open_model(arguments.model, comm, arguments.threads)
     predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
     output = arguments.output
-    with _new_file(output) if output else nullcontext(sys.stdout) as file:
-        for x in _rows(saved, arguments):
+    pieces_of_data = comm.together("reading the data", lambda: _rows(saved, arguments))
+    with _new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
+        for x in pieces_of_data:
             ids, scores = predict(x, min(arguments.k, network.labels))
-            _write(file, ids, scores if arguments.scores else None, saved)
+            if comm.rank == 0:
+                _write(file, ids, scores if arguments.scores else None, saved)
+    comm.barrier("the end")
     return 0
 
 
@@ -81,9 +88,7 @@ def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRo
     if arguments.data != "-":
         x = load_for(saved, arguments.data, options).x
     elif (vectorizer := vectorizer_of(saved)) is not None:
-        while lines := [line.rstrip("\r\n") for line in islice(sys.stdin, ROWS_AT_A_TIME)]:
-            yield vectorizer.transform(lines)
-        return
+        return _texts(vectorizer)
     else:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "stdin"
@@ -92,8 +97,13 @@ def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRo
                 x = load_for(saved, copy, options).x
             except DataError as error:
                 raise DataError(str(error).replace(str(copy), "stdin")) from None
-    for begin, end in pieces(len(x)):
-        yield x.rows(begin, end)
+    return (x.rows(begin, end) for begin, end in pieces(len(x)))
+
+
+def _texts(vectorizer: TextVectorizer) -> Iterator[SparseRows]:
+    """Lines from stdin, as they come."""
+    while lines := [line.rstrip("\r\n") for line in islice(sys.stdin, ROWS_AT_A_TIME)]:
+        yield vectorizer.transform(lines)
 
 
 def _write(file: TextIO, ids: Any, scores: Any, saved: SavedModel) -> None:

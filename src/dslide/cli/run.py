@@ -1,8 +1,10 @@
-"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result)."""
+"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result). With several
+ranks each keeps a log of its own, log-1.jsonl and so on, and the first one speaks for all."""
 
 from __future__ import annotations
 
 import json
+import socket
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +21,7 @@ from ..trainer import Callback, Trainer
 from .evaluate import evaluate, table
 
 if TYPE_CHECKING:
+    from ..comm import Communicator
     from ..data import Dataset
     from ..trainer import EpochInfo, Result
 
@@ -29,18 +32,18 @@ class Run(Callback):
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
     def __init__(
-        self, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool
+        self, comm: Communicator, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool
     ) -> None:
-        self.folder = folder
+        self.folder, self.comm = folder, comm
         self.data = data
         self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
-        self.trainer = Trainer(config, data.x.columns, data.y.columns)
-        if saved is None:
-            folder.mkdir(parents=True)
-        else:
-            self.trainer.network.load_state(saved.state)
+        self.trainer = Trainer(config, data.x.columns, data.y.columns, comm=comm)
+        folder.mkdir(parents=True, exist_ok=True)
+        if saved is not None:
+            comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
             self.trainer.load_progress(saved.progress)
-        self.trainer.callbacks += [ProgressLine(quiet=quiet), JsonLog(folder / "log.jsonl"), self]
+        log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
+        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), JsonLog(folder / log), self]
         self._saved_at = time.monotonic()
 
     def train(self) -> Result:
@@ -50,7 +53,8 @@ class Run(Callback):
         return result
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
-        if time.monotonic() - self._saved_at >= SAVE_SECONDS and info.epoch < trainer.network.config.epochs:
+        due = time.monotonic() - self._saved_at >= SAVE_SECONDS and info.epoch < trainer.network.config.epochs
+        if self.comm.gather_objects("time to save", due)[0]:
             self.save()
 
     def save(self) -> None:
@@ -69,11 +73,12 @@ class Run(Callback):
             rows=len(data.x),
             base=data.base,
         )
-        save_model(self.folder / "model", model)
+        save_model(self.folder / "model", model, comm=self.comm)
         self._saved_at = time.monotonic()
 
     def summarize(self, result: Result, planned_bytes: int, test: Dataset | None) -> None:
-        """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it."""
+        """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it. Ranks measure
+        together, the first one writes and prints."""
         from .. import _core
 
         network = self.trainer.network
@@ -98,11 +103,18 @@ class Run(Callback):
             measured, _ = evaluate(
                 network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
             )
+        spread = dict(result.spread)
+        about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
+        others = self.comm.gather_objects("memory used", about)
+        if self.comm.rank > 0:
+            return
+        spread["per_rank"] = [own | more for own, more in zip(spread["per_rank"], others, strict=True)]
         summary |= {name: measured.get(name) for name in metrics}
         summary |= {
             "test_rows": measured.get("rows"),
-            "peak_rss_bytes": peak_rss_bytes(),
-            "ranks": 1,
+            "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in others),
+            "ranks": self.comm.size,
+            **spread,
             "threads": _core.threads(),
             "isa": _core.isa(),
             "seed": network.config.seed,
@@ -116,6 +128,12 @@ class Run(Callback):
             f"samples/s, loss {result.loss:.4g}, {network.parameters:,} parameters, "
             f"{format_bytes(summary['peak_rss_bytes'])} of memory at most"
         )
+        if self.comm.size > 1:
+            print(
+                f"{self.comm.size} ranks: {format_bytes(round(spread['bytes_sent_per_step']))} sent by each in a step, "
+                f"{spread['comm_seconds'] / max(result.seconds, 1e-9):.0%} of the time spent waiting for the network, "
+                f"{spread['overlap']:.0%} of its work hidden; imbalance {spread['imbalance']:.2f}"
+            )
         if measured:
             print(table(measured, KS))
         print(f"saved in {self.folder}")

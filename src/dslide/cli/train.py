@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..comm import job
 from ..config import Config
 from ..errors import ConfigError, DataError, ModelError
 from .options import (
@@ -19,11 +20,12 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..comm import Communicator
     from ..data import Dataset
     from ..model_folder import SavedModel
 
 INTERRUPTED = 130
-MAY_CHANGE = ("epochs", "threads")  # when a run is resumed
+MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when a run is resumed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)"
     )
     parser.add_argument(
-        "--resume", metavar="RUN", help="go on with this run; --epochs and --threads may change"
+        "--resume", metavar="RUN", help="go on with this run; --epochs, --threads and options of several ranks may change"
     )
     parser.add_argument(
         "--quiet", action="store_true", help="print only errors and the summary (default: no)"
@@ -46,64 +48,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    config, folder, saved = _prepare(arguments)
-    data, test = _read(arguments, saved)
+    options = given(arguments, Config)
+    comm = job(Config(**options).watchdog)
+    folder = _folder(arguments, comm)
+    config, saved = comm.together("options", lambda: _prepare(arguments, options, folder, comm))
+    comm.limit = config.watchdog
+    data, test = comm.together("reading the data", lambda: _read(arguments, saved))
 
     from ..plan import plan
+    from ..ranks import neighbours
 
-    planned = plan(config, data.x.columns, data.y.columns, len(data.x), data.x.nnz + data.y.nnz)
-    if not arguments.quiet:
+    here = neighbours(comm)
+    planned = plan(
+        config, data.x.columns, data.y.columns, len(data.x), data.x.nnz + data.y.nnz, comm.size, here.threads
+    )
+    if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
             print(describe(arguments.test, test))
         print("\n".join(planned.lines()))
         print(f"run folder: {folder}", flush=True)
-    planned.check()
+    comm.together("memory", lambda: planned.check(here.ranks))
 
     from .run import Run
 
-    training = Run(folder, config, data, saved, arguments.quiet)
+    training = Run(comm, folder, config, data, saved, arguments.quiet)
     result = training.train()
+    training.summarize(result, planned.bytes_total, None if result.interrupted else test)
+    comm.barrier("the end")
+    if comm.rank > 0:
+        return INTERRUPTED if result.interrupted else 0
     if result.interrupted:
-        training.summarize(result, planned.bytes_total, None)
         print(f"interrupted after {training.trainer.step:,} steps; the network is saved, to go on with it:")
         print(f"  dslide train {arguments.data} --resume {folder}")
         return INTERRUPTED
-    training.summarize(result, planned.bytes_total, test)
     print(f"next: dslide predict {folder} {arguments.test or arguments.data}")
     return 0
 
 
-def _prepare(arguments: argparse.Namespace) -> tuple[Config, Path, SavedModel | None]:
-    """Options, the run's folder and, when resuming, its model: all that can be wrong before data is read."""
-    options = given(arguments, Config)
+def _folder(arguments: argparse.Namespace, comm: Communicator) -> Path:
+    """The run's folder; where it is left open, the first rank chooses for all."""
+    if arguments.resume is not None:
+        return Path(arguments.resume)
+    if arguments.out is not None:
+        return Path(arguments.out)
+    return Path(comm.gather_objects("folder", str(_free_folder(arguments.data)))[0])
+
+
+def _prepare(
+    arguments: argparse.Namespace, options: dict[str, Any], folder: Path, comm: Communicator
+) -> tuple[Config, SavedModel | None]:
+    """Options and, when resuming, the run's model: all that can be wrong before data is read."""
     if arguments.resume is None:
-        config = Config(**options)
-        folder = _free_folder(arguments.data) if arguments.out is None else Path(arguments.out)
         if folder.exists():
             raise ConfigError(
                 f"{folder}: exists already; give another --out, or --resume {folder} to go on with it"
             )
-        return config, folder, None
+        return Config(**options), None
 
     from ..model_folder import load_model
+    from ..shard import Shard
 
     if arguments.out is not None:
         raise ConfigError("--out: a resumed run goes on in its own folder, so --out can't be given")
-    folder = Path(arguments.resume)
     if not folder.is_dir():
         raise ModelError(f"{folder}: there is no such run to resume")
-    saved = load_model(folder / "model", optimizer=True, verify=True)
+    shard = Shard(comm.rank, comm.size)
+    saved = load_model(folder / "model", optimizer=True, verify=True, shard=shard)
     for name, value in options.items():
         if name not in MAY_CHANGE and value != getattr(saved.config, name):
             raise ConfigError(
                 f"{name}: the run was begun with {getattr(saved.config, name)!r}, and on resuming only "
-                f"{' and '.join(MAY_CHANGE)} may change"
+                f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]} may change"
             )
     config = saved.config.replace(**{name: options[name] for name in MAY_CHANGE if name in options})
     if saved.progress.get("epoch", 0) >= config.epochs:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more --epochs to go on")
-    return config, folder, saved
+    return config, saved
 
 
 def _free_folder(data: str) -> Path:
