@@ -203,7 +203,8 @@ def test_hostile_numbers_of_shards_are_refused(folder: Path, shards: Any) -> Non
     [
         "weights.safetensors", "weights-4-of-4.safetensors", "weights--1-of-4.safetensors",
         "weights-01-of-4.safetensors", "weights-1-of-5.safetensors", "../weights-1-of-4.safetensors",
-        "weights-1-of-4.safetensors/../x", "weights-1-of-4.safetensors\n", "weights-١-of-4.safetensors", "labels-1-of-4.json",
+        "weights-1-of-4.safetensors/../x", "weights-1-of-4.safetensors\n", "weights-١-of-4.safetensors",
+        "labels-1-of-4.json",
     ],
     ids=repr,
 )  # fmt: skip
