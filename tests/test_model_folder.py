@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from saved_models import network_state
 
 from dslide.config import Config
 from dslide.errors import ModelError
 from dslide.model_folder import SavedModel, load_model, save_model
 
+CONFIG = Config(hidden=(4,), learning_rate=0.125, optimizer="adagrad")
+
 
 def a_model(scale: float = 1.0, **changes: Any) -> SavedModel:
-    state = {
-        "layer0.weights": np.full((3, 4), scale, np.float32),
-        "layer0.bias": np.arange(4, dtype=np.float32),
-        "layer0.moment1": np.full((3, 4), 0.5, np.float32),
-        "layer1.weights": np.full((2, 4), scale, np.float32),
-    }
+    state = network_state(CONFIG, features=3, labels=2)
+    state["layer0.weights"][:] = scale
     model = SavedModel(
-        config=Config(hidden=(4,), learning_rate=0.125),
+        config=dataclasses.replace(CONFIG),
         features=3,
         labels=2,
         state=state,
@@ -71,9 +70,9 @@ def test_optional_parts_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_optimizer_state_is_kept_apart(folder: Path) -> None:
-    weights = {"layer0.weights", "layer0.bias", "layer1.weights"}
+    weights = {"layer0.weights", "layer0.bias", "layer1.weights", "layer1.bias"}
     assert set(load_model(folder).state) == weights
-    assert set(load_model(folder, optimizer=True).state) == weights | {"layer0.moment1"}
+    assert set(load_model(folder, optimizer=True).state) == set(a_model().state) > weights
     save_model(folder, a_model(), optimizer=False)
     assert set(load_model(folder).state) == weights
     with pytest.raises(ModelError, match=r"there is no optimizer\.safetensors; it was saved without"):
@@ -167,7 +166,12 @@ def test_the_files_of_a_model(folder: Path) -> None:
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(ModelError, match=name):
-        load_model(folder)
+        load_model(folder, optimizer=True)
+
+
+def test_prediction_needs_no_optimizer_state(folder: Path) -> None:
+    (folder / "optimizer.safetensors").unlink()
+    assert load_model(folder, verify=True).state["layer0.weights"][0, 0] == 1
 
 
 @pytest.mark.parametrize("name", ALL_FILES)
@@ -175,7 +179,7 @@ def test_a_truncated_file_is_named(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError, match=rf"{name}: damaged: (it has \d+ bytes, but|not valid JSON)"):
-        load_model(folder)
+        load_model(folder, optimizer=True)
 
 
 @pytest.mark.parametrize("name", [n for n in ALL_FILES if n != "manifest.json"])
@@ -184,7 +188,7 @@ def test_a_changed_byte_is_found(folder: Path, name: str) -> None:
     content[-2] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(ModelError, match=f"{name}: damaged: its checksum"):
-        load_model(folder, verify=True)
+        load_model(folder, optimizer=True, verify=True)
     if name.endswith(".json"):
         with pytest.raises(ModelError, match=f"{name}: damaged: its checksum"):
             load_model(folder)
@@ -200,7 +204,7 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, r"the model has format 2, written by dslide .*please upgrade"),
+        ({"format": 3}, r"the model has format 3, written by dslide .*please upgrade"),
         ({"format": "1"}, "expected a format number, not '1'"),
         ({"format": True}, "expected a format number"),
         ({"files": []}, "no list of files"),

@@ -1,35 +1,50 @@
 """Saved models: a folder with the network's arrays, its options, the names of labels and features, and what
 training needs to go on. `manifest.json`, written last, lists size and checksum of every other file.
 
-A folder is written beside its place as NAME.new and renamed when it is complete; a model that was there is
-kept as NAME.old until then. Whatever moment a crash picks, one complete model is left, and loading finds it.
+Ranks that train together save together: each writes the arrays it owns to files of its own, and nothing is gathered.
+Ranks on other machines may see another disk under the same path; then each machine gets a folder with its own shards
+and all small files. Any number of ranks reads what any other number wrote.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .comm import Communicator, ranks_in_words, solo
 from .config import Config
 from .errors import ConfigError, ModelError
-from .tensors import Array, read_tensors, stream_tensors
+from .model_files import (
+    COMMON_FILES,
+    CONFIG,
+    ESTIMATOR,
+    FEATURES,
+    LABEL_COUNTS,
+    LABELS,
+    MANIFEST,
+    OPTIMIZER,
+    PROGRESS,
+    VECTORIZER,
+    WEIGHTS,
+    Entry,
+    Manifest,
+    check_content,
+    check_size,
+    read_json,
+    read_names,
+    read_size,
+    shard_file,
+    write_arrays,
+    write_json,
+)
+from .model_shards import read_shard
+from .replacement import beside, replacement
+from .shard import WHOLE, Shard
+from .state_layout import array_layouts, is_parameter
+from .tensors import Array, read_tensors
 
-FORMAT = 1  # raised when older versions of dslide can't read the folder any more
-MANIFEST = "manifest.json"
-WEIGHTS, OPTIMIZER, LABEL_COUNTS = "weights.safetensors", "optimizer.safetensors", "label_counts.safetensors"
-TENSOR_FILES = (WEIGHTS, OPTIMIZER, LABEL_COUNTS)
-CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
-VECTORIZER, PROGRESS, ESTIMATOR = "vectorizer.json", "progress.json", "estimator.json"
-FILES = (CONFIG, WEIGHTS, OPTIMIZER, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, PROGRESS, ESTIMATOR)
-READ_SIZE = 1 << 20  # bytes
 SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
 
 
@@ -40,7 +55,7 @@ class SavedModel:
     config: Config
     features: int
     labels: int
-    state: Mapping[str, Array]  # as Network.state() gives it
+    state: Mapping[str, Array]  # as Network.state() gives it: with several ranks, what this one owns
     label_names: list[str] | None = None
     feature_names: list[str] | None = None
     vectorizer: dict[str, Any] | None = None  # as TextVectorizer.to_dict() gives it
@@ -54,232 +69,124 @@ class SavedModel:
 def model_folder(path: str | Path) -> Path:
     """The model's folder, given it or the folder of the run that made it."""
     inner = Path(path) / "model"
-    return inner if inner.exists() or _beside(inner, ".old").exists() else Path(path)
+    return inner if inner.exists() or beside(inner, ".old").exists() else Path(path)
 
 
-def save_model(folder: str | Path, model: SavedModel, *, optimizer: bool = True) -> None:
+def save_model(
+    folder: str | Path, model: SavedModel, *, optimizer: bool = True, comm: Communicator | None = None
+) -> None:
     """Writes a model folder in place of the model that is there; ModelError, nothing changed, if it fails.
 
-    Without `optimizer` the folder is smaller and training can't go on from it.
+    Without `optimizer` the folder is smaller and training can't go on from it. With `comm` every rank of it calls this
+    with its own `state`, and the same of everything else; if a rank fails, all of them raise its error.
     """
-    folder = Path(folder)
-    new, old = _beside(folder, ".new"), _beside(folder, ".old")
-    try:
-        _recover(folder)
-        if folder.exists() and not (folder / MANIFEST).is_file():
-            raise ModelError(f"{folder}: exists and is not a model folder, so it is not replaced")
-        if new.exists():
-            shutil.rmtree(new)  # what a crash left
-        new.mkdir(parents=True)
-        try:
-            _write_files(new, model, optimizer)
-            if folder.exists():
-                folder.rename(old)
-            new.rename(folder)
-            _sync_folder(folder.parent)
-        except BaseException:  # also Ctrl-C: nothing half-written stays
-            shutil.rmtree(new, ignore_errors=True)
-            _recover(folder)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise ModelError(f"{folder}: the model can't be saved: {error.strerror or error}") from None
+    comm = comm or solo()
+    with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
+        own = work.together("arrays saved", lambda: _write_shard(work.new, model, optimizer, comm))
+        shards: dict[str, Entry] = {}
+        for entries in comm.gather_objects("checksums of saved arrays", own):
+            shards |= entries
+        work.leaders("model saved", lambda: _write_rest(work.new, model, optimizer, comm.size, shards))
 
 
-def load_model(folder: str | Path, *, optimizer: bool = False, verify: bool = False) -> SavedModel:
-    """Reads a model folder; arrays are mapped. ModelError names the file that is missing or damaged.
+def load_model(
+    folder: str | Path, *, optimizer: bool = False, verify: bool = False, shard: Shard = WHOLE
+) -> SavedModel:
+    """Reads a model folder; ModelError names the file that is missing or damaged.
 
-    With `optimizer` the state holds what going on with training needs. With `verify` the checksums of the
-    arrays are checked too, which reads them once; those of small files always are.
+    `state` holds the arrays of the shard, by default those of the whole network: mapped if as many ranks wrote the
+    folder, else each put together when it is asked for. Only files that are read have to be there. With `optimizer` the
+    state holds what going on with training needs. With `verify` the checksums of the arrays are checked too, which
+    reads them once; those of small files always are.
     """
-    folder = Path(folder)
-    if not folder.exists() and _beside(folder, ".old").is_dir():
-        folder = _beside(folder, ".old")
-    files = _read_manifest(folder)
-    for name, entry in files.items():
-        if name not in TENSOR_FILES or verify:
-            _check_file(folder / name, entry)
-        else:
-            _check_size(folder / name, entry)
-    wanted = [CONFIG, WEIGHTS] + ([OPTIMIZER, PROGRESS] if optimizer else [])
-    for name in wanted:
-        if name not in files:
-            why = "; it was saved without what training needs to go on" if name == OPTIMIZER else ""
-            raise ModelError(f"{folder}: there is no {name}{why}")
-
-    def optional(name: str, kind: type) -> Any:
-        return _read_json(folder / name, kind) if name in files else None
-
-    options = _read_json(folder / CONFIG, dict)
-    features, labels, rows, base = (_size(folder / CONFIG, options, key) for key in SIZES)
-    try:
-        config = Config.from_dict(options)
-    except (ConfigError, TypeError) as error:
-        raise ModelError(f"{folder / CONFIG}: {error}") from None
-    state = read_tensors(folder / WEIGHTS)
-    if optimizer:
-        state |= read_tensors(folder / OPTIMIZER)
-    counts = read_tensors(folder / LABEL_COUNTS).get("label_counts") if LABEL_COUNTS in files else None
-    if counts is not None and counts.shape != (labels,):
-        raise ModelError(f"{folder / LABEL_COUNTS}: counts of shape {counts.shape} for {labels} labels")
-    return SavedModel(
-        config=config,
-        features=features,
-        labels=labels,
-        state=state,
-        label_names=_names(folder / LABELS, optional(LABELS, list), labels),
-        feature_names=_names(folder / FEATURES, optional(FEATURES, list), features),
-        vectorizer=optional(VECTORIZER, dict),
-        progress=optional(PROGRESS, dict) or {},
-        label_counts=counts,
-        rows=rows,
-        base=base,
-        estimator=optional(ESTIMATOR, dict),
-    )
+    return _load(Path(folder), optimizer, verify, shard)[0]
 
 
-def _write_files(folder: Path, model: SavedModel, optimizer: bool) -> None:
-    manifest: dict[str, dict[str, int]] = {}
+def load_together(
+    folder: str | Path, comm: Communicator, *, optimizer: bool = False, verify: bool = False
+) -> SavedModel:
+    """As `load_model`, on every rank of a job, each its own shard. If a rank can't, or if ranks on different machines
+    find different saves of the model, all of them raise ModelError."""
+    shard = Shard(comm.rank, comm.size)
+    saved, checksum = comm.together("model loaded", lambda: _load(Path(folder), optimizer, verify, shard))
+    checksums = comm.gather_objects("checksums of loaded models", checksum)
+    others = [rank for rank, theirs in enumerate(checksums) if theirs != checksums[0]]
+    if others:
+        error = ModelError(
+            f"{folder}: {ranks_in_words(others)} found another save of the model there than rank 0 did; all machines "
+            f"must have folders of one save"
+        )
+        error.collective = True
+        raise error
+    return saved
 
-    def write_json(name: str, content: Any) -> None:
-        with _checked_file(folder / name, manifest) as write:
-            write(json.dumps(content, indent=1).encode())
 
-    def write_arrays(name: str, arrays: Mapping[str, Array]) -> None:
-        with _checked_file(folder / name, manifest) as write:
-            stream_tensors(write, arrays)
+def _write_shard(folder: Path, model: SavedModel, optimizer: bool, comm: Communicator) -> dict[str, Entry]:
+    """Writes the arrays that this rank owns."""
+    entries = {}
+    for kind in (WEIGHTS, OPTIMIZER) if optimizer else (WEIGHTS,):
+        name = shard_file(kind, comm.rank, comm.size)
+        arrays = {array: model.state[array] for array in model.state if is_parameter(array) == (kind == WEIGHTS)}
+        entries[name] = write_arrays(folder / name, arrays)
+    return entries
 
+
+def _write_rest(folder: Path, model: SavedModel, optimizer: bool, shards: int, entries: dict[str, Entry]) -> None:
+    """Writes everything but the shards' arrays, whose entries are given."""
+    entries = dict(entries)
     sizes = {key: getattr(model, key) for key in SIZES}
-    write_json(CONFIG, model.config.to_dict() | sizes)
-    weights = {name for name in model.state if name.endswith((".weights", ".bias"))}
-    write_arrays(WEIGHTS, {name: a for name, a in model.state.items() if name in weights})
-    if optimizer:
-        write_arrays(OPTIMIZER, {name: a for name, a in model.state.items() if name not in weights})
-        write_json(PROGRESS, model.progress)
-    if model.label_counts is not None:
-        write_arrays(LABEL_COUNTS, {"label_counts": model.label_counts})
     for name, content in (
+        (CONFIG, model.config.to_dict() | sizes), (PROGRESS, model.progress if optimizer else None),
         (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
         (ESTIMATOR, model.estimator),
     ):  # fmt: skip
         if content is not None:
-            write_json(name, content)
-    about = {"format": FORMAT, "dslide": version("dslide"), "files": dict(manifest)}
-    with _checked_file(folder / MANIFEST, {}) as write:
-        write(json.dumps(about, indent=1).encode())
-    _sync_folder(folder)
+            entries[name] = write_json(folder / name, content)
+    if model.label_counts is not None:
+        entries[LABEL_COUNTS] = write_arrays(folder / LABEL_COUNTS, {"label_counts": model.label_counts})
+    Manifest(shards, entries).write(folder)
 
 
-@contextmanager
-def _checked_file(path: Path, manifest: dict[str, dict[str, int]]) -> Iterator[Callable[[Any], None]]:
-    """A function to write the file's bytes with; when it is closed they are on disk and in the manifest."""
-    entry = {"size": 0, "crc32": 0}
-    with open(path, "wb") as file:
-
-        def write(piece: bytes | memoryview) -> None:
-            file.write(piece)
-            entry["size"] += len(piece)
-            entry["crc32"] = zlib.crc32(piece, entry["crc32"])
-
-        yield write
-        file.flush()
-        os.fsync(file.fileno())
-    manifest[path.name] = entry
-
-
-def _read_manifest(folder: Path) -> dict[str, dict[str, int]]:
-    """The entries of the manifest, each checked for name and type."""
-    path = folder / MANIFEST
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: there is no such model folder")
-    if not path.exists():
-        raise ModelError(f"{folder}: not a complete model folder: there is no {MANIFEST}")
-    content = _read_json(path, dict)
-    written = content.get("format")
-    if type(written) is not int or written < 1:
-        raise ModelError(f"{path}: expected a format number, not {written!r}")
-    if written > FORMAT:
-        raise ModelError(
-            f"{path}: the model has format {written}, written by dslide {content.get('dslide')}; this "
-            f"version reads formats up to {FORMAT}, please upgrade"
-        )
-    files = content.get("files")
-    if not isinstance(files, dict):
-        raise ModelError(f"{path}: damaged: no list of files")
-    for name, entry in files.items():
-        if name not in FILES:  # also keeps paths like ../x from being followed
-            raise ModelError(f"{path}: damaged: {name!r} is not a file of a model")
-        if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
-            raise ModelError(f"{path}: damaged: no size and checksum of {name}")
-    return files
-
-
-def _check_size(path: Path, entry: dict[str, int]) -> None:
+def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[SavedModel, int]:
+    """The model, and a number that tells its save from others."""
+    if not folder.exists() and beside(folder, ".old").is_dir():
+        folder = beside(folder, ".old")
+    manifest = Manifest.read(folder)
+    files = manifest.files
+    for name in COMMON_FILES:
+        if name in files:
+            (check_size if name == LABEL_COUNTS and not verify else check_content)(folder / name, files[name])
+    if CONFIG not in files:
+        raise ModelError(f"{folder}: there is no {CONFIG}")
+    options = read_json(folder / CONFIG, dict)
+    features, labels, rows, base = (read_size(folder / CONFIG, options, key) for key in SIZES)
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    if size != entry["size"]:
-        raise ModelError(f"{path}: damaged: it has {size} bytes, but {entry['size']} were written")
+        config = Config.from_dict(options)
+    except (ConfigError, TypeError) as error:
+        raise ModelError(f"{folder / CONFIG}: {error}") from None
+    counts = read_tensors(folder / LABEL_COUNTS).get("label_counts") if LABEL_COUNTS in files else None
+    if counts is not None and counts.shape != (labels,):
+        raise ModelError(f"{folder / LABEL_COUNTS}: counts of shape {counts.shape} for {labels} labels")
 
+    def optional(name: str) -> dict[str, Any] | None:
+        return read_json(folder / name, dict) if name in files else None
 
-def _check_file(path: Path, entry: dict[str, int]) -> None:
-    _check_size(path, entry)
-    crc = 0
-    try:
-        with open(path, "rb") as file:
-            while piece := file.read(READ_SIZE):
-                crc = zlib.crc32(piece, crc)
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    if crc != entry["crc32"]:
-        raise ModelError(f"{path}: damaged: its checksum is not the one that was written")
-
-
-def _read_json(path: Path, kind: type) -> Any:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ModelError(f"{path}: damaged: not valid JSON") from None
-    if not isinstance(content, kind):
-        raise ModelError(f"{path}: damaged: expected a JSON {'list' if kind is list else 'object'}")
-    return content
-
-
-def _size(path: Path, options: dict[str, Any], key: str) -> int:
-    """Takes a size out of the options."""
-    value = options.pop(key, None)
-    if type(value) is not int or value < 0:
-        raise ModelError(f"{path}: {key}: expected a whole number, not {value!r}")
-    return value
-
-
-def _names(path: Path, names: list[Any] | None, count: int) -> list[str] | None:
-    if names is not None and (len(names) != count or not all(isinstance(name, str) for name in names)):
-        raise ModelError(f"{path}: expected a list of {count} names")
-    return names
-
-
-def _beside(folder: Path, suffix: str) -> Path:
-    return folder.with_name(folder.name + suffix)
-
-
-def _recover(folder: Path) -> None:
-    """Ends a replacement that was cut short: back to the old model, or rid of it if the new one is there."""
-    old = _beside(folder, ".old")
-    if old.exists():
-        if folder.exists():
-            shutil.rmtree(old)
-        else:
-            old.rename(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes names in the folder survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    model = SavedModel(
+        config=config,
+        features=features,
+        labels=labels,
+        state={},
+        label_names=read_names(folder / LABELS, labels) if LABELS in files else None,
+        feature_names=read_names(folder / FEATURES, features) if FEATURES in files else None,
+        vectorizer=optional(VECTORIZER),
+        progress=optional(PROGRESS) or {},
+        label_counts=counts,
+        rows=rows,
+        base=base,
+        estimator=optional(ESTIMATOR),
+    )
+    layouts = array_layouts(config, features, labels)
+    model.state = read_shard(folder, manifest, layouts, shard, optimizer, verify)
+    if optimizer and PROGRESS not in files:
+        raise ModelError(f"{folder}: there is no {PROGRESS}")
+    return model, manifest.checksum()

@@ -8,6 +8,7 @@ import math
 import mmap
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,26 @@ def stream_tensors(
             write(np.ascontiguousarray(flat[begin : begin + items]).view(np.uint8).data)
 
 
+@dataclass(frozen=True)
+class TensorFile:
+    """A mapped file and its arrays, read-only views of it; they outlive the file's removal."""
+
+    arrays: dict[str, Array]
+    mapped: mmap.mmap
+
+    def release(self) -> None:
+        """Gives back the memory of what was read so far; whatever is read again comes from the file."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def read_tensors(path: str | Path) -> dict[str, Array]:
     """The arrays of a file, as read-only views of the mapped file; ModelError if it is damaged."""
+    return open_tensors(path).arrays
+
+
+def open_tensors(path: str | Path) -> TensorFile:
+    """Maps a file of arrays; ModelError if it is damaged."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
@@ -82,7 +101,7 @@ def read_tensors(path: str | Path) -> dict[str, Array]:
         arrays[name] = array
     if data_begin + data_end != size:
         raise ModelError(f"{path}: damaged: {size - data_begin - data_end} bytes after the last array")
-    return arrays
+    return TensorFile(arrays, mapped)
 
 
 def _read_header(path: str | Path, start: bytes, size: int) -> tuple[dict[str, Any], int]:

@@ -1,0 +1,179 @@
+"""The files of a saved model: their names, the manifest that lists them with size and checksum, and reading them with
+nothing taken on trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelError
+from .tensors import Array, stream_tensors
+
+FORMAT = 2  # raised when older versions of dslide can't read the folder any more
+MANIFEST = "manifest.json"
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
+LABEL_COUNTS = "label_counts.safetensors"
+CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
+VECTORIZER, PROGRESS, ESTIMATOR = "vectorizer.json", "progress.json", "estimator.json"
+COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, PROGRESS, ESTIMATOR)  # never cut
+MAX_SHARDS = 1 << 16
+READ_SIZE = 1 << 20  # bytes
+
+Entry = dict[str, int]  # size in bytes and crc32 of a file
+
+
+def shard_file(name: str, rank: int, shards: int) -> str:
+    """What a rank's part of a file of arrays is called: weights-2-of-4.safetensors; with one rank, as the whole."""
+    if shards == 1:
+        return name
+    stem, suffix = name.split(".")
+    return f"{stem}-{rank}-of-{shards}.{suffix}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a model folder should hold."""
+
+    shards: int  # ranks that wrote it
+    files: dict[str, Entry]
+
+    def checksum(self) -> int:
+        """Tells saves apart: of the arrays of all shards, those on other disks too."""
+        arrays = {name: entry for name, entry in self.files.items() if name not in COMMON_FILES}
+        return zlib.crc32(json.dumps([self.shards, arrays], sort_keys=True).encode())
+
+    def write(self, folder: Path) -> None:
+        """Writes manifest.json."""
+        about = {"format": FORMAT, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
+        write_json(folder / MANIFEST, about)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a folder, each entry checked for name and type."""
+        path = folder / MANIFEST
+        if not folder.is_dir():
+            raise ModelError(f"{folder}: there is no such model folder")
+        if not path.exists():
+            raise ModelError(f"{folder}: not a complete model folder: there is no {MANIFEST}")
+        content = read_json(path, dict)
+        written = content.get("format")
+        if type(written) is not int or written < 1:
+            raise ModelError(f"{path}: expected a format number, not {written!r}")
+        if written > FORMAT:
+            raise ModelError(
+                f"{path}: the model has format {written}, written by dslide {content.get('dslide')}; this "
+                f"version reads formats up to {FORMAT}, please upgrade"
+            )
+        shards = 1 if written == 1 else content.get("shards")  # format 1 knew no shards
+        if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
+            raise ModelError(f"{path}: damaged: expected a number of shards, 1 to {MAX_SHARDS}, not {shards!r}")
+        files = content.get("files")
+        if not isinstance(files, dict):
+            raise ModelError(f"{path}: damaged: no list of files")
+        known = {*COMMON_FILES, *(shard_file(name, r, shards) for name in (WEIGHTS, OPTIMIZER) for r in range(shards))}
+        for name, entry in files.items():
+            if name not in known:  # also keeps paths like ../x from being followed
+                raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{_of(shards)}")
+            if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
+                raise ModelError(f"{path}: damaged: no size and checksum of {name}")
+        return cls(shards, files)
+
+
+def _of(shards: int) -> str:
+    return f" of {shards} shards" if shards > 1 else ""
+
+
+# ---- writing ----------------------------------------------------------------------------------------------------
+
+
+def write_json(path: Path, content: Any) -> Entry:
+    """Writes a file that is on disk when this returns."""
+    with _checked_file(path) as (write, entry):
+        write(json.dumps(content, indent=1).encode())
+    return entry
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> Entry:
+    """Writes a file of arrays that is on disk when this returns."""
+    with _checked_file(path) as (write, entry):
+        stream_tensors(write, arrays)
+    return entry
+
+
+@contextmanager
+def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
+    """A function to write the file's bytes with, and the entry that it keeps."""
+    entry = {"size": 0, "crc32": 0}
+    with open(path, "wb") as file:
+
+        def write(piece: bytes | memoryview) -> None:
+            file.write(piece)
+            entry["size"] += len(piece)
+            entry["crc32"] = zlib.crc32(piece, entry["crc32"])
+
+        yield write, entry
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
+
+
+def check_size(path: Path, entry: Entry) -> None:
+    """ModelError if the file is not as long as the one that was written."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+    if size != entry["size"]:
+        raise ModelError(f"{path}: damaged: it has {size} bytes, but {entry['size']} were written")
+
+
+def check_content(path: Path, entry: Entry) -> None:
+    """ModelError if the file is not the one that was written; reads all of it."""
+    check_size(path, entry)
+    crc = 0
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(READ_SIZE):
+                crc = zlib.crc32(piece, crc)
+    except OSError as error:
+        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+    if crc != entry["crc32"]:
+        raise ModelError(f"{path}: damaged: its checksum is not the one that was written")
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The content of a JSON file, a list or dict as `kind` says."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ModelError(f"{path}: damaged: not valid JSON") from None
+    if not isinstance(content, kind):
+        raise ModelError(f"{path}: damaged: expected a JSON {'list' if kind is list else 'object'}")
+    return content
+
+
+def read_size(path: Path, options: dict[str, Any], key: str) -> int:
+    """Takes a size out of the options."""
+    value = options.pop(key, None)
+    if type(value) is not int or value < 0:
+        raise ModelError(f"{path}: {key}: expected a whole number, not {value!r}")
+    return value
+
+
+def read_names(path: Path, count: int) -> list[str]:
+    """The content of a JSON file of names, which must be `count`."""
+    names: list[Any] = read_json(path, list)
+    if len(names) != count or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{path}: expected a list of {count} names")
+    return names

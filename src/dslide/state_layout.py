@@ -1,0 +1,54 @@
+"""Every array of a network's state by name: its type, its shape, and what of it each rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .activations import padded
+from .config import Config
+from .shard import WHOLE, Shard, neuron_axis
+
+MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # what optimizers keep of a parameter
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """One array. Along `axis` lie the layer's neurons, of which every rank holds its own; None: all ranks hold the same
+    array."""
+
+    dtype: np.dtype[Any]
+    neurons: int  # of the whole layer
+    axis: int | None
+    rest: tuple[int, ...]  # the shape without that axis
+
+    def shape(self, shard: Shard = WHOLE) -> tuple[int, ...]:
+        """The shape of what a rank holds; where neurons lie along rows, those are padded."""
+        if self.axis is None:
+            return self.rest
+        count = shard.count(self.neurons)
+        return (count, *self.rest) if self.axis == 0 else (*self.rest, padded(count))
+
+
+def array_layouts(config: Config, features: int, labels: int) -> dict[str, ArrayLayout]:
+    """The arrays of a network in training, as `Network.state` names them."""
+    layouts: dict[str, ArrayLayout] = {}
+    shares = config.hidden_share or (1.0,) * len(config.hidden)
+    inputs, sparse_input = features, True
+    for i, neurons in enumerate([*config.hidden, labels]):
+        for which, rest in (("weights", (inputs if sparse_input else padded(inputs),)), ("bias", (1,))):
+            for name in (which, *(f"{which}_{moment}" for moment in MOMENTS[config.optimizer])):
+                axis = neuron_axis(name, sparse_input)
+                layouts[f"layer{i}.{name}"] = ArrayLayout(np.dtype(np.float32), neurons, axis, rest)
+            axis = neuron_axis(f"{which}_clock", sparse_input)
+            of_clock = (inputs,) if axis is None else ()
+            layouts[f"layer{i}.{which}_clock"] = ArrayLayout(np.dtype(np.uint32), neurons, axis, of_clock)
+        inputs, sparse_input = neurons, i < len(shares) and shares[i] < 1
+    return layouts
+
+
+def is_parameter(name: str) -> bool:
+    """Whether an array is what prediction needs: weights or biases; the others are the optimizer's."""
+    return name.endswith((".weights", ".bias"))
