@@ -39,6 +39,8 @@ void bind_wire(nb::module_& m) {
         "Columns first, first + step, ..., `columns` of them, of x as a message: 'float32', 'bf16' or 'int8'.");
   m.def("wire_decode", &decode, nb::arg("message").noconvert(), nb::arg("out").noconvert(), nb::arg("first"),
         nb::arg("step"), nb::arg("columns"), nb::arg("add"),
+        nb::sig("def wire_decode(message: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float32], "
+                "first: int, step: int, columns: int, add: bool) -> None"),
         "Writes what a message says to columns of out, or adds it; ValueError, and out as it was, if the message is not "
         "one for these rows and columns.");
   m.def("wire_size", [](size_t rows, size_t columns, const std::string& format) {
