@@ -33,7 +33,7 @@ T = TypeVar("T")
 DEFAULT_LIMIT = 60.0  # seconds of silence after which a rank is given up
 STUCK = 10  # a rank that is alive but sends nothing is given up after this many times as long
 PIECE = 1 << 20  # bytes; each piece is a sign of life, also where a whole message takes minutes
-_EAGER = 5e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes 1e-4
+_EAGER = 2e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes half of it
 _POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first and after a while
 _POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
 _FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure
@@ -112,7 +112,7 @@ class Communicator:
         self._waiting = False  # a caller waits and moves the bytes itself
         self._closed = False
         self._thread: threading.Thread | None = None
-        if transport is not None:
+        if self.size > 1:
             self._thread = threading.Thread(target=self._run, name="dslide-comm", daemon=True)
             self._thread.start()
 
@@ -358,7 +358,7 @@ class Communicator:
             self._wake.wait(pause)
 
     def _leave(self, kind: Kind, content: bytes) -> None:
-        if self._transport is None or self._closed:
+        if self.size == 1 or self._closed:
             return
         with self._lock:
             self._tell(kind, content)
