@@ -1,36 +1,41 @@
 """Exchanges between the ranks of a job: who is here, who sends what to whom, and who is to blame if it doesn't come.
 
 Every exchange is the same thing: each rank sends one message to every rank and waits for one from each. Ranks post the
-same exchanges in the same order, so messages need no addresses beyond a number, and whatever is missing has a name: the
-exchange, the step, the rank. What carries the bytes is a `Transport`; a communicator of one rank has none.
+same exchanges in the same order, so messages need no addresses, and whatever is missing has a name: the exchange, the
+step, the rank. What carries the bytes is a `Transport`; a communicator of one rank has none.
 
-A thread of its own moves bytes while the rank computes, and tells the others now and then that the rank is alive. A
-message that is lost, doubled, damaged or out of turn, a rank that fails, leaves or falls silent: each ends in
-`CommError` on everybody who waits, none in a hang.
+A message travels in frames of up to `PIECE` bytes, numbered from 0 between each two ranks, with a checksum. Frames
+between two ranks arrive in order, so the n-th whole message from a rank is its part of exchange n, and a number that is
+too high or too low means that a piece was lost or came twice. About once a second every rank tells every other one
+that it is alive, and how many pieces it has sent: so a loss is noticed even if nothing else comes. A rank that leaves
+says so, and one that fails says why.
+
+A thread of its own moves bytes while the rank computes, and sends the signs of life. While the rank waits, the waiting
+caller moves the bytes, and the thread does no more than that. A message that is lost, doubled, damaged or out of turn,
+a rank that fails, leaves or falls silent: each ends in `CommError` on everybody who waits, none in a hang.
 """
 
 from __future__ import annotations
 
 import json
-import struct
+import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..errors import CommError, PeerFailed, UserError
+from .frames import Buffer, Kind, name_check, pack, unpack
 
 T = TypeVar("T")
-Buffer = bytes | bytearray | memoryview
 
 DEFAULT_LIMIT = 60.0  # seconds of silence after which a rank is given up
 STUCK = 10  # a rank that is alive but sends nothing is given up after this many times as long
-_HEADER = struct.Struct("<BIQ")  # kind, checksum of the exchange's name, number of the exchange
-_CHECK = struct.Struct("<I")  # checksum of header and content
-_DATA, _ALIVE, _FAILED, _BYE = range(4)
-_POLL = 5e-5  # seconds between looks for a message that is waited for
-_POLL_BUSY, _POLL_IDLE = 3e-4, 0.02  # and of the thread, with and without an exchange in flight
+PIECE = 1 << 20  # bytes; each piece is a sign of life, also where a whole message takes minutes
+_EAGER = 2e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes half of it
+_POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first and after a while
+_POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
 _FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure
 
 
@@ -57,22 +62,36 @@ class Transport(Protocol):
 class Exchange:
     """One exchange in flight."""
 
-    def __init__(self, comm: Communicator, name: str, number: int, own: Buffer):
+    def __init__(self, comm: Communicator, name: str, number: int, own: bytes):
         self.name, self.number, self._comm = name, number, comm
         self.step = comm.step
         self.arrived: dict[int, Buffer] = {comm.rank: own}
-        self.begun = self.complete_at = time.perf_counter()
+        self.begun = self.complete_at = time.monotonic()
+        self.counted = False  # whether its times are in the communicator's sums
 
     def wait(self) -> list[Buffer]:
-        """The messages of all ranks, in rank order. Raises CommError if one doesn't come."""
+        """The messages of all ranks, in rank order; the same again if called again. Raises CommError if one doesn't
+        come."""
         return self._comm._wait(self)
 
     def __str__(self) -> str:
         return f'exchange "{self.name}" of step {self.step}'
 
 
+class _Peer:
+    """What this rank knows of another one."""
+
+    def __init__(self) -> None:
+        self.heard = self.moved = time.monotonic()  # when a frame last came, and when one that belongs to a message
+        self.sent = self.taken = 0  # pieces, to and from it
+        self.messages = 0  # whole ones from it, which is the number of the exchange its next one belongs to
+        self.pieces: list[memoryview] = []  # of that next one
+        self.gone = ""  # why nothing more will come
+
+
 class Communicator:
-    """The ranks of a job, seen by one of them. `limit` is the silence, in seconds, after which a rank is given up."""
+    """The ranks of a job, seen by one of them. `limit` is the silence, in seconds, after which a rank is given up; it
+    must be about the same on all ranks. Used by one thread at a time."""
 
     def __init__(self, transport: Transport | None = None, limit: float = DEFAULT_LIMIT):
         self._transport = transport
@@ -80,53 +99,38 @@ class Communicator:
         self.size = 1 if transport is None else transport.size
         self.limit = limit
         self.step = 0  # of training, for messages; kept by the trainer
-        self.bytes_sent = 0
+        self.bytes_sent = 0  # of exchanges, with headers; signs of life don't count
         self.wait_seconds = 0.0  # in which this rank could do nothing but wait
         self.flight_seconds = 0.0  # from posting an exchange to its last arrival, summed over exchanges
         self._number = 0  # of the next exchange
-        self._open: dict[int, Exchange] = {}
-        self._early: dict[int, dict[int, Buffer]] = {}  # messages of exchanges that were not posted yet
-        self._expected = [0] * self.size  # number of the next exchange from each rank
-        self._heard = [time.monotonic()] * self.size  # when each rank last gave a sign of life
-        self._gone: dict[int, str] = {}
-        self._error: CommError | None = None
-        self._lock = threading.RLock()
-        self._wake = threading.Event()
+        self._open: dict[int, Exchange] = {}  # those that miss messages, oldest first
+        self._early: dict[int, list[tuple[int, int, Buffer]]] = {}  # messages of exchanges that were not posted yet
+        self._peers = {rank: _Peer() for rank in range(self.size) if rank != self.rank}
+        self._error: CommError | None = None  # the first; there is no going on after it
+        self._lock = threading.RLock()  # of all of the above, and of the transport
+        self._wake = threading.Event()  # there is something to do for the thread
+        self._waiting = False  # a caller waits and moves the bytes itself
         self._closed = False
         self._thread: threading.Thread | None = None
-        if transport is not None:
+        if self.size > 1:
             self._thread = threading.Thread(target=self._run, name="dslide-comm", daemon=True)
             self._thread.start()
 
     # ---- exchanges ------------------------------------------------------------------------------------------------
 
     def post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
-        """Begins an exchange: outgoing[r] is for rank r. What is for this rank itself comes back as it is."""
-        if len(outgoing) != self.size:
-            raise ValueError(f"{len(outgoing)} messages for {self.size} ranks")
-        with self._lock:
-            exchange = Exchange(self, name, self._number, outgoing[self.rank])
-            self._number += 1
-            if self._transport is not None:
-                if self._closed:
-                    raise CommError(f"{exchange}: the communicator is closed")
-                name_check = zlib.crc32(name.encode())
-                for offset in range(1, self.size):  # everybody begins with another one
-                    to = (self.rank + offset) % self.size
-                    self._send(to, _DATA, name_check, exchange.number, outgoing[to])
-                exchange.arrived.update(self._early.pop(exchange.number, {}))
-                self._open[exchange.number] = exchange
-                self._wake.set()
+        """Begins an exchange: outgoing[r] is for rank r, and what is for this rank itself comes back with the rest.
+        Messages are copied: the caller may change its buffers at once."""
+        exchange = self._post(name, outgoing)
+        self._wake.set()
         return exchange
 
     def all_gather(self, name: str, content: Buffer) -> list[Buffer]:
         """What every rank gave, in rank order."""
-        return self.post(name, [content] * self.size).wait()
+        return self._post(name, [content] * self.size).wait()
 
     def gather_objects(self, name: str, value: Any) -> list[Any]:
-        """What every rank gave, in rank order; anything JSON can hold."""
-        if self.size == 1:
-            return [value]
+        """What every rank gave, in rank order; anything JSON can hold, and as JSON gives it back (lists for tuples)."""
         return [json.loads(bytes(b)) for b in self.all_gather(name, json.dumps(value).encode())]
 
     def barrier(self, name: str) -> None:
@@ -134,13 +138,12 @@ class Communicator:
         self.all_gather(name, b"")
 
     def together(self, what: str, work: Callable[[], T]) -> T:
-        """Does something on every rank. If a rank can't, all of them raise its error, which names the rank."""
+        """Does something on every rank. If some can't, all of them raise the first one's error, with the messages of
+        all that failed and their ranks (without ranks if it is the same everywhere)."""
         problem, value = None, None
         try:
             value = work()
         except UserError as error:
-            if self.size == 1:
-                raise
             problem = [type(error).__name__, str(error)]
         outcomes = self.gather_objects(what, problem)
         failed = [rank for rank, outcome in enumerate(outcomes) if outcome is not None]
@@ -148,162 +151,236 @@ class Communicator:
             return value  # type: ignore[return-value]
         name, message = outcomes[failed[0]]
         if any(outcome != outcomes[0] for outcome in outcomes):
-            message = f"{ranks_in_words(failed)}: {message}"
+            ranks: dict[str, list[int]] = {}  # that say the same
+            for rank in failed:
+                ranks.setdefault(outcomes[rank][1], []).append(rank)
+            message = "; ".join(f"{ranks_in_words(who)}: {said}" for said, who in ranks.items())
         kinds = {kind.__name__: kind for kind in UserError.__subclasses__()}
-        error = kinds.get(name, UserError)(message)
-        error.collective = True
-        raise error
+        shared = kinds.get(name, UserError)(message)
+        shared.collective = True
+        raise shared
 
     def fail(self, message: str, code: int) -> None:
-        """Tells the others that this rank ends with an error; waits a moment for them to take it."""
-        if self._transport is None or self._closed:
-            return
-        with self._lock:
-            content = json.dumps([message, code]).encode()
-            for to in range(self.size):
-                if to != self.rank:
-                    self._send(to, _FAILED, 0, 0, content)
-        self._flush()
-        self._stop()
+        """Tells the others that this rank ends with an error; waits a moment for them to take it. If it ends because
+        another one failed, that one's error is passed on."""
+        cause = self._error if isinstance(self._error, PeerFailed) else PeerFailed(self.rank, message, code)
+        self._leave(Kind.FAILED, json.dumps([cause.rank, cause.message, cause.code]).encode())
 
     def close(self) -> None:
-        """Says goodbye; whoever waits for this rank afterwards is told so."""
-        if self._transport is None or self._closed:
-            return
-        with self._lock:
-            for to in range(self.size):
-                if to != self.rank:
-                    self._send(to, _BYE, 0, 0, b"")
-        self._flush()
-        self._stop()
+        """Says goodbye when everything is sent; whoever waits for this rank afterwards is told so. Does nothing where
+        there is only one rank."""
+        self._leave(Kind.BYE, b"")
 
-    # ---- the inside -----------------------------------------------------------------------------------------------
+    # ---- sending; all that follows is called with the lock held, except where it takes it ---------------------------
+
+    def _post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
+        if len(outgoing) != self.size:
+            raise ValueError(f"{len(outgoing)} messages for {self.size} ranks")
+        with self._lock:
+            exchange = Exchange(self, name, self._number, bytes(outgoing[self.rank]))
+            if self._closed:
+                raise CommError(f"{exchange}: the communicator is closed")
+            self._number += 1
+            for offset in range(1, self.size):  # everybody begins with another one
+                to = (self.rank + offset) % self.size
+                if not self._peers[to].gone:
+                    self._send_message(exchange, to, outgoing[to])
+            if self.size > 1:
+                self._open[exchange.number] = exchange
+            for source, their_name, content in self._early.pop(exchange.number, []):
+                self._deliver(exchange, source, their_name, content)
+        return exchange
+
+    def _send_message(self, exchange: Exchange, to: int, content: Buffer) -> None:
+        view, peer = memoryview(content), self._peers[to]
+        if view.nbytes > PIECE:
+            view = view.cast("B")
+        while True:
+            last = view.nbytes <= PIECE
+            kind, piece = (Kind.LAST, view) if last else (Kind.PIECE, view[:PIECE])
+            self.bytes_sent += self._send(exchange, to, pack(kind, exchange.name, peer.sent, piece))
+            peer.sent += 1
+            if last:
+                return
+            view = view[PIECE:]
+
+    def _send(self, place: object, to: int, frame: bytes) -> int:
+        assert self._transport is not None
+        try:
+            self._transport.send(to, frame)
+        except Exception as error:
+            failure = CommError(f"{place}: nothing can be sent to rank {to}: {error}")
+            self._blame(failure)
+            raise failure from error
+        return len(frame)
+
+    def _tell(self, kind: Kind, content: bytes) -> None:
+        """Sends something to all other ranks that are still there, as far as that is possible."""
+        for to, peer in self._peers.items():
+            if not peer.gone:
+                with suppress(CommError):
+                    self._send(self._place(), to, pack(kind, "", peer.sent, content))
+
+    def _sending(self) -> bool:
+        return self._transport is not None and self._transport.sending()
+
+    # ---- receiving ------------------------------------------------------------------------------------------------
 
     def _wait(self, exchange: Exchange) -> list[Buffer]:
-        if self._transport is None:
-            return [exchange.arrived[0]]
-        begin, begin_clock = time.perf_counter(), time.monotonic()
-        while True:
-            with self._lock:
-                if len(exchange.arrived) < self.size:
-                    self._pump()
-                if len(exchange.arrived) == self.size:
-                    break
-                if self._error is not None:
-                    raise self._error
-                self._check_missing(exchange, begin_clock)
-            time.sleep(_POLL)
-        end = time.perf_counter()
-        with self._lock:
-            self._open.pop(exchange.number, None)
-        self.wait_seconds += end - begin
-        self.flight_seconds += max(exchange.complete_at, begin) - exchange.begun
+        begin = patient_since = looked = time.monotonic()
+        self._waiting = True
+        try:
+            while True:
+                with self._lock:
+                    if len(exchange.arrived) < self.size:
+                        self._pump()
+                    if len(exchange.arrived) == self.size:
+                        break
+                    now = time.monotonic()
+                    if now - looked > self.limit / 2:  # this process itself stood still, and perhaps all did
+                        patient_since = now
+                    looked = now
+                    self._check_missing(exchange, patient_since, now)
+                    if self._error is not None:
+                        raise self._error
+                    quiet = now - max(begin, self._last_heard())
+                if quiet < _EAGER:
+                    os.sched_yield()
+                else:
+                    time.sleep(_pause(quiet))
+        finally:
+            self._waiting = False
+            if self._open or self._sending():
+                self._wake.set()
+        if not exchange.counted:
+            exchange.counted = True
+            self.wait_seconds += time.monotonic() - begin
+            self.flight_seconds += exchange.complete_at - exchange.begun
         return [exchange.arrived[rank] for rank in range(self.size)]
 
-    def _check_missing(self, exchange: Exchange, begin: float) -> None:
-        now = time.monotonic()
-        missing = [rank for rank in range(self.size) if rank not in exchange.arrived]
-        for rank in missing:
-            if rank in self._gone:
-                raise CommError(f"{exchange}: rank {rank} {self._gone[rank]}")
-        silent = [rank for rank in missing if now - max(begin, self._heard[rank]) > self.limit]
+    def _check_missing(self, exchange: Exchange, begin: float, now: float) -> None:
+        """Finds out whether the messages that an exchange misses, and that are waited for since `begin`, may come."""
+        missing = {rank: peer for rank, peer in self._peers.items() if rank not in exchange.arrived}
+        for rank, peer in missing.items():
+            if peer.gone:
+                self._blame(CommError(f"{exchange}: rank {rank} {peer.gone}"))
+        silent = [rank for rank, peer in missing.items() if now - max(begin, peer.heard) > self.limit]
         if silent:
-            raise CommError(f"{exchange}: {ranks_in_words(silent)} silent for {self.limit:g} s; given up")
-        if now - begin > STUCK * self.limit:
-            raise CommError(
-                f"{exchange}: {ranks_in_words(missing)} alive, but nothing sent for {STUCK * self.limit:g} s; given up"
-            )
-
-    def _send(self, to: int, kind: int, name_check: int, number: int, content: Buffer) -> None:
-        assert self._transport is not None
-        header = _HEADER.pack(kind, name_check, number)
-        check = _CHECK.pack(zlib.crc32(content, zlib.crc32(header)))
-        frame = b"".join((header, check, content))
-        self._transport.send(to, frame)
-        self.bytes_sent += len(frame)
+            fault = f"silent for {self.limit:g} s; given up"
+            self._blame(CommError(f"{exchange}: {ranks_in_words(silent)} {fault}"))
+        stuck = [rank for rank, peer in missing.items() if now - max(begin, peer.moved) > STUCK * self.limit]
+        if stuck:
+            fault = f"alive, but nothing sent for {STUCK * self.limit:g} s; given up"
+            self._blame(CommError(f"{exchange}: {ranks_in_words(stuck)} {fault}"))
 
     def _pump(self) -> None:
-        """Takes in what has arrived. Called with the lock held."""
-        assert self._transport is not None
-        for source, frame in self._transport.receive():
-            try:
-                self._take(source, memoryview(frame))
-            except CommError as error:
-                self._error = self._error or error
+        """Takes in what has arrived."""
+        if self._transport is None:
+            return
+        try:
+            for source, frame in self._transport.receive():
+                self._take(source, self._peers[source], frame)
+        except CommError as error:
+            self._blame(error)
+        except Exception as error:
+            self._blame(CommError(f"{self._place()}: nothing can be received: {error}"))
 
-    def _take(self, source: int, frame: memoryview) -> None:
-        self._heard[source] = time.monotonic()
-        start = _HEADER.size + _CHECK.size
-        content = frame[start:]
-        waited = self._open.get(self._expected[source])
-        place = str(waited) if waited is not None else f"step {self.step}"
-        if len(frame) < start or _CHECK.unpack_from(frame, _HEADER.size)[0] != zlib.crc32(
-            content, zlib.crc32(frame[: _HEADER.size])
-        ):
+    def _take(self, source: int, peer: _Peer, raw: Buffer) -> None:
+        peer.heard = time.monotonic()
+        exchange = self._open.get(peer.messages)
+        place = exchange or self._place()
+        frame = unpack(raw)
+        if frame is None:
             raise CommError(f"{place}: a message from rank {source} is damaged")
-        kind, name_check, number = _HEADER.unpack_from(frame)
-        if kind == _FAILED:
-            message, code = json.loads(bytes(content))
-            self._gone[source] = "failed"
-            raise PeerFailed(source, message, code)
-        if kind == _BYE:
-            self._gone[source] = "has ended"
-        if kind != _DATA:
+        if frame.kind == Kind.FAILED:
+            peer.gone = "failed"
+            raise PeerFailed(*json.loads(bytes(frame.content)))
+        if frame.kind == Kind.BYE:
+            peer.gone = "has ended"
+        if frame.number > peer.taken:
+            raise CommError(f"{place}: a message from rank {source} was lost")
+        if frame.kind not in (Kind.PIECE, Kind.LAST):
             return
-        expected = self._expected[source]
-        if number != expected:
-            fault = "came twice" if number < expected else "was lost"
-            raise CommError(f"{place}: a message from rank {source} {fault}")
-        self._expected[source] += 1
-        if waited is None:
-            self._early.setdefault(number, {})[source] = content
+        if frame.number < peer.taken:
+            raise CommError(f"{place}: a message from rank {source} came twice")
+        peer.taken += 1
+        peer.moved = peer.heard
+        peer.pieces.append(frame.content)
+        if frame.kind == Kind.PIECE:
             return
-        if name_check != zlib.crc32(waited.name.encode()):
-            raise CommError(f"{waited}: rank {source} is in another exchange; do all ranks run the same program?")
-        waited.arrived[source] = content
-        if len(waited.arrived) == self.size:
-            waited.complete_at = time.perf_counter()
+        content = frame.content if len(peer.pieces) == 1 else memoryview(b"".join(peer.pieces))
+        peer.pieces.clear()
+        if exchange is None:
+            self._early.setdefault(peer.messages, []).append((source, frame.name, content))
+        else:
+            self._deliver(exchange, source, frame.name, content)
+        peer.messages += 1
+
+    def _deliver(self, exchange: Exchange, source: int, their_name: int, content: Buffer) -> None:
+        if their_name != name_check(exchange.name):
+            fault = f"rank {source} is in another exchange; do all ranks run the same program?"
+            self._blame(CommError(f"{exchange}: {fault}"))
+            return
+        exchange.arrived[source] = content
+        if len(exchange.arrived) == self.size:
+            exchange.complete_at = time.monotonic()
+            del self._open[exchange.number]
+
+    def _blame(self, error: CommError) -> None:
+        self._error = self._error or error
+
+    def _place(self) -> str:
+        """Where this rank is, for messages."""
+        return str(next(iter(self._open.values()), f"step {self.step}"))
+
+    def _last_heard(self) -> float:
+        return max((peer.heard for peer in self._peers.values()), default=0.0)
+
+    # ---- the thread, and the end ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         """The thread: moves bytes and gives signs of life until the communicator is closed."""
-        pause = min(1.0, self.limit / 10)
         told = time.monotonic()
-        while not self._closed:
+        while True:
             with self._lock:
                 if self._closed:
                     return
-                self._pump()
-                now = time.monotonic()
-                if now - told > pause:
-                    told = now
-                    for to in range(self.size):
-                        if to != self.rank and to not in self._gone:
-                            self._send(to, _ALIVE, 0, 0, b"")
-                busy = bool(self._open) or self._transport_busy()
-            if busy:
-                time.sleep(_POLL_BUSY)
-            else:
                 self._wake.clear()
-                self._wake.wait(min(_POLL_IDLE, pause))
+                if not self._waiting:
+                    self._pump()
+                now, interval = time.monotonic(), min(1.0, self.limit / 10)
+                if now - told >= interval:
+                    told = now
+                    self._tell(Kind.ALIVE, b"")
+                pause = min(_POLL_IDLE, interval)
+                if not self._waiting and (self._open or self._sending()):
+                    pause = _pause(now - self._last_heard())
+            self._wake.wait(pause)
 
-    def _transport_busy(self) -> bool:
-        return self._transport is not None and self._transport.sending()
-
-    def _flush(self) -> None:
-        end = time.monotonic() + _FAREWELL
-        while time.monotonic() < end:
+    def _leave(self, kind: Kind, content: bytes) -> None:
+        if self.size == 1 or self._closed:
+            return
+        with self._lock:
+            self._tell(kind, content)
+        begin = time.monotonic()
+        while True:
             with self._lock:
                 self._pump()
-                if not self._transport_busy():
-                    return
-            time.sleep(_POLL)
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._closed = True
+                waited = time.monotonic() - begin
+                hopeless = kind == Kind.FAILED or self._error is not None or all(p.gone for p in self._peers.values())
+                if not self._sending() or waited > (_FAREWELL if hopeless else self.limit):
+                    self._closed = True
+                    break
+            time.sleep(_pause(waited))
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
+
+
+def _pause(quiet: float) -> float:
+    """Seconds until the next look for messages, after so many without one: short waits end at once, and long ones
+    cost next to nothing."""
+    return min(_POLL_MOST, max(_POLL, quiet / 8))
 
 
 def solo() -> Communicator:

@@ -8,18 +8,19 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from ..errors import ConfigError, PeerFailed
-from .communicator import DEFAULT_LIMIT, Buffer, Communicator, solo
+from ..errors import CommError, ConfigError, PeerFailed, UserError
+from .communicator import DEFAULT_LIMIT, Communicator, solo
+from .frames import Buffer
 
 # What launchers tell the processes they start: variables for rank and number of ranks.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, srun --mpi=pmi2
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
-    ("PALS_RANKID", "PALS_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script itself has no step, and is no rank
 )
 _TAG = 7
 _START_SECONDS = 120.0
@@ -30,21 +31,20 @@ def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Rank and number of ranks that a launcher gave this process; (0, 1) without one."""
     for rank, size in _LAUNCHERS:
         if environment.get(rank, "").isdigit() and environment.get(size, "").isdigit():
-            if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
-                continue  # a batch script itself, not a task that srun started
             return int(environment[rank]), int(environment[size])
     return 0, 1
 
 
-def job(limit: float = DEFAULT_LIMIT) -> Communicator:
+def job(limit: float | None = None) -> Communicator:
     """The communicator of the job this process belongs to: all ranks of mpiexec or srun, or this process alone.
 
-    Made at the first call, and the same ever after. ConfigError if there are ranks but no working MPI between them.
+    Made at the first call, and the same ever after; a limit that is given is from then on that of all exchanges.
+    ConfigError if there are ranks but no working MPI between them.
     """
     global _job
     if _job is None:
-        _job = _connect(limit)
-    if _job.size > 1:
+        _job = _connect(DEFAULT_LIMIT if limit is None else limit)
+    if limit is not None:
         _job.limit = limit
     return _job
 
@@ -83,11 +83,12 @@ class MpiTransport:
         self._mpi = mpi
         self._comm = mpi.COMM_WORLD.Dup()
         self.rank, self.size = int(self._comm.rank), int(self._comm.size)
-        self._outgoing: deque[tuple[Any, bytes]] = deque()  # requests, and the bytes they still read
+        # By rank, requests and the bytes they read or fill.
+        self._outgoing: list[deque[tuple[Any, bytes]]] = [deque() for _ in range(self.size)]
         self._incoming: list[deque[tuple[Any, bytearray]]] = [deque() for _ in range(self.size)]
 
     def send(self, to: int, frame: bytes) -> None:
-        self._outgoing.append((self._comm.Isend([frame, self._mpi.BYTE], to, _TAG), frame))
+        self._outgoing[to].append((self._comm.Isend([frame, self._mpi.BYTE], to, _TAG), frame))
 
     def receive(self) -> list[tuple[int, Buffer]]:
         status = self._mpi.Status()
@@ -98,12 +99,13 @@ class MpiTransport:
         for source, queue in enumerate(self._incoming):
             while queue and queue[0][0].Test():
                 arrived.append((source, queue.popleft()[1]))
-        while self._outgoing and self._outgoing[0][0].Test():
-            self._outgoing.popleft()
+        for requests in self._outgoing:
+            while requests and requests[0][0].Test():
+                requests.popleft()
         return arrived
 
     def sending(self) -> bool:
-        return bool(self._outgoing)
+        return any(self._outgoing)
 
 
 class _StartLimit:
@@ -131,15 +133,17 @@ class _StartLimit:
 
 
 def _leave_properly(comm: Communicator) -> None:
-    """An exception nobody catches ends the whole job, and so does a rank that leaves early, instead of leaving the
-    others to wait for it."""
+    """An exception nobody catches ends the whole job, and is printed once; a rank that leaves says goodbye. Without
+    that, the others would wait for it."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, PeerFailed):  # that rank has said it
-            end_job(comm, error.message, error.code)
-        before(kind, error, trace)
-        end_job(comm, f"{kind.__name__}: {error}", 1)
+        if isinstance(error, UserError) and error.collective and comm.rank > 0:
+            with suppress(CommError):
+                comm.barrier("end")  # rank 0 prints it, and then ends the job
+        elif not isinstance(error, PeerFailed):  # that rank has printed it
+            before(kind, error, trace)
+        end_job(comm, f"{kind.__name__}: {error}", error.code if isinstance(error, PeerFailed) else 1)
 
     sys.excepthook = hook
     atexit.register(comm.close)  # runs before MPI ends: what is registered last goes first
@@ -149,7 +153,9 @@ def end_job(comm: Communicator, message: str, code: int) -> None:
     """Ends this rank with an error, and with it the job. Outside of a job, does nothing: the caller ends."""
     if comm.size == 1:
         return
-    comm.fail(message, code)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # MPI's own end would wait for ranks that are gone
+    try:
+        comm.fail(message, code)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)  # MPI's own end would wait for ranks that are gone

@@ -1,0 +1,59 @@
+"""Frames, the units in which ranks send each other bytes: a header, a checksum, and content.
+
+The header says what the frame is, which exchange it belongs to (a checksum of its name), and a number: for pieces of
+messages the number of pieces that went before it from this rank to that one, for all others that of all so far.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct("<BIQ")  # kind, checksum of the exchange's name, number
+_CHECK = struct.Struct("<I")  # checksum of header and content
+OVERHEAD = _HEADER.size + _CHECK.size  # bytes of a frame that are not content
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    PIECE = 0  # of a message, and more of it will follow
+    LAST = 1  # piece of a message; most have only this one
+    ALIVE = 2  # this rank is still there
+    FAILED = 3  # this rank ends with an error
+    BYE = 4  # this rank has left
+
+
+class Frame(NamedTuple):
+    kind: int
+    name: int
+    number: int
+    content: memoryview  # read-only
+
+
+def pack(kind: Kind, name: str, number: int, content: Buffer) -> bytes:
+    """A frame as it travels; the content is copied."""
+    header = _HEADER.pack(kind, name_check(name), number)
+    check = _CHECK.pack(zlib.crc32(content, zlib.crc32(header)))
+    return b"".join((header, check, content))
+
+
+def unpack(frame: Buffer) -> Frame | None:
+    """What is in a frame; None if it is damaged. The content is not copied."""
+    view = memoryview(frame).toreadonly()
+    if len(view) < OVERHEAD:
+        return None
+    header, content = view[: _HEADER.size], view[OVERHEAD:]
+    if _CHECK.unpack_from(view, _HEADER.size)[0] != zlib.crc32(content, zlib.crc32(header)):
+        return None
+    kind, name, number = _HEADER.unpack(header)
+    return Frame(kind, name, number, content)
+
+
+def name_check(name: str) -> int:
+    """What a frame says of its exchange's name."""
+    return zlib.crc32(name.encode())
