@@ -17,6 +17,7 @@ from .options import (
     reading_options,
     text_options,
 )
+from .ranks import add_rank_options
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading_options(parser)
     add_text_options(parser)
     add_config_options(parser)
+    add_rank_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

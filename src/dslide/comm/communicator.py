@@ -154,6 +154,11 @@ class Communicator:
         error.collective = True
         raise error
 
+    @property
+    def failure(self) -> CommError | None:
+        """What has gone wrong in the job as far as this rank has heard, even if it waits for nothing."""
+        return self._error
+
     def fail(self, message: str, code: int) -> None:
         """Tells the others that this rank ends with an error; waits a moment for them to take it."""
         if self._transport is None or self._closed:
