@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141  # exit codes of the command line
+
 
 class UserError(Exception):
     """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2."""

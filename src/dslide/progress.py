@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import shutil
 import sys
@@ -12,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from .link import TERMINAL
 from .trainer import Callback
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ class ProgressLine(Callback):
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr
         self._quiet = quiet
-        self._live = not quiet and self._stream.isatty()
+        # Columns of a terminal that somebody else writes to for this process (launch.py); 0: there is none.
+        self._columns = int(os.environ.get(TERMINAL, 0)) if self._stream is sys.stderr else 0
+        self._live = not quiet and (self._columns > 0 or self._stream.isatty())
         self._total = 0  # steps of the whole run
         self._first = 0  # steps that an earlier run has done
         self._samples = 0
@@ -51,7 +55,7 @@ class ProgressLine(Callback):
             f"epoch {trainer.epoch + 1}/{trainer.network.config.epochs} [{bar:-<{BAR_WIDTH}}] {share:4.0%}  "
             f"loss {info.loss:.4g}  {self._samples / seconds:,.0f} samples/s  {clock(left)} left"
         )
-        width = shutil.get_terminal_size().columns
+        width = self._columns or shutil.get_terminal_size().columns
         self._stream.write(f"\r{line[: width - 1]}\x1b[K")
         self._stream.flush()
 

@@ -4,13 +4,14 @@ only the module of the command that was asked for is imported, so that help and 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from ..config import check_name
-from ..errors import Diverged, UserError
+from ..errors import USER_ERROR
+from .endings import run_to_end
 from .parser import Parser, parse
+from .ranks import start_ranks
 
 COMMANDS = {
     "train": "train a network",
@@ -22,30 +23,11 @@ COMMANDS = {
     "doctor": "say what this machine offers",
 }
 
-FAILED, DIVERGED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141  # exit codes
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code. A user's mistake ends with one sentence on stderr."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    try:
-        code = _run(argv)
-        sys.stdout.flush()
-        return code
-    except UserError as error:
-        return _fail(str(error), FAILED)
-    except Diverged as error:
-        return _fail(str(error), DIVERGED)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{name}{error.strerror or error}", FAILED)
-    except MemoryError:
-        return _fail("out of memory; `dslide plan` says what a network needs", FAILED)
-    except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+    words = list(sys.argv[1:] if argv is None else argv)
+    return run_to_end(lambda: _run(words))
 
 
 def _run(argv: list[str]) -> int:
@@ -72,10 +54,7 @@ def _run(argv: list[str]) -> int:
         return 0
     if arguments.command is None:
         top.print_help()
-        return FAILED
-    return int(module.run(arguments))
+        return USER_ERROR
+    code = start_ranks(arguments, argv)
+    return int(module.run(arguments)) if code is None else code
 
-
-def _fail(message: str, code: int) -> int:
-    print(f"dslide: error: {' '.join(message.split())}", file=sys.stderr)
-    return code

@@ -11,6 +11,7 @@ from ..comm import job
 from ..errors import ConfigError
 from .models import load_for, open_model, pieces
 from .options import add_reading_options, describe, reading_options, whole_number
+from .ranks import add_rank_options
 
 if TYPE_CHECKING:
     from ..data import Dataset, SparseRows
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
     )
     add_reading_options(parser, sizes=False)
+    add_rank_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from ..errors import ConfigError, DataError
 from ..model_folder import SavedModel
 from .models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
 from .options import add_reading_options, reading_options, whole_number
+from .ranks import add_rank_options
 
 if TYPE_CHECKING:
     from ..data import SparseRows, TextVectorizer
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
     )
     add_reading_options(parser, sizes=False)
+    add_rank_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from .options import (
     reading_options,
     text_options,
 )
+from .ranks import add_rank_options
 
 if TYPE_CHECKING:
     from ..comm import Communicator
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading_options(parser)
     add_text_options(parser)
     add_config_options(parser)
+    add_rank_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,16 @@
 """Ranks that train one network together, and what they say to each other."""
 
 from .communicator import Communicator, Exchange, Transport, ranks_in_words, solo
-from .mpi import end_job, job, launched_as
+from .mpi import current, end_job, job, launched_as
 
-__all__ = ["Communicator", "Exchange", "Transport", "end_job", "job", "launched_as", "ranks_in_words", "solo"]
+__all__ = [
+    "Communicator",
+    "Exchange",
+    "Transport",
+    "current",
+    "end_job",
+    "job",
+    "launched_as",
+    "ranks_in_words",
+    "solo",
+]

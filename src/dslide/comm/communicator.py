@@ -160,6 +160,11 @@ class Communicator:
         shared.collective = True
         raise shared
 
+    @property
+    def failure(self) -> CommError | None:
+        """What has gone wrong in the job as far as this rank has heard, even if it waits for nothing."""
+        return self._error
+
     def fail(self, message: str, code: int) -> None:
         """Tells the others that this rank ends with an error; waits a moment for them to take it. If it ends because
         another one failed, that one's error is passed on."""

@@ -49,6 +49,11 @@ def job(limit: float | None = None) -> Communicator:
     return _job
 
 
+def current() -> Communicator | None:
+    """The communicator that `job` has made; None before."""
+    return _job
+
+
 def _connect(limit: float) -> Communicator:
     rank, size = launched_as()
     if size == 1:

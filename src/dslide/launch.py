@@ -1,0 +1,389 @@
+"""Starts ranks and stays with them: passes on what they say, ends them on Ctrl-C, and knows how each of them ended.
+
+Ranks connect back to this process (link.py), so that nothing depends on mpiexec but the start itself. Its exit code
+can't be trusted, and what it says is kept back: it is shown only if no rank has said why the job failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from .comm import ranks_in_words
+from .errors import DIVERGED, INTERRUPTED, LOST, USER_ERROR
+from .link import INTERRUPT, LAUNCHER, TERMINAL, WELCOME, keep_alive
+from .mpiexec import Host, start_command
+from .relay import Output, without_banners
+
+START_SECONDS = 120.0
+_TURN = 0.1  # seconds between looks at clocks
+_LAST_WORDS = 2.0  # seconds in which everything must have arrived when mpiexec has ended
+_LEAVE_SECONDS = 5.0  # in which the others must have ended when a rank has failed,
+_CLOSE_SECONDS = 60.0  # or when all have said that they are done
+_KILL_SECONDS = 5.0  # in which mpiexec must have ended the ranks when asked to
+_CHUNK = 1 << 16
+_NOISE_LINES = 100
+
+
+def launch(
+    command: Sequence[str],
+    ranks: int,
+    hosts: Sequence[Host] = (),
+    *,
+    start: Sequence[str] | None = None,
+    addresses: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    start_limit: float = START_SECONDS,
+    stdin: bool = False,
+) -> int:
+    """Runs a command as several ranks, here or on hosts, until all have ended; returns the job's exit code.
+
+    The command must be a `dslide` one, or a program that runs its work through `dslide.cli.endings.run_to_end`. `start`
+    replaces the mpiexec command before it, and `addresses` says where ranks find this host; `variables` are set for all
+    ranks; with `stdin`, rank 0 gets this process's.
+    """
+    with contextlib.closing(_Job(ranks, hosts, local=not hosts and start is None, stdin=stdin)) as job:
+        told = ",".join(addresses) or _own_addresses(hosts)
+        added = {**(variables or {}), LAUNCHER: f"{job.token} {job.port} {told}"}
+        if sys.stderr.isatty():
+            added[TERMINAL] = str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)
+        if start is None:
+            start, environment = start_command(ranks, hosts, added)
+        else:
+            environment = {**os.environ, **added}
+        process = subprocess.Popen(
+            [*start, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C on the terminal is for this process alone
+        )
+        return job.watch(process, start_limit)
+
+
+@dataclass
+class _Rank:
+    """What is known of a rank."""
+
+    host: str  # as in the host file, then as it calls itself
+    control: socket.socket | None = None
+    pid: int = 0
+    code: int | None = None
+    gone: bool = False
+
+    def name(self, number: int) -> str:
+        return f"rank {number} ({self.host})" if self.host else f"rank {number}"
+
+
+@dataclass(eq=False)
+class _Connection:
+    """A connection of a rank; `stream` is empty until it has said who it is."""
+
+    socket: socket.socket
+    stream: str = ""
+    rank: int = -1
+    begun: bytes = b""  # of a line
+
+
+class _Job:
+    def __init__(self, ranks: int, hosts: Sequence[Host], local: bool, stdin: bool):
+        self.token = secrets.token_hex(16)
+        self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=3 * ranks + 10)
+        self.port: int = self._listener.getsockname()[1]
+        names = [host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks
+        self._ranks = [_Rank(name) for name in names]
+        self._local, self._stdin = local, stdin
+        self._selector = selectors.DefaultSelector()
+        self._connections = 0
+        self._outputs = {"out": Output(sys.stdout.fileno()), "err": Output(sys.stderr.fileno(), live=True)}
+        self._noise: deque[bytes] = deque(maxlen=_NOISE_LINES)
+        self._explained: set[int] = set()  # ranks that have said what is wrong
+        self._failed: int | None = None  # the first exit code that was told and is not 0
+        self._lost: int | None = None  # a rank that ended without telling one, before all others
+        self._deadline: tuple[float, str] | None = None  # when patience ends, and with what
+        self._interrupts = self._passed_on = 0
+        self._ending = False
+
+    def watch(self, process: subprocess.Popen[bytes], start_limit: float) -> int:
+        """Goes along with the job until its end."""
+        self._process = process
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, b"")
+        start_end = time.monotonic() + start_limit
+        try:
+            with self._signals():
+                while not self._over():
+                    self._turn()
+                    if self._interrupts > self._passed_on and not self._interrupt():
+                        return self._say("interrupted", INTERRUPTED)
+                    missing = self._missing()
+                    if missing and time.monotonic() > start_end:
+                        return self._say(f"not started within {start_limit:g} s: {missing}", LOST)
+                    if not self._patient():
+                        break
+        except KeyboardInterrupt:
+            return self._say("interrupted", INTERRUPTED)
+        finally:
+            self._end()
+        return self._verdict()
+
+    # ---- what comes in --------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Takes in what ranks and mpiexec have sent."""
+        ended: list[_Connection] = []
+        for key, _ in self._selector.select(_TURN):
+            if key.fileobj is self._listener:
+                accepted, _ = self._listener.accept()
+                accepted.setblocking(False)
+                keep_alive(accepted)
+                self._selector.register(accepted, selectors.EVENT_READ, _Connection(accepted))
+            elif isinstance(key.data, _Connection):
+                if not self._read(key.data):
+                    ended.append(key.data)
+            else:
+                self._read_noise(key)
+        for connection in ended:  # after what others have said, which may explain it
+            self._gone(connection)
+
+    def _read(self, connection: _Connection) -> bool:
+        """False at the end of the connection."""
+        try:
+            content = connection.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            content = b""
+        if not content:
+            return False
+        if not connection.stream:
+            line, newline, content = (connection.begun + content).partition(b"\n")
+            connection.begun = line
+            if not newline:
+                return len(line) < _CHUNK
+            if not self._greet(connection, line):
+                return False
+        if connection.stream == "control":
+            self._take_control(connection, content)
+        elif content:
+            if connection.stream == "err" and b"dslide: error:" in content:
+                self._explained.add(connection.rank)
+            self._outputs[connection.stream].take(connection.rank, content)
+        return True
+
+    def _greet(self, connection: _Connection, line: bytes) -> bool:
+        """Whether this is a rank of ours."""
+        try:
+            hello = json.loads(line)
+            token, stream, number, size = (hello[key] for key in ("token", "stream", "rank", "size"))
+            ours = secrets.compare_digest(str(token), self.token)
+        except (ValueError, KeyError, TypeError):
+            return False
+        if not ours:
+            return False
+        if size != len(self._ranks):
+            self._outputs["err"].take(
+                -1, f"dslide: error: mpiexec was to start {len(self._ranks)} ranks, but one says {size}\n".encode()
+            )
+            self._failed = self._failed or LOST
+            return False
+        rank = self._ranks[number]
+        connection.stream, connection.rank, connection.begun = stream, number, b""
+        if stream == "in":
+            self._selector.unregister(connection.socket)
+            threading.Thread(target=_feed, args=(connection.socket, self._stdin), daemon=True).start()
+            return True
+        self._connections += 1
+        if stream == "control":
+            rank.control, rank.host, rank.pid = connection.socket, hello["host"], hello["pid"]
+            with contextlib.suppress(OSError):
+                connection.socket.sendall(WELCOME)
+        return True
+
+    def _take_control(self, connection: _Connection, content: bytes) -> None:
+        *lines, connection.begun = (connection.begun + content).split(b"\n")
+        for line in lines:
+            code = int(line.removeprefix(b"end "))
+            self._ranks[connection.rank].code = code
+            self._failed = self._failed or code or None
+
+    def _gone(self, connection: _Connection) -> None:
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if not connection.stream:
+            return
+        self._connections -= 1
+        if connection.stream == "control":
+            rank = self._ranks[connection.rank]
+            rank.gone, rank.control = True, None
+            if rank.code is None and self._failed is None and self._lost is None and not self._ending:
+                self._lost = connection.rank
+
+    def _read_noise(self, key: selectors.SelectorKey) -> None:
+        try:
+            content = os.read(key.fd, _CHUNK)
+        except BlockingIOError:
+            return
+        *lines, rest = (key.data + content).split(b"\n")
+        self._noise.extend(lines)
+        if content:
+            self._selector.modify(key.fileobj, selectors.EVENT_READ, rest[-_CHUNK:])
+        else:
+            self._noise.extend([rest] if rest else [])
+            self._selector.unregister(key.fileobj)
+
+    # ---- how it goes on -------------------------------------------------------------------------------------------
+
+    def _missing(self) -> str:
+        """Ranks that have not begun, in words; empty if there are none."""
+        missing = [number for number, rank in enumerate(self._ranks) if rank.pid == 0]
+        hosts = sorted({self._ranks[number].host for number in missing} - {""})
+        if not missing:
+            return ""
+        return ranks_in_words(missing) + (f" ({', '.join(hosts)})" if hosts else "")
+
+    def _over(self) -> bool:
+        pipes = [self._process.stdout, self._process.stderr]
+        reading = any(key.fileobj in pipes for key in self._selector.get_map().values())
+        return self._process.poll() is not None and self._connections == 0 and not reading
+
+    def _patient(self) -> bool:
+        """Whether the job may go on: once it should be over, there is a limit to its end."""
+        if self._process.poll() is not None:
+            wait, reason = _LAST_WORDS, "mpiexec"
+        elif self._failed is not None or self._lost is not None:
+            wait, reason = _LEAVE_SECONDS, "failure"
+        elif all(rank.code is not None for rank in self._ranks):
+            wait, reason = _CLOSE_SECONDS, "end"
+        else:
+            return True
+        now = time.monotonic()
+        if self._deadline is None or self._deadline[1] != reason:
+            self._deadline = now + wait, reason
+        return now < self._deadline[0]
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, and what else asks for an end, is noted; pressed again, it ends the job at once."""
+
+        def note(_signal: int, _frame: FrameType | None) -> None:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                raise KeyboardInterrupt
+
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self) -> bool:
+        """Passes Ctrl-C on to rank 0, which agrees with the others on an end; False if there is no job yet to end."""
+        self._passed_on = self._interrupts
+        control = self._ranks[0].control
+        if control is None or self._missing():
+            return False
+        with contextlib.suppress(OSError):
+            control.sendall(INTERRUPT)
+        return True
+
+    def _end(self) -> None:
+        """Leaves nothing behind. Ranks end when their control connection does; what doesn't is killed."""
+        with contextlib.suppress(BrokenPipeError):
+            if not self._over():
+                self._kill()
+            for output in self._outputs.values():
+                output.finish()
+        self._process.wait()
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Connection):
+                key.data.socket.close()
+        self._selector.close()
+        self._listener.close()
+
+    def _kill(self) -> None:
+        self._ending = True
+        for rank in self._ranks:
+            if rank.control is not None:
+                with contextlib.suppress(OSError):
+                    rank.control.shutdown(socket.SHUT_WR)
+        if self._process.poll() is None:
+            self._process.terminate()
+        end = time.monotonic() + _KILL_SECONDS
+        while not self._over() and time.monotonic() < end:
+            self._turn()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for rank in self._ranks:
+            if self._local and rank.control is not None:  # still connected, so the process is there and is the rank
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGKILL)
+
+    # ---- what it was ----------------------------------------------------------------------------------------------
+
+    def _verdict(self) -> int:
+        """The exit code; says what no rank could say."""
+        if self._failed is not None and (self._lost is None or self._failed in (USER_ERROR, DIVERGED, INTERRUPTED)):
+            return self._failed
+        if self._lost is not None:
+            if self._lost in self._explained:
+                return LOST
+            name = self._ranks[self._lost].name(self._lost)
+            return self._say(f"{name} ended without a word (killed?)", LOST, without_banners(self._noise))
+        if missing := self._missing():
+            return LOST if self._explained else self._say(f"{missing} could not be started", LOST, list(self._noise))
+        if any(rank.code is None for rank in self._ranks):
+            return self._say("mpiexec ended before the ranks", LOST, without_banners(self._noise))
+        return 0
+
+    def _say(self, message: str, code: int, noise: Sequence[bytes] = ()) -> int:
+        error = self._outputs["err"]
+        error.finish()
+        shown = [line for line in noise if line.strip()]
+        text = f"dslide: error: {message}{'; mpiexec says:' if shown else ''}\n".encode()
+        error.take(-1, text + b"".join(b"  " + line + b"\n" for line in shown))
+        return code
+
+
+def _own_addresses(hosts: Sequence[Host]) -> str:
+    """Where ranks on these hosts may find this one: the addresses it has on the way to them, and its name."""
+    if not hosts:
+        return "127.0.0.1"
+    addresses = []
+    for host in hosts:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((host.name, 9))  # sends nothing
+            addresses.append(way.getsockname()[0])
+    return ",".join(dict.fromkeys([*addresses, socket.gethostname()]))
+
+
+def _feed(rank_0: socket.socket, stdin: bool) -> None:
+    """Gives rank 0 this process's stdin, or an empty one. (MPICH's mpiexec fails if a rank reads slowly.)"""
+    with contextlib.suppress(OSError), rank_0:
+        rank_0.setblocking(True)
+        while stdin and (content := os.read(0, _CHUNK)):
+            rank_0.sendall(content)

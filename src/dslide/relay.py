@@ -1,0 +1,72 @@
+"""Passing on what several ranks say at the same time, and telling it from what mpiexec says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+_HELD_BYTES = 1 << 16  # a line that is longer is passed on in pieces
+_CLEAR_LINE = b"\r\x1b[K"
+_HYDRA = (
+    b"=",
+    b"YOUR APPLICATION TERMINATED WITH",
+    b"This typically refers to a problem with your application",
+    b"Please see the FAQ page for debugging",
+    b"[mpiexec@",
+    b"[proxy",
+)
+_BOX = b"-" * 20  # begins and ends a message of Open MPI
+
+
+class Output:
+    """One stream of this process, written to by ranks in whole lines. If `live`, rank 0 may also write parts of lines,
+    as a progress line is; what others say meanwhile takes its place."""
+
+    def __init__(self, fd: int, live: bool = False):
+        self._fd, self._live = fd, live
+        self._held: dict[int, bytes] = {}  # by rank: the beginning of a line
+        self._open = False  # a part of a line stands there
+
+    def take(self, rank: int, content: bytes) -> None:
+        """What a rank says."""
+        content = self._held.pop(rank, b"") + content
+        if not (self._live and rank == 0):
+            whole, newline, rest = content.rpartition(b"\n")
+            if len(rest) < _HELD_BYTES:
+                content, self._held[rank] = whole + newline, rest
+        if not content:
+            return
+        if self._open and rank != 0:
+            self._write(self._line_end())
+        self._write(content)
+        self._open = not content.endswith(b"\n")
+
+    def finish(self) -> None:
+        """Passes on lines that were never ended."""
+        for rank in sorted((rank for rank, rest in self._held.items() if rest), reverse=True):
+            if rank == 0:
+                self._write(self._held.pop(0))  # as it is: nothing comes after it
+            else:
+                self.take(rank, b"\n")
+        if self._open:
+            self._write(self._line_end())
+            self._open = False
+
+    def _line_end(self) -> bytes:
+        return _CLEAR_LINE if os.isatty(self._fd) else b"\n"
+
+    def _write(self, content: bytes) -> None:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+
+def without_banners(lines: Iterable[bytes]) -> list[bytes]:
+    """What is left of mpiexec's output when its remarks about a rank that ended are taken away."""
+    left, in_box = [], False
+    for line in lines:
+        if line.startswith(_BOX):
+            in_box = not in_box
+        elif not in_box and not line.startswith(_HYDRA):
+            left.append(line)
+    return left
