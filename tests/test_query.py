@@ -79,8 +79,8 @@ def test_hits_are_those_of_the_reference(
 @settings(max_examples=40, deadline=None)
 @given(ranks=st.integers(1, 5), want=st.integers(1, 12), split=st.integers(0, 6), seed=st.integers(0, 2**64 - 1))
 def test_best_ranked_hits_of_all_stripes_are_those_of_the_whole(ranks, want, split, seed):
-    """Each rank asks tables over its own neurons, in two parts of the batch; the highest rankings of all of them together
-    are what one process with all neurons picks."""
+    """Each rank asks tables over its own neurons, in two parts of the batch; the highest rankings of all of them
+    together are what one process with all neurons picks."""
     neurons, tables, rows = 200, 6, 7
     codes = np.random.default_rng(seed % 99).integers(0, 8, (neurons, tables), dtype=np.uint32)
     asked = np.random.default_rng(seed % 98).integers(0, 8, (rows, tables), dtype=np.uint32)

@@ -1,5 +1,5 @@
-"""A network split over ranks is the same network: losses, weights, active sets and predictions are those of one rank, to
-rounding. Ranks are threads here, which keep the bytes they exchange from nobody; test_mpi.py has real processes."""
+"""A network split over ranks is the same network: losses, weights, active sets and predictions are those of one rank,
+to rounding. Ranks are threads here; test_mpi.py has real processes."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def test_predictions_are_those_of_one_rank(size, hidden_share):
     some = np.array([80, 3, 3, 11], np.int32)
 
     def work(comm):
-        network = Network(Config(**BASE | {"hidden_share": hidden_share, "bucket_size": 0}), FEATURES, LABELS, comm=comm)
+        config = Config(**BASE | {"hidden_share": hidden_share, "bucket_size": 0})
+        network = Network(config, FEATURES, LABELS, comm=comm)
         found = [network.predict_topk(rows, k) for k in (1, 6, 90)]
         return found, network.predict_topk_approximate(rows, 4), network.scores(rows, some)
 

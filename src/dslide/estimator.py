@@ -22,14 +22,14 @@ from .errors import ConfigError, DataError, ModelError
 from .estimator_labels import LabelCoder, is_dense, read_labels
 from .estimator_network import check_size, new_trainer, rebuild, use_rank_threads
 from .metrics import Evaluation
-from .model_folder import SavedModel, load_model, model_folder, save_model
+from .model_folder import SavedModel, load_together, model_folder, save_model
 from .network import Network
 from .progress import ProgressLine
-from .shard import Shard
 from .trainer import Callback, Trainer
 
 BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
-MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")  # between calls of partial_fit
+# between calls of partial_fit
+MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 Array = npt.NDArray[Any]
@@ -344,9 +344,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
         `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
         """
-        comm = job()
-        shard = Shard(comm.rank, comm.size)
-        saved = load_model(model_folder(folder), optimizer=trainable, verify=True, shard=shard)
+        saved = load_together(model_folder(folder), job(), optimizer=trainable, verify=True)
         of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
         self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})

@@ -6,8 +6,8 @@
   normaliser       each rank's maximum and sum of exponentials -> logarithm of the normaliser over all neurons
   best_hits        each rank's hash hits -> those that are among the best of all ranks
 
-All begin at once and give a function that waits for the rest, so that a rank can compute meanwhile. With one rank nothing
-is copied or rounded. Numbers cross in the wire format asked for; own ones are rounded alike, so that every rank
+All begin at once and give a function that waits for the rest, so that a rank can compute meanwhile. With one rank
+nothing is copied or rounded. Numbers cross in the wire format asked for; own ones are rounded alike, so that every rank
 computes with the same numbers.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _core
 from .activations import Floats, Ids, Offsets, Sparse, aligned_zeros, padded
@@ -63,7 +64,7 @@ class Exchanges:
         return finish
 
     def sum_columns(self, name: str, dx: Floats, width: int) -> Callable[[], Floats]:
-        """dx: this rank's share, (rows, padded width). The function gives the sum of own columns, (rows, padded own)."""
+        """dx: this rank's share, (rows, padded width). The function gives own columns summed, (rows, padded own)."""
         if self.shard.size == 1:
             return lambda: dx
         size = self.shard.size
@@ -112,7 +113,8 @@ class Exchanges:
         total = np.zeros_like(pieces[self.shard.rank])
         for content in self.comm.post(name, messages).wait():
             _core.wire_decode(content, total, 0, 1, total.shape[1], True)
-        return total[0]
+        summed: Floats = total[0]
+        return summed
 
     def normaliser(self, maximum: Floats, total: Floats) -> Callable[[], Floats]:
         """The function gives the logarithm of the sum of exponentials of all ranks, (rows)."""
@@ -130,7 +132,9 @@ class Exchanges:
 
         return finish
 
-    def best_hits(self, offsets: Offsets, ids: Ids, ranking: np.ndarray, want: int) -> Callable[[], tuple[Offsets, Ids]]:
+    def best_hits(
+        self, offsets: Offsets, ids: Ids, ranking: npt.NDArray[np.uint32], want: int
+    ) -> Callable[[], tuple[Offsets, Ids]]:
         """Own hits with their rankings, at most `want` in a row. The function gives those that are among the `want`
         best of all ranks."""
         if self.shard.size == 1:
@@ -177,7 +181,7 @@ class Exchanges:
         order = np.lexsort((all_ids, -all_scores, all_ids < 0), axis=1)[:, :k]
         return np.take_along_axis(all_ids, order, axis=1), np.take_along_axis(all_scores, order, axis=1)
 
-    def gather_scores(self, scores: Floats, owned: Ids, labels: int) -> Floats:
+    def gather_scores(self, scores: Floats, owned: npt.NDArray[np.int64], labels: int) -> Floats:
         """Scores of some labels, (rows, labels), out of those that each rank has for its own, at the places `owned`."""
         if self.shard.size == 1:
             return scores

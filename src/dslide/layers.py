@@ -13,7 +13,7 @@ from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros,
 from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
-from .shard import WHOLE, Shard, neuron_axis
+from .shard import WHOLE, Shard
 
 TRANSPOSED_BYTES = 32 << 20  # most memory for weights of a sparse layer, transposed to be hashed
 
@@ -40,8 +40,9 @@ class Layer:
         moments = {"adam": 2, "adagrad": 1, "sgd": 0}[config.optimizer] if trainable else 0
         if weights is None:
             weights = {"weights": aligned_zeros(rows, padded(width)), "bias": aligned_zeros(neurons, 1)}
-            axis = neuron_axis("weights", sparse_input)
-            _core.initialise(weights["weights"], width, scale, seed, shard.rank, shard.size, axis)
+            _core.initialise(
+                weights["weights"], width, scale, seed, shard.rank, shard.size, axis=1 if sparse_input else 0
+            )
         self.arrays: dict[str, npt.NDArray[Any]] = dict(weights)
         self._parameters = [
             self._make_parameters("weights", rows, width, moments, trainable),

@@ -59,12 +59,13 @@ def parse_bytes(text: str) -> int:
 
 
 def check_memory(needed: int, what: str, advice: str, processes: int = 1) -> None:
-    """Raises MemoryNeeded if this process, with what it holds already, can't grow to `needed` bytes, nor each of as many
-    `processes` on this machine that begin alike."""
+    """Raises MemoryNeeded if this process, with what it holds already, can't grow to `needed` bytes, nor each of
+    several `processes` on this machine that begin alike."""
     available = available_bytes() + processes * rss_bytes()
     if processes * needed > available:
         raise MemoryNeeded(
-            f"{what} needs about {format_bytes(processes * needed)} but {format_bytes(available)} are available; {advice}"
+            f"{what} needs about {format_bytes(processes * needed)} but {format_bytes(available)} are available; "
+            f"{advice}"
         )
 
 

@@ -69,8 +69,8 @@ class Network(Predictor):
         self.renewed = False
 
     def train_step(self, x: Sparse, labels: Labels, step: int, rate: float, stop: bool = False) -> StepResult:
-        """One synchronous step on a batch. Raises Diverged if a gradient is not finite. `stop` says that this rank wants
-        to stop after the step; the result says whether any does."""
+        """One synchronous step on a batch. Raises Diverged if a gradient is not finite. `stop` says that this rank
+        wants to stop after the step; the result says whether any does."""
         self.version += 1
         self.comm.step = step + 1
         if not self.renewed:
@@ -145,8 +145,9 @@ class Network(Predictor):
         return self._sampled(layer, nothing, hits, draws, self._seed(step, 16 + i), False)
 
     def _sampled(self, layer: Layer, labels: Labels, hits: Hits | None, draws: int, seed: int, correct: bool) -> Any:
+        hit_offsets, hit_ids = hits if hits is not None else (None, None)
         return _core.ActiveSet.sampled(
-            self.config.active_sets == "row", layer.neurons, labels.offsets, labels.ids, *(hits or (None, None)), draws,
+            self.config.active_sets == "row", layer.neurons, labels.offsets, labels.ids, hit_offsets, hit_ids, draws,
             seed, correct, layer.total, self.shard.rank, self.shard.size,
         )  # fmt: skip
 

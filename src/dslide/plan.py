@@ -35,7 +35,8 @@ class Plan:
         """Raises MemoryNeeded if there is less memory than that for each of the ranks on this machine."""
         what, advice = f"training a network with {self.what}", "smaller hidden layers need less"
         if self.ranks > 1:
-            what, advice = f"{what} on {ranks_here} of {self.ranks} ranks", f"{advice}, and so do ranks on more machines"
+            what = f"{what} on {ranks_here} of {self.ranks} ranks"
+            advice += ", and so do ranks on more machines"
         check_memory(self.bytes_total, what, advice, ranks_here)
 
     def lines(self) -> list[str]:

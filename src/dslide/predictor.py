@@ -1,7 +1,7 @@
 """A network's layers, its state, and prediction.
 
-Of every layer a rank holds its own neurons only (shard.py). Methods that compute are called on all ranks alike, with the
-same rows, and give every rank the same result.
+Of every layer a rank holds its own neurons only (shard.py). Methods that compute are called on all ranks alike, with
+the same rows, and give every rank the same result.
 """
 
 from __future__ import annotations

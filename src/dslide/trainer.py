@@ -81,8 +81,8 @@ class Trainer:
     saved state goes on as if it had not been. With one exception: hash tables are not part of the state but made anew
     from the weights, so with `output` lsh the first active sets after the break are fresher than they would have been.
 
-    With a communicator of several ranks (`comm.job()` inside mpiexec) the network is split over them. Every rank then does
-    the same: makes a trainer with the same options, calls `fit` with the same data.
+    With a communicator of several ranks (`comm.job()` inside mpiexec) the network is split over them. Every rank then
+    does the same: makes a trainer with the same options, calls `fit` with the same data.
     """
 
     def __init__(

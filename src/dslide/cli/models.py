@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from ..model_folder import SavedModel, load_model, model_folder
+from ..model_folder import SavedModel, load_together, model_folder
 
 if TYPE_CHECKING:
     from ..comm import Communicator
@@ -21,11 +21,9 @@ def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[
     """A model ready to predict, split over the ranks there are; its files are checked."""
     from ..predictor import Predictor
     from ..ranks import neighbours
-    from ..shard import Shard
     from ..threads import use_threads
 
-    shard = Shard(comm.rank, comm.size)
-    saved = comm.together("reading the model", lambda: load_model(model_folder(path), verify=True, shard=shard))
+    saved = load_together(model_folder(path), comm, verify=True)
     use_threads(threads or neighbours(comm).threads)
     network = comm.together(
         "making the network",

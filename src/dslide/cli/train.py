@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)"
     )
     parser.add_argument(
-        "--resume", metavar="RUN", help="go on with this run; --epochs, --threads and options of several ranks may change"
+        "--resume",
+        metavar="RUN",
+        help="go on with this run; --epochs, --threads and options of several ranks may change",
     )
     parser.add_argument(
         "--quiet", action="store_true", help="print only errors and the summary (default: no)"
@@ -50,10 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from ..model_folder import load_together
+
     options = given(arguments, Config)
     comm = job(Config(**options).watchdog)
     folder = _folder(arguments, comm)
-    config, saved = comm.together("options", lambda: _prepare(arguments, options, folder, comm))
+    comm.together("checking the folder", lambda: _check_folder(arguments, folder))
+    config, saved = Config(**options), None
+    if arguments.resume is not None:
+        saved = load_together(folder / "model", comm, optimizer=True, verify=True)
+        config = comm.together("options", lambda: _resumed_config(options, folder, saved))
     comm.limit = config.watchdog
     data, test = comm.together("reading the data", lambda: _read(arguments, saved))
 
@@ -97,26 +105,20 @@ def _folder(arguments: argparse.Namespace, comm: Communicator) -> Path:
     return Path(comm.gather_objects("folder", str(_free_folder(arguments.data)))[0])
 
 
-def _prepare(
-    arguments: argparse.Namespace, options: dict[str, Any], folder: Path, comm: Communicator
-) -> tuple[Config, SavedModel | None]:
-    """Options and, when resuming, the run's model: all that can be wrong before data is read."""
-    if arguments.resume is None:
-        if folder.exists():
-            raise ConfigError(
-                f"{folder}: exists already; give another --out, or --resume {folder} to go on with it"
-            )
-        return Config(**options), None
-
-    from ..model_folder import load_model
-    from ..shard import Shard
-
-    if arguments.out is not None:
+def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
+    """A new run's folder must not exist, that of a run to resume must."""
+    if arguments.resume is None and folder.exists():
+        raise ConfigError(
+            f"{folder}: exists already; give another --out, or --resume {folder} to go on with it"
+        )
+    if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("--out: a resumed run goes on in its own folder, so --out can't be given")
-    if not folder.is_dir():
+    if arguments.resume is not None and not folder.is_dir():
         raise ModelError(f"{folder}: there is no such run to resume")
-    shard = Shard(comm.rank, comm.size)
-    saved = load_model(folder / "model", optimizer=True, verify=True, shard=shard)
+
+
+def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel) -> Config:
+    """The options of the run, with those that may change as they are given now."""
     for name, value in options.items():
         if name not in MAY_CHANGE and value != getattr(saved.config, name):
             raise ConfigError(
@@ -126,7 +128,7 @@ def _prepare(
     config = saved.config.replace(**{name: options[name] for name in MAY_CHANGE if name in options})
     if saved.progress.get("epoch", 0) >= config.epochs:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more --epochs to go on")
-    return config, saved
+    return config
 
 
 def _free_folder(data: str) -> Path:
