@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -100,7 +101,8 @@ def test_errors_are_no_larger_than_the_format_allows(case):
 
 
 @settings(max_examples=300, deadline=None)
-@given(upper=st.integers(0, 0xFFFF), lower=st.sampled_from([0, 1, 0x7FFF, 0x8000, 0x8001]) | st.integers(0, 0xFFFF))
+@given(upper=st.sampled_from([0, 1, 0x7F7F, 0x7F80, 0xFF7F, 0xFF80]) | st.integers(0, 0xFFFF),
+       lower=st.sampled_from([0, 1, 0x7FFF, 0x8000, 0x8001]) | st.integers(0, 0xFFFF))  # fmt: skip
 def test_bf16_is_the_nearest_even(upper, lower):
     """Against the two neighbours a float32 lies between, by exact arithmetic in double."""
     x = np.array([[upper << 16 | lower]], np.uint32).view(np.float32)
@@ -110,7 +112,7 @@ def test_bf16_is_the_nearest_even(upper, lower):
         return
     pair = np.array([upper << 16, (upper + 1) << 16], np.uint32).view(np.float32)  # towards zero, and away from it
     # the latter may be infinite: for rounding it is the next power of two
-    values = [float(v) if np.isfinite(v) else float(np.copysign(2.0**128, v)) for v in pair]
+    values = [float(v) if np.isfinite(v) else math.copysign(2.0**128, v) for v in pair]
     errors = [abs(float(x[0, 0]) - v) for v in values]
     even = upper % 2
     nearest = even if errors[0] == errors[1] else int(np.argmin(errors))
@@ -134,6 +136,16 @@ def test_what_is_not_finite_is_not_hidden(format, columns, zeros, data):
     total = np.ones_like(x)
     _core.wire_decode(_core.wire_encode(x, 0, 1, columns, format), total, 0, 1, columns, True)
     assert not np.isfinite(total[1, at])
+
+
+def test_tiny_rows_are_zeros_in_int8_and_larger_ones_are_not():
+    tiny, least = np.nextafter(np.float32(2.0**-118), np.float32(0)), np.float32(2.0**-118)
+    denormal = np.nextafter(np.float32(2.0**-126), np.float32(0))
+    x = np.array([[tiny, -tiny, denormal], [least, -least / 127, denormal]], np.float32)
+    assert _core.wire_encode(x, 0, 1, 3, "int8") == reference.wire_encode(x, 0, 1, 3, "int8")
+    out = there_and_back(x, "int8")
+    assert (out[0] == 0).all()
+    np.testing.assert_allclose(out[1], [least, -least / 127, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("format", FORMATS)
