@@ -31,8 +31,9 @@ from .relay import Output, without_banners
 START_SECONDS = 120.0
 _TURN = 0.1  # seconds between looks at clocks
 _LAST_WORDS = 2.0  # seconds in which everything must have arrived when mpiexec has ended
-_LEAVE_SECONDS = 5.0  # in which the others must have ended when a rank has failed,
-_CLOSE_SECONDS = 60.0  # or when all have said that they are done
+_LEAVE_SECONDS = 1.0  # in which the others must have ended when a rank has failed,
+_SAVE_SECONDS = 10.0  # when one has ended after Ctrl-C, on which all agree,
+_CLOSE_SECONDS = 60.0  # or when all have come to their end
 _KILL_SECONDS = 5.0  # in which mpiexec must have ended the ranks when asked to
 _CHUNK = 1 << 16
 _NOISE_LINES = 100
@@ -268,8 +269,10 @@ class _Job:
         """Whether the job may go on: once it should be over, there is a limit to its end."""
         if self._process.poll() is not None:
             wait, reason = _LAST_WORDS, "mpiexec"
-        elif self._failed is not None or self._lost is not None:
-            wait, reason = _LEAVE_SECONDS, "failure"
+        elif self._lost is not None:
+            return False
+        elif self._failed is not None:
+            wait, reason = _SAVE_SECONDS if self._failed == INTERRUPTED else _LEAVE_SECONDS, "failure"
         elif all(rank.code is not None for rank in self._ranks):
             wait, reason = _CLOSE_SECONDS, "end"
         else:

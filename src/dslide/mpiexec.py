@@ -88,8 +88,9 @@ def start_command(
     places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
     count = ["-n", str(ranks)]
     if "HYDRA" in version:
+        # Its cleanup would kill all ranks when one has died, and nobody could tell which one it was; launch.py does it.
         where = ["-launcher", "ssh", "-hosts", places] if hosts else _LOCAL_HYDRA
-        return [program, *where, "-bind-to", "none", *count], environment
+        return [program, *where, "-disable-auto-cleanup", "-bind-to", "none", *count], environment
     if "Intel" in version:
         environment["I_MPI_PIN"] = "off"
         where = ["-bootstrap", "ssh", "-hosts", places] if hosts else ["-bootstrap", "fork"]
