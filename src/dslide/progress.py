@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import os
 import platform
 import shutil
 import sys
@@ -99,6 +100,10 @@ class JsonLog(Callback):
         network = trainer.network
         self._write(
             "start",
+            rank=trainer.comm.rank,
+            ranks=trainer.comm.size,
+            host=platform.node(),
+            process=os.getpid(),
             config=network.config.to_dict(),
             features=network.features,
             labels=network.labels,
