@@ -202,7 +202,8 @@ def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tm
     assert "--out can't be given" in refused(capfd, "train", train, *more, "--out", tmp_path / "x")
     message = refused(capfd, "train", train, *more, "--hidden", "16")
     assert (
-        message == "hidden: the run was begun with (8,), and on resuming only epochs and threads may change"
+        message == "hidden: the run was begun with (8,), and on resuming only epochs, threads, wire, "
+            "micro_batches and watchdog may change"
     )
     assert "not the data that" in refused(capfd, "train", made / "s/test.txt", *more)
     assert "there is no such run" in refused(capfd, "train", train, "--resume", tmp_path / "none")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import os
 import platform
 import shutil
 import sys
