@@ -57,12 +57,12 @@ def launch(
     ranks; with `stdin`, rank 0 gets this process's.
     """
     with contextlib.closing(_Job(ranks, hosts, local=not hosts and start is None, stdin=stdin)) as job:
-        told = ",".join(addresses) or _own_addresses(hosts)
-        added = {**(variables or {}), LAUNCHER: f"{job.token} {job.port} {told}"}
+        addresses = addresses or _own_addresses(hosts)
+        added = {**(variables or {}), LAUNCHER: f"{job.token} {job.port} {','.join(addresses)}"}
         if sys.stderr.isatty():
             added[TERMINAL] = str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)
         if start is None:
-            start, environment = start_command(ranks, hosts, added)
+            start, environment = start_command(ranks, hosts, added, addresses[0])
         else:
             environment = {**os.environ, **added}
         process = subprocess.Popen(
@@ -352,13 +352,14 @@ class _Job:
         """The exit code; says what no rank could say."""
         if self._failed is not None and (self._lost is None or self._failed in (USER_ERROR, DIVERGED, INTERRUPTED)):
             return self._failed
+        if missing := self._missing():
+            noise = without_banners(self._noise) or list(self._noise)
+            return LOST if self._explained else self._say(f"{missing} could not be started", LOST, noise)
         if self._lost is not None:
             if self._lost in self._explained:
                 return LOST
             name = self._ranks[self._lost].name(self._lost)
             return self._say(f"{name} ended without a word (killed?)", LOST, without_banners(self._noise))
-        if missing := self._missing():
-            return LOST if self._explained else self._say(f"{missing} could not be started", LOST, list(self._noise))
         if any(rank.code is None for rank in self._ranks):
             return self._say("mpiexec ended before the ranks", LOST, without_banners(self._noise))
         return 0
@@ -366,22 +367,22 @@ class _Job:
     def _say(self, message: str, code: int, noise: Sequence[bytes] = ()) -> int:
         error = self._outputs["err"]
         error.finish()
-        shown = [line for line in noise if line.strip()]
+        shown = [line for line in noise if line.strip(b"\0\r\t ")]
         text = f"dslide: error: {message}{'; mpiexec says:' if shown else ''}\n".encode()
         error.take(-1, text + b"".join(b"  " + line + b"\n" for line in shown))
         return code
 
 
-def _own_addresses(hosts: Sequence[Host]) -> str:
+def _own_addresses(hosts: Sequence[Host]) -> list[str]:
     """Where ranks on these hosts may find this one: the addresses it has on the way to them, and its name."""
     if not hosts:
-        return "127.0.0.1"
+        return ["127.0.0.1"]
     addresses = []
     for host in hosts:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
             way.connect((host.name, 9))  # sends nothing
             addresses.append(way.getsockname()[0])
-    return ",".join(dict.fromkeys([*addresses, socket.gethostname()]))
+    return sorted(dict.fromkeys([*addresses, socket.gethostname()]), key=lambda address: address.startswith("127."))
 
 
 def _feed(rank_0: socket.socket, stdin: bool) -> None:
