@@ -66,7 +66,7 @@ def test_a_launcher_may_stand_between_the_process_and_the_terminal(monkeypatch: 
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     train(ProgressLine())
-    bars = [line.removesuffix("\x1b[K") for line in stream.getvalue().split("\r") if "[" in line[:14]]
+    bars = [line.removesuffix("\x1b[K") for line in stream.getvalue().split("\r") if line.startswith("epoch")]
     assert [len(bar) for bar in bars] == [39] * 6
 
 

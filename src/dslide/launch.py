@@ -65,15 +65,15 @@ def launch(
             start, environment = start_command(ranks, hosts, added, addresses[0])
         else:
             environment = {**os.environ, **added}
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [*start, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,  # Ctrl-C on the terminal is for this process alone
-        )
-        return job.watch(process, start_limit)
+        ) as process:
+            return job.watch(process, start_limit)
 
 
 @dataclass
@@ -84,7 +84,6 @@ class _Rank:
     control: socket.socket | None = None
     pid: int = 0
     code: int | None = None
-    gone: bool = False
 
     def name(self, number: int) -> str:
         return f"rank {number} ({self.host})" if self.host else f"rank {number}"
@@ -233,7 +232,7 @@ class _Job:
         self._connections -= 1
         if connection.stream == "control":
             rank = self._ranks[connection.rank]
-            rank.gone, rank.control = True, None
+            rank.control = None
             if rank.code is None and self._failed is None and self._lost is None and not self._ending:
                 self._lost = connection.rank
 
