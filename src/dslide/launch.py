@@ -34,7 +34,7 @@ _LAST_WORDS = 2.0  # seconds in which everything must have arrived when mpiexec 
 _LEAVE_SECONDS = 1.0  # in which the others must have ended when a rank has failed,
 _SAVE_SECONDS = 10.0  # when one has ended after Ctrl-C, on which all agree,
 _CLOSE_SECONDS = 60.0  # or when all have come to their end
-_KILL_SECONDS = 5.0  # in which mpiexec must have ended the ranks when asked to
+_KILL_SECONDS = 5.0  # in which mpiexec must have ended when it was asked to
 _CHUNK = 1 << 16
 _NOISE_LINES = 100
 
@@ -335,15 +335,19 @@ class _Job:
                     rank.control.shutdown(socket.SHUT_WR)
         if self._process.poll() is None:
             self._process.terminate()
-        end = time.monotonic() + _KILL_SECONDS
-        while not self._over() and time.monotonic() < end:
-            self._turn()
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._wait_for_end(_LEAVE_SECONDS)
         for rank in self._ranks:
             if self._local and rank.control is not None:  # still connected, so the process is there and is the rank
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGKILL)
+        self._wait_for_end(_KILL_SECONDS)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _wait_for_end(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._over() and time.monotonic() < end:
+            self._turn()
 
     # ---- what it was ----------------------------------------------------------------------------------------------
 
