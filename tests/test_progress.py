@@ -60,6 +60,16 @@ def test_a_narrow_terminal_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(map(len, bars)) < 30
 
 
+def test_a_launcher_may_stand_between_the_process_and_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dslide.progress.REDRAW_SECONDS", 0.0)
+    monkeypatch.setenv("DSLIDE_TERMINAL", "40")
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    train(ProgressLine())
+    bars = [line.removesuffix("\x1b[K") for line in stream.getvalue().split("\r") if line.startswith("epoch")]
+    assert [len(bar) for bar in bars] == [39] * 6
+
+
 def test_quiet_says_nothing() -> None:
     for stream in (io.StringIO(), Terminal()):
         train(ProgressLine(stream, quiet=True))

@@ -34,7 +34,7 @@ _LAST_WORDS = 2.0  # seconds in which everything must have arrived when mpiexec 
 _LEAVE_SECONDS = 1.0  # in which the others must have ended when a rank has failed,
 _SAVE_SECONDS = 10.0  # when one has ended after Ctrl-C, on which all agree,
 _CLOSE_SECONDS = 60.0  # or when all have come to their end
-_KILL_SECONDS = 5.0  # in which mpiexec must have ended the ranks when asked to
+_KILL_SECONDS = 5.0  # in which mpiexec must have ended when it was asked to
 _CHUNK = 1 << 16
 _NOISE_LINES = 100
 
@@ -57,23 +57,23 @@ def launch(
     ranks; with `stdin`, rank 0 gets this process's.
     """
     with contextlib.closing(_Job(ranks, hosts, local=not hosts and start is None, stdin=stdin)) as job:
-        told = ",".join(addresses) or _own_addresses(hosts)
-        added = {**(variables or {}), LAUNCHER: f"{job.token} {job.port} {told}"}
+        addresses = addresses or _own_addresses(hosts)
+        added = {**(variables or {}), LAUNCHER: f"{job.token} {job.port} {','.join(addresses)}"}
         if sys.stderr.isatty():
             added[TERMINAL] = str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)
         if start is None:
-            start, environment = start_command(ranks, hosts, added)
+            start, environment = start_command(ranks, hosts, added, addresses[0])
         else:
             environment = {**os.environ, **added}
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [*start, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,  # Ctrl-C on the terminal is for this process alone
-        )
-        return job.watch(process, start_limit)
+        ) as process:
+            return job.watch(process, start_limit)
 
 
 @dataclass
@@ -84,7 +84,6 @@ class _Rank:
     control: socket.socket | None = None
     pid: int = 0
     code: int | None = None
-    gone: bool = False
 
     def name(self, number: int) -> str:
         return f"rank {number} ({self.host})" if self.host else f"rank {number}"
@@ -233,7 +232,7 @@ class _Job:
         self._connections -= 1
         if connection.stream == "control":
             rank = self._ranks[connection.rank]
-            rank.gone, rank.control = True, None
+            rank.control = None
             if rank.code is None and self._failed is None and self._lost is None and not self._ending:
                 self._lost = connection.rank
 
@@ -336,15 +335,19 @@ class _Job:
                     rank.control.shutdown(socket.SHUT_WR)
         if self._process.poll() is None:
             self._process.terminate()
-        end = time.monotonic() + _KILL_SECONDS
-        while not self._over() and time.monotonic() < end:
-            self._turn()
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._wait_for_end(_LEAVE_SECONDS)
         for rank in self._ranks:
             if self._local and rank.control is not None:  # still connected, so the process is there and is the rank
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGKILL)
+        self._wait_for_end(_KILL_SECONDS)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _wait_for_end(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._over() and time.monotonic() < end:
+            self._turn()
 
     # ---- what it was ----------------------------------------------------------------------------------------------
 
@@ -352,13 +355,14 @@ class _Job:
         """The exit code; says what no rank could say."""
         if self._failed is not None and (self._lost is None or self._failed in (USER_ERROR, DIVERGED, INTERRUPTED)):
             return self._failed
+        if missing := self._missing():
+            noise = without_banners(self._noise) or list(self._noise)
+            return LOST if self._explained else self._say(f"{missing} could not be started", LOST, noise)
         if self._lost is not None:
             if self._lost in self._explained:
                 return LOST
             name = self._ranks[self._lost].name(self._lost)
             return self._say(f"{name} ended without a word (killed?)", LOST, without_banners(self._noise))
-        if missing := self._missing():
-            return LOST if self._explained else self._say(f"{missing} could not be started", LOST, list(self._noise))
         if any(rank.code is None for rank in self._ranks):
             return self._say("mpiexec ended before the ranks", LOST, without_banners(self._noise))
         return 0
@@ -366,22 +370,22 @@ class _Job:
     def _say(self, message: str, code: int, noise: Sequence[bytes] = ()) -> int:
         error = self._outputs["err"]
         error.finish()
-        shown = [line for line in noise if line.strip()]
+        shown = [line for line in noise if line.strip(b"\0\r\t ")]
         text = f"dslide: error: {message}{'; mpiexec says:' if shown else ''}\n".encode()
         error.take(-1, text + b"".join(b"  " + line + b"\n" for line in shown))
         return code
 
 
-def _own_addresses(hosts: Sequence[Host]) -> str:
+def _own_addresses(hosts: Sequence[Host]) -> list[str]:
     """Where ranks on these hosts may find this one: the addresses it has on the way to them, and its name."""
     if not hosts:
-        return "127.0.0.1"
+        return ["127.0.0.1"]
     addresses = []
     for host in hosts:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
             way.connect((host.name, 9))  # sends nothing
             addresses.append(way.getsockname()[0])
-    return ",".join(dict.fromkeys([*addresses, socket.gethostname()]))
+    return sorted(dict.fromkeys([*addresses, socket.gethostname()]), key=lambda address: address.startswith("127."))
 
 
 def _feed(rank_0: socket.socket, stdin: bool) -> None:

@@ -18,7 +18,6 @@ _VERSION_SECONDS = 20.0
 # What a launcher told this process would mislead the ranks that are started from it.
 _OF_ANOTHER_JOB = ("PMI_", "PMIX_", "PALS_", "OMPI_COMM_WORLD_", "SLURM_")
 _NEEDED_ELSEWHERE = re.compile(r"(DSLIDE|PYTHON|OMP)_?\w*|PATH|LD_LIBRARY_PATH")  # Open MPI passes nothing by itself
-_LOCAL_HYDRA = ["-launcher", "fork", "-localhost", "localhost", "-hosts", "localhost"]  # whatever this host's name is
 _EAGER_BYTES = "1048576"
 _OPEN_MPI_TUNING = {  # without it, 1 MB all-gathers over a slow network take twice as long
     "OMPI_MCA_btl_tcp_eager_limit": _EAGER_BYTES,
@@ -77,10 +76,10 @@ def find_mpiexec() -> str:
 
 
 def start_command(
-    ranks: int, hosts: Sequence[Host] = (), variables: Mapping[str, str] | None = None
+    ranks: int, hosts: Sequence[Host] = (), variables: Mapping[str, str] | None = None, address: str = "localhost"
 ) -> tuple[list[str], dict[str, str]]:
     """What to put before a command so that it runs as several ranks, and the environment for that: this process's, with
-    `variables`. Without hosts, all ranks run on this machine."""
+    `variables`. Without hosts, all ranks run on this machine; with them, they find this one at `address`."""
     program = find_mpiexec()
     version = _version(program)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_JOB)}
@@ -89,7 +88,8 @@ def start_command(
     count = ["-n", str(ranks)]
     if "HYDRA" in version:
         # Its cleanup would kill all ranks when one has died, and nobody could tell which one it was; launch.py does it.
-        where = ["-launcher", "ssh", "-hosts", places] if hosts else _LOCAL_HYDRA
+        where = ["-launcher", "ssh", "-hosts", places] if hosts else ["-launcher", "fork", "-hosts", "localhost"]
+        where += ["-localhost", address if hosts else "localhost"]  # its name may mean nothing, or something else there
         return [program, *where, "-disable-auto-cleanup", "-bind-to", "none", *count], environment
     if "Intel" in version:
         environment["I_MPI_PIN"] = "off"
