@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -18,31 +17,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import ConfigError
+from .agent import through_agent
 from .lab import DEFAULT_NAME, Lab, Traffic, find, traffic
-from .system import LabError, call, end_processes
+from .system import LabError, any_process, call, end_processes
 
+_LOOK = 0.5  # seconds between looks at the nodes
 _PATIENCE = 5.0  # seconds in which a job that was told to end must do so
+_LAUNCHER_SECONDS = 5.0  # in which the launcher must notice that nothing runs on the nodes any more
 _MARK = "DSLIDE_NETLAB_RUN"  # variable by which the processes of a run are known
-
-# Stands in for ssh: AGENT [OPTIONS] HOST COMMAND... Each node has its own hostname, hosts file and shared memory, else
-# MPI would see that all are one machine. As ssh does, it joins the words of the command for a shell.
-_AGENT = """#!/bin/sh
-while true; do
-    case "$1" in
-        -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
-        -*) shift ;;
-        *) break ;;
-    esac
-done
-case "$1" in
-    {name}-node*|{name}-control) ;;
-    *) echo "$1: no host of the lab {name}" >&2; exit 255 ;;
-esac
-exec ip netns exec "$1" unshare --uts --ipc --mount sh -c '
-    echo "$1" > /proc/sys/kernel/hostname && mount -t tmpfs tmpfs /dev/shm && mount --bind {hosts} /etc/hosts || exit 255
-    shift
-    exec sh -c "$*"' sh "$@"
-"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +34,7 @@ class RunResult:
     code: int
     seconds: float
     traffic: tuple[Traffic, ...]
+    launcher_hung: bool  # it still waited, as for a node that is cut off, when nothing ran on the nodes any more
 
 
 def run(
@@ -73,32 +56,35 @@ def run(
     if ranks_per_node < 1:
         raise ConfigError(f"ranks-per-node: expected at least 1, not {ranks_per_node}")
     lab = find(name)
-    mark = f"{name}-{os.getpid()}-{time.time_ns()}"
+    mark = f"{_MARK}={name}-{os.getpid()}-{time.time_ns()}"
     # Beside this Python are the commands that were installed with dslide; sudo may have taken them off the path.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    variables = os.environ | {"PATH": path, _MARK: mark} | (environment or {})
+    variables = os.environ | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
     with _alone(lab):
         launch = [*_mpiexec(lab, ranks_per_node, path), *command]
         before, begin = traffic(lab), time.monotonic()
         # In a session of its own, so that the terminal's Ctrl-C comes once, from here, and in the launcher's way.
         process = subprocess.Popen(
-            _entered(lab, lab.control, launch), env=variables, stdout=stdout, stderr=stderr, start_new_session=True
+            through_agent(lab.folder, lab.control, launch),
+            env=variables,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
         )
         try:
             with _passing_signals(process):
-                process.wait(limit)
+                hung = _wait(process, lab, mark.encode(), limit)
         except subprocess.TimeoutExpired:
             raise LabError(f"{command[0]} did not end within {limit:g} s, and was ended") from None
         finally:
             _end(process)
-            end_processes([lab.control, *lab.hosts], f"{_MARK}={mark}".encode())
+            end_processes([lab.control, *lab.hosts], mark.encode())
         seconds = time.monotonic() - begin
         used = tuple(
-            Traffic(a.node, b.sent - a.sent, b.received - a.received)
-            for a, b in zip(before, traffic(lab), strict=True)
+            Traffic(a.node, b.sent - a.sent, b.received - a.received) for a, b in zip(before, traffic(lab), strict=True)
         )
     code = process.returncode
-    return RunResult(128 - code if code < 0 else code, seconds, used)  # a signal's code as shells have it
+    return RunResult(128 - code if code < 0 else code, seconds, used, hung)  # a signal's code as shells have it
 
 
 def enter(node: int, command: Sequence[str], name: str = DEFAULT_NAME) -> list[str]:
@@ -106,22 +92,7 @@ def enter(node: int, command: Sequence[str], name: str = DEFAULT_NAME) -> list[s
     lab = find(name)
     if not 0 <= node < lab.nodes:
         raise ConfigError(f"node: expected 0 to {lab.nodes - 1}, not {node}")
-    return _entered(lab, lab.host(node), command)
-
-
-def _entered(lab: Lab, host: str, command: Sequence[str]) -> list[str]:
-    return [str(_agent(lab)), host, "exec " + shlex.join(command)]
-
-
-def _agent(lab: Lab) -> Path:
-    """The launch agent; written once."""
-    path = lab.folder / "agent"
-    if not path.exists():
-        draft = lab.folder / "agent.new"
-        draft.write_text(_AGENT.format(name=lab.name, hosts=lab.folder / "hosts"))
-        draft.chmod(0o700)
-        draft.replace(path)
-    return path
+    return through_agent(lab.folder, lab.host(node), command)
 
 
 def _mpiexec(lab: Lab, ranks_per_node: int, path: str) -> list[str]:
@@ -129,19 +100,39 @@ def _mpiexec(lab: Lab, ranks_per_node: int, path: str) -> list[str]:
     launcher = shutil.which("mpiexec", path=path)
     if launcher is None:
         raise LabError("mpiexec is missing; pip install 'dslide[mpi]', or put that of your MPI on the PATH")
-    ranks = lab.nodes * ranks_per_node
+    agent, ranks = str(lab.folder / "agent"), str(lab.nodes * ranks_per_node)
     version = call(launcher, "--version")
     if "HYDRA" in version:  # MPICH, Intel MPI
         machines = lab.folder / "machines"
         machines.write_text("".join(f"{host}:{ranks_per_node}\n" for host in lab.hosts))
-        agent = ["-launcher", "ssh", "-launcher-exec", str(_agent(lab))]
-        return [launcher, *agent, "-f", str(machines), "-n", str(ranks)]
+        return [launcher, "-launcher", "ssh", "-launcher-exec", agent, "-f", str(machines), "-n", ranks]
     if "Open MPI" in version or "OpenRTE" in version:
         four = any(f") {major}." in version for major in "1234")
-        agent = ["--mca", "plm_rsh_agent"] if four else ["--prtemca", "plm_ssh_agent"]
+        option = ["--mca", "plm_rsh_agent"] if four else ["--prtemca", "plm_ssh_agent"]
         hosts = ",".join(f"{host}:{ranks_per_node}" for host in lab.hosts)
-        return [launcher, *agent, str(_agent(lab)), "--host", hosts, "-n", str(ranks)]
+        return [launcher, *option, agent, "--host", hosts, "-n", ranks]
     raise LabError(f"{launcher}: neither MPICH's nor Open MPI's mpiexec, the two that dslide netlab knows")
+
+
+def _wait(process: subprocess.Popen[Any], lab: Lab, mark: bytes, limit: float | None) -> bool:
+    """Waits for the launcher to end; True if it doesn't although the job's processes on the nodes have ended."""
+    deadline = None if limit is None else time.monotonic() + limit
+    empty_since: float | None = None  # since when nothing runs on the nodes
+    launched = False
+    while True:
+        try:
+            process.wait(_LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic())))
+            return False
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise
+        if any_process(lab.hosts, mark):
+            launched, empty_since = True, None
+        elif launched:
+            empty_since = empty_since or now
+            if now - empty_since > _LAUNCHER_SECONDS:
+                return True
 
 
 @contextlib.contextmanager

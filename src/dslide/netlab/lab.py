@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
+from .agent import write_agent
 from .rates import format_rate, parse_rate, segments, shaping
 from .system import NAMESPACES, LabError, call, check_system, end_processes
 
@@ -158,9 +159,7 @@ def status(name: str = DEFAULT_NAME) -> tuple[Lab, list[Node]] | None:
 def traffic(lab: Lab) -> list[Traffic]:
     """What each node has sent and received since the lab is up."""
     received = _counted(lab.switch)
-    return [
-        Traffic(node, _counted(lab.host(node))["eth0"], received[f"node{node}"]) for node in range(lab.nodes)
-    ]
+    return [Traffic(node, _counted(lab.host(node))["eth0"], received[f"node{node}"]) for node in range(lab.nodes)]
 
 
 def _build(lab: Lab) -> None:
@@ -182,6 +181,7 @@ def _build(lab: Lab) -> None:
     _shape(lab)
     lines = ["127.0.0.1 localhost", *(f"{address} {namespace}" for _, namespace, address in ends)]
     (lab.folder / "hosts").write_text("\n".join(lines) + "\n")
+    write_agent(lab.folder, lab.name)
     _save(lab)
 
 

@@ -33,7 +33,7 @@ def check_system() -> None:
         raise LabError("dslide netlab needs network namespaces, which only Linux has")
     if os.geteuid() != 0:
         raise LabError(
-            "dslide netlab needs root, to make network namespaces; try sudo \"$(command -v dslide)\" netlab ..."
+            'dslide netlab needs root, to make network namespaces; try sudo "$(command -v dslide)" netlab ...'
         )
     for kind in ("net", "uts", "ipc", "mnt"):
         if not Path(f"/proc/self/ns/{kind}").exists():
@@ -58,10 +58,15 @@ def call(*command: str) -> str:
     raise LabError(f"`{' '.join(command)}` failed: {' '.join(done.stderr.split()) or 'no reason given'}{hint}")
 
 
+def any_process(namespaces: Iterable[str], mark: bytes) -> bool:
+    """Whether a process with `mark` in its environment runs in these network namespaces."""
+    return bool(_processes(_identities(namespaces), mark))
+
+
 def end_processes(namespaces: Iterable[str], mark: bytes = b"", patience: float = 2.0) -> int:
     """Ends the processes in these network namespaces, those with `mark` in their environment, and says how many there
     were. They are asked first, and killed after `patience` seconds."""
-    inside = {identity for name in namespaces if (identity := _identity(NAMESPACES / name)) is not None}
+    inside = _identities(namespaces)
     ended: set[int] = set()
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + seconds
@@ -101,6 +106,10 @@ def _signal(pid: int, number: signal.Signals, inside: set[Identity]) -> None:
 
 def _network(pid: int) -> Identity | None:
     return _identity(Path(f"/proc/{pid}/ns/net"))
+
+
+def _identities(namespaces: Iterable[str]) -> set[Identity]:
+    return {identity for name in namespaces if (identity := _identity(NAMESPACES / name)) is not None}
 
 
 def _identity(path: Path) -> Identity | None:
