@@ -142,7 +142,9 @@ def cut(node: int, name: str = DEFAULT_NAME) -> None:
 
 def restore(node: int, name: str = DEFAULT_NAME) -> None:
     """Plugs a node's cable in again."""
-    _link(node, name, "up")
+    lab = _link(node, name, "up")
+    for namespace in (lab.control, *lab.hosts):  # else those who asked for it in vain may give up after it is back
+        call("ip", "-n", namespace, "neighbour", "flush", "all")
 
 
 def status(name: str = DEFAULT_NAME) -> tuple[Lab, list[Node]] | None:
@@ -203,11 +205,12 @@ def _shape(lab: Lab) -> None:
         call("tc", "-n", lab.switch, "qdisc", "replace", "dev", port, "root", *shaping(lab.rate, switch=True))
 
 
-def _link(node: int, name: str, state: str) -> None:
+def _link(node: int, name: str, state: str) -> Lab:
     lab = find(name)
     if not 0 <= node < lab.nodes:
         raise ConfigError(f"node: expected 0 to {lab.nodes - 1}, not {node}")
     call("ip", "-n", lab.switch, "link", "set", f"node{node}", state)
+    return lab
 
 
 def _counted(namespace: str) -> dict[str, int]:
