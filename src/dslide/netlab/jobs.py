@@ -24,6 +24,7 @@ from .system import LabError, any_process, call, end_processes
 _LOOK = 0.5  # seconds between looks at the nodes
 _PATIENCE = 5.0  # seconds in which a job that was told to end must do so
 _LAUNCHER_SECONDS = 5.0  # in which the launcher must notice that nothing runs on the nodes any more
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # Open MPI refuses otherwise
 _MARK = "DSLIDE_NETLAB_RUN"  # variable by which the processes of a run are known
 
 
@@ -59,7 +60,7 @@ def run(
     mark = f"{_MARK}={name}-{os.getpid()}-{time.time_ns()}"
     # Beside this Python are the commands that were installed with dslide; sudo may have taken them off the path.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    variables = os.environ | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
+    variables = os.environ | _AS_ROOT | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
     with _alone(lab):
         launch = [*_mpiexec(lab, ranks_per_node, path), *command]
         before, begin = traffic(lab), time.monotonic()

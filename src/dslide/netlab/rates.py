@@ -12,8 +12,10 @@ _BURST_SECONDS = 5e-4  # timers wake late by some 0.1 ms; what was missed meanwh
 _BURST_BYTES = 8_000  # and more than one of the packets below
 _NODE_QUEUE = 1_000_000  # bytes that wait in a node to be sent
 _SWITCH_QUEUE = 256_000  # bytes that wait in the switch for one node, as in small office switches
-# Segments that TCP hands over at once, as one packet. Single ones cost three times the CPU, whole 64 KB come in lumps.
-_SEGMENTS, _SEGMENTS_UNLIMITED = 4, 44
+# TCP may hand over several segments of 1.5 KB as one packet. Each costs the same CPU time, so there should be few of
+# them, but a packet that is long on the wire arrives all at once.
+_PACKET_SECONDS = 2e-4
+_SEGMENT_BYTES, _LEAST_SEGMENTS, _MOST_SEGMENTS = 1_514, 4, 44
 
 
 def parse_rate(text: str) -> int | None:
@@ -39,7 +41,8 @@ def format_rate(bits: int | None) -> str:
 
 def segments(bits: int | None) -> int:
     """How many TCP segments may travel as one packet."""
-    return _SEGMENTS_UNLIMITED if bits is None else _SEGMENTS
+    rate = _MOST if bits is None else bits
+    return min(_MOST_SEGMENTS, max(_LEAST_SEGMENTS, int(rate / 8 * _PACKET_SECONDS / _SEGMENT_BYTES)))
 
 
 def shaping(bits: int | None, switch: bool) -> list[str]:
