@@ -1,0 +1,148 @@
+"""dslide netlab: an emulated cluster on this machine, to try what a slow network does to a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..memory import format_bytes
+from ..netlab import (
+    DEFAULT_NAME,
+    Traffic,
+    cut,
+    down,
+    find,
+    format_rate,
+    restore,
+    set_rate,
+    status,
+    up,
+)
+from ..netlab import run as run_job
+from .options import whole_number
+from .parser import Parser
+
+NOT_UP = 1  # exit code of `status`
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+
+    def action(name: str, help_text: str, work: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+        added.add_argument("--name", default=DEFAULT_NAME, help=f"name of the lab (default: {DEFAULT_NAME})")
+        added.set_defaults(work=work)
+        return added
+
+    making = action("up", "make nodes and the network between them", _up)
+    making.add_argument("--nodes", type=whole_number, default=4, metavar="N", help="number of nodes (default: 4)")
+    making.add_argument(
+        "--rate",
+        default="100mbit",
+        help="what each node can send, and receive: like 100mbit, 1gbit, unlimited (default: 100mbit)",
+    )
+    running = action("run", "run a command as an MPI job over all nodes", _run)
+    running.add_argument(
+        "--ranks-per-node", type=whole_number, default=1, metavar="N", help="ranks on each node (default: 1)"
+    )
+    running.add_argument(
+        "--json", metavar="FILE", help="write exit code, time and bytes of each node there (default: not written)"
+    )
+    running.add_argument("job", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run, and its arguments")
+    action("status", "show nodes, addresses, rate and traffic", _status)
+    changing = action("rate", "change the rate of all nodes, while they run", _rate)
+    changing.add_argument("rate", metavar="RATE", help="like 100mbit, 1gbit, unlimited")
+    for name, help_text, work in (
+        ("cut", "pull the cable of a node, which runs on", _cut),
+        ("restore", "plug the cable of a node in again", _restore),
+    ):
+        action(name, help_text, work).add_argument("node", type=whole_number, metavar="NODE", help="its number")
+    action("down", "end what runs on the nodes and remove everything", _down)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    work: Callable[[argparse.Namespace], int] = arguments.work
+    return work(arguments)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    lab = up(arguments.nodes, arguments.rate, arguments.name)
+    print(f"{lab}: {', '.join(lab.hosts)}; next: dslide netlab run{_name(arguments)} -- dslide train DATA")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    command = arguments.job[1:] if arguments.job[:1] == ["--"] else arguments.job
+    target = None if arguments.json is None else Path(arguments.json)
+    if target is not None and not target.absolute().parent.is_dir():
+        raise ConfigError(f"--json: {target} can't be written: there is no folder {target.absolute().parent}")
+    result = run_job(command, arguments.ranks_per_node, arguments.name)
+    rate = find(arguments.name).rate
+    if result.launcher_hung:
+        print("mpiexec was ended: it waited for nodes although nothing ran on them any more", file=sys.stderr)
+    # On stderr, because stdout is the command's.
+    print(f"\n{result.seconds:.1f} s, {format_rate(rate)}, exit code {result.code}", file=sys.stderr)
+    print(_table(["node", "sent", "received"], map(_cells, result.traffic)), file=sys.stderr)
+    if target is not None:
+        nodes = [{"node": t.node, "sent": t.sent, "received": t.received} for t in result.traffic]
+        report = {"code": result.code, "seconds": round(result.seconds, 3), "bits_per_second": rate, "nodes": nodes}
+        target.write_text(json.dumps(report, indent=2) + "\n")
+    return result.code
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    found = status(arguments.name)
+    if found is None:
+        print(f"no lab {arguments.name!r} is up")
+        return NOT_UP
+    lab, nodes = found
+    print(f"lab {lab.name!r} is up: {lab}")
+    rows = [[n.host, n.address, "up" if n.linked else "cut", *_cells(n.traffic)[1:]] for n in nodes]
+    print(_table(["node", "address", "link", "sent", "received"], rows))
+    return 0
+
+
+def _rate(arguments: argparse.Namespace) -> int:
+    print(set_rate(arguments.rate, arguments.name))
+    return 0
+
+
+def _cut(arguments: argparse.Namespace) -> int:
+    cut(arguments.node, arguments.name)
+    print(f"node {arguments.node} is cut off; dslide netlab restore{_name(arguments)} {arguments.node} brings it back")
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    restore(arguments.node, arguments.name)
+    print(f"node {arguments.node} is linked")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    ended, removed = down(arguments.name)
+    if not removed:
+        print(f"no lab {arguments.name!r} is up; nothing to remove")
+        return 0
+    if ended:
+        print(f"ended {ended} {'process' if ended == 1 else 'processes'}")
+    print(f"removed {', '.join(removed)}")
+    return 0
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    return "" if arguments.name == DEFAULT_NAME else f" --name {arguments.name}"
+
+
+def _cells(traffic: Traffic) -> list[str]:
+    return [str(traffic.node), format_bytes(traffic.sent), format_bytes(traffic.received)]
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

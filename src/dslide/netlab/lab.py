@@ -1,0 +1,253 @@
+"""The lab itself: a switch and nodes, made of namespaces, changed while they are up, and removed.
+
+A lab NAME has the namespaces NAME-switch with a bridge, NAME-node0, NAME-node1, ... with an end of a shaped link each,
+and NAME-control, from which jobs are launched, on a link without limit. Links have an interface `eth0` in the node and
+one named like `node0` in the switch. Nothing leads out of the lab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError
+from .agent import write_agent
+from .rates import format_rate, parse_rate, segments, shaping
+from .system import NAMESPACES, LabError, call, check_system, end_processes
+
+DEFAULT_NAME = "dslide"
+STATE = Path("/run/dslide-netlab")  # a folder for each lab
+MOST_NODES = 64
+_NETWORK = "10.213.77"  # seen inside the namespaces only; node n is number n + 1
+_CONTROL_NUMBER = 254
+# Only the programs in the lab shall cause traffic.
+_NO_IPV6 = "for f in all default; do f=/proc/sys/net/ipv6/conf/$f/disable_ipv6; [ ! -e $f ] || echo 1 > $f; done"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab that is up."""
+
+    name: str
+    nodes: int
+    rate: int | None  # bits per second, of each node in each direction
+
+    @property
+    def folder(self) -> Path:
+        return STATE / self.name
+
+    @property
+    def switch(self) -> str:
+        return f"{self.name}-switch"
+
+    @property
+    def control(self) -> str:
+        return f"{self.name}-control"
+
+    def host(self, node: int) -> str:
+        """The node's name: of its namespace, and as a host."""
+        return f"{self.name}-node{node}"
+
+    def address(self, node: int) -> str:
+        return f"{_NETWORK}.{node + 1}"
+
+    @property
+    def hosts(self) -> list[str]:
+        return [self.host(node) for node in range(self.nodes)]
+
+    def __str__(self) -> str:
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+        return f"{nodes}, {'rate unlimited' if self.rate is None else format_rate(self.rate) + ' each'}"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a node sent and received, headers included."""
+
+    node: int
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as it is now."""
+
+    host: str
+    address: str
+    linked: bool  # whether its cable is plugged in
+    traffic: Traffic
+
+
+def up(nodes: int, rate: str, name: str = DEFAULT_NAME) -> Lab:
+    """Makes a lab; `rate`, like `100mbit` or `unlimited`, is what each node can send, and what it can receive."""
+    if not 1 <= nodes <= MOST_NODES:
+        raise ConfigError(f"nodes: expected 1 to {MOST_NODES}, not {nodes}")
+    lab = Lab(_checked(name), nodes, parse_rate(rate))
+    check_system()
+    if (found := _load(name)) is not None:
+        raise LabError(f"the lab {name!r} is up already ({found}); `{_command('down', name)}` removes it")
+    if lab.folder.exists() or _namespaces(name):
+        raise LabError(f"there are remains of a lab {name!r}; `{_command('down', name)}` removes them")
+    try:
+        _build(lab)
+    except BaseException:
+        down(name)
+        raise
+    return lab
+
+
+def find(name: str = DEFAULT_NAME) -> Lab:
+    """The lab of that name; LabError if it isn't up."""
+    check_system()
+    lab = _load(_checked(name))
+    if lab is None:
+        raise LabError(f"no lab {name!r} is up; `{_command('up', name)}` makes one")
+    return lab
+
+
+def down(name: str = DEFAULT_NAME) -> tuple[int, list[str]]:
+    """Ends what runs in the lab and removes it, whole or half made. Says how many processes were ended, and what was
+    removed; nothing of either if there is no lab."""
+    _checked(name)
+    check_system()
+    removed = _namespaces(name)
+    ended = end_processes(removed)
+    for namespace in removed:
+        call("ip", "netns", "delete", namespace)
+    if (STATE / name).exists():
+        shutil.rmtree(STATE / name)
+        removed.append(str(STATE / name))
+    return ended, removed
+
+
+def set_rate(rate: str, name: str = DEFAULT_NAME) -> Lab:
+    """Changes what each node can send and receive, at once, whatever runs."""
+    bits = parse_rate(rate)
+    lab = find(name)
+    changed = Lab(name, lab.nodes, bits)
+    _shape(changed)
+    _save(changed)
+    return changed
+
+
+def cut(node: int, name: str = DEFAULT_NAME) -> None:
+    """Pulls a node's cable: it runs on, but nothing reaches it and nothing leaves it."""
+    _link(node, name, "down")
+
+
+def restore(node: int, name: str = DEFAULT_NAME) -> None:
+    """Plugs a node's cable in again."""
+    lab = _link(node, name, "up")
+    for namespace in (lab.control, *lab.hosts):  # else those who asked for it in vain may give up after it is back
+        call("ip", "-n", namespace, "neighbour", "flush", "all")
+
+
+def status(name: str = DEFAULT_NAME) -> tuple[Lab, list[Node]] | None:
+    """The lab and its nodes as they are now; None if it isn't up."""
+    check_system()
+    lab = _load(_checked(name))
+    if lab is None:
+        return None
+    ports = {port["ifname"]: port for port in json.loads(call("ip", "-n", lab.switch, "-json", "link", "show"))}
+    linked = ["UP" in ports[f"node{node}"]["flags"] for node in range(lab.nodes)]
+    return lab, [Node(lab.host(t.node), lab.address(t.node), linked[t.node], t) for t in traffic(lab)]
+
+
+def traffic(lab: Lab) -> list[Traffic]:
+    """What each node has sent and received since the lab is up."""
+    received = _counted(lab.switch)
+    return [Traffic(node, _counted(lab.host(node))["eth0"], received[f"node{node}"]) for node in range(lab.nodes)]
+
+
+def _build(lab: Lab) -> None:
+    lab.folder.mkdir(parents=True, mode=0o700)
+    ends = [(f"node{node}", lab.host(node), lab.address(node)) for node in range(lab.nodes)]
+    ends.append(("control", lab.control, f"{_NETWORK}.{_CONTROL_NUMBER}"))
+    for namespace in (lab.switch, *(namespace for _, namespace, _ in ends)):
+        call("ip", "netns", "add", namespace)
+        call("ip", "netns", "exec", namespace, "sh", "-c", _NO_IPV6)
+        call("ip", "-n", namespace, "link", "set", "lo", "up")
+    call("ip", "-n", lab.switch, "link", "add", "bridge", "type", "bridge")
+    call("ip", "-n", lab.switch, "link", "set", "bridge", "up")
+    for port, namespace, address in ends:
+        call("ip", "-n", lab.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        call("ip", "-n", lab.switch, "link", "set", port, "master", "bridge", "up")
+        call("ip", "-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+        call("ip", "-n", namespace, "link", "set", "eth0", "up")
+        _use_cubic(namespace, address)
+    _shape(lab)
+    lines = ["127.0.0.1 localhost", *(f"{address} {namespace}" for _, namespace, address in ends)]
+    (lab.folder / "hosts").write_text("\n".join(lines) + "\n")
+    write_agent(lab.folder, lab.name)
+    _save(lab)
+
+
+def _use_cubic(namespace: str, address: str) -> None:
+    """The congestion control that most machines have, where this kernel has it: others may pace to other rates."""
+    route = ("route", "replace", f"{_NETWORK}.0/24", "dev", "eth0", "src", address)
+    try:
+        call("ip", "-n", namespace, *route, "congctl", "cubic")
+    except LabError:
+        call("ip", "-n", namespace, *route)
+
+
+def _shape(lab: Lab) -> None:
+    count = str(segments(lab.rate))
+    for node, host in enumerate(lab.hosts):
+        call("ip", "-n", host, "link", "set", "eth0", "gso_max_segs", count)
+        call("tc", "-n", host, "qdisc", "replace", "dev", "eth0", "root", *shaping(lab.rate, switch=False))
+        port = f"node{node}"
+        call("tc", "-n", lab.switch, "qdisc", "replace", "dev", port, "root", *shaping(lab.rate, switch=True))
+
+
+def _link(node: int, name: str, state: str) -> Lab:
+    lab = find(name)
+    if not 0 <= node < lab.nodes:
+        raise ConfigError(f"node: expected 0 to {lab.nodes - 1}, not {node}")
+    call("ip", "-n", lab.switch, "link", "set", f"node{node}", state)
+    return lab
+
+
+def _counted(namespace: str) -> dict[str, int]:
+    """Bytes that went out of each shaped interface."""
+    found = json.loads(call("tc", "-n", namespace, "-s", "-json", "qdisc", "show"))
+    return {entry["dev"]: int(entry["bytes"]) for entry in found if entry["kind"] == "tbf"}
+
+
+def _checked(name: str) -> str:
+    if re.fullmatch(r"[a-z][a-z0-9]{0,31}", name) is None:
+        raise ConfigError(f"name: expected up to 32 small letters and digits, a letter first, not {name!r}")
+    return name
+
+
+def _namespaces(name: str) -> list[str]:
+    """Those of the lab, by their names."""
+    pattern = re.compile(rf"{name}-(switch|control|node\d+)")
+    found = os.listdir(NAMESPACES) if NAMESPACES.exists() else []
+    return sorted(namespace for namespace in found if pattern.fullmatch(namespace))
+
+
+def _load(name: str) -> Lab | None:
+    try:
+        state = json.loads((STATE / name / "lab.json").read_text())
+        return Lab(name, int(state["nodes"]), state["rate"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError):
+        raise LabError(f"{STATE / name}/lab.json: damaged; `{_command('down', name)}` removes the lab") from None
+
+
+def _save(lab: Lab) -> None:
+    """Written last and at once, so that a lab with this file is whole."""
+    draft = lab.folder / "lab.json.new"
+    draft.write_text(json.dumps({"nodes": lab.nodes, "rate": lab.rate}))
+    draft.replace(lab.folder / "lab.json")
+
+
+def _command(action: str, name: str) -> str:
+    return f"dslide netlab {action}" + (f" --name {name}" if name != DEFAULT_NAME else "")

@@ -1,0 +1,128 @@
+"""What a lab asks of the system: commands of iproute2, namespaces, and the processes in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import UserError
+
+Identity = tuple[int, int]  # device and inode of a namespace
+NAMESPACES = Path("/run/netns")  # where iproute2 keeps them
+_COMMANDS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "mount"}  # and their packages
+_COMMAND_SECONDS = 30.0
+_MISSING = (
+    ("qdisc kind is unknown", "no token bucket filter (tbf); load it with `modprobe sch_tbf`"),
+    ("Unknown device type", "no veth or bridge devices; load them with `modprobe veth` and `modprobe bridge`"),
+)
+
+
+class LabError(UserError):
+    """Something a lab needs and this system or its state doesn't give."""
+
+
+def check_system() -> None:
+    """LabError if something is missing that every action needs."""
+    if sys.platform != "linux":
+        raise LabError("dslide netlab needs network namespaces, which only Linux has")
+    if os.geteuid() != 0:
+        raise LabError(
+            'dslide netlab needs root, to make network namespaces; try sudo "$(command -v dslide)" netlab ...'
+        )
+    for kind in ("net", "uts", "ipc", "mnt"):
+        if not Path(f"/proc/self/ns/{kind}").exists():
+            raise LabError(f"this kernel has no {kind} namespaces, which dslide netlab needs; use another kernel")
+    for name, package in _COMMANDS.items():
+        if shutil.which(name) is None:
+            raise LabError(f"the command `{name}` is missing; install the package {package}")
+
+
+def call(*command: str) -> str:
+    """What a command prints; LabError with what it complains of."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"`{' '.join(command)}` did not end within {_COMMAND_SECONDS:g} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    for sign, missing in _MISSING:
+        if sign in done.stderr:
+            raise LabError(f"this kernel has {missing}")
+    hint = "; in a container, start it with more rights (privileged)" if "not permitted" in done.stderr else ""
+    raise LabError(f"`{' '.join(command)}` failed: {' '.join(done.stderr.split()) or 'no reason given'}{hint}")
+
+
+def any_process(namespaces: Iterable[str], mark: bytes) -> bool:
+    """Whether a process with `mark` in its environment runs in these network namespaces."""
+    return bool(_processes(_identities(namespaces), mark))
+
+
+def end_processes(namespaces: Iterable[str], mark: bytes = b"", patience: float = 2.0) -> int:
+    """Ends the processes in these network namespaces, those with `mark` in their environment, and says how many there
+    were. They are asked first, and killed after `patience` seconds."""
+    inside = _identities(namespaces)
+    ended: set[int] = set()
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + seconds
+        asked: set[int] = set()
+        while found := _processes(inside, mark):
+            for pid in found - asked:
+                _signal(pid, number, inside)
+            asked |= found
+            ended |= found
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+    if found:
+        raise LabError(f"process {min(found)} of the lab did not end on SIGKILL within {seconds:g} s")
+    return len(ended)
+
+
+def _processes(inside: set[Identity], mark: bytes) -> set[int]:
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {pid for pid in pids if pid != os.getpid() and _network(pid) in inside and mark in _environment(pid)}
+
+
+def _signal(pid: int, number: signal.Signals, inside: set[Identity]) -> None:
+    """Signals a process if it is still in these namespaces: another one may have its id by now."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _network(pid) in inside:
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _network(pid: int) -> Identity | None:
+    return _identity(Path(f"/proc/{pid}/ns/net"))
+
+
+def _identities(namespaces: Iterable[str]) -> set[Identity]:
+    return {identity for name in namespaces if (identity := _identity(NAMESPACES / name)) is not None}
+
+
+def _identity(path: Path) -> Identity | None:
+    """What tells one namespace from another; None if it is gone, or a dead process's."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
