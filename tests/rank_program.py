@@ -69,15 +69,8 @@ def stop(comm: Communicator) -> None:
 
 def train(comm: Communicator) -> None:
     """Steps until a rank is interrupted, on which all agree; then saves."""
-    with deferred_interrupt() as stop_if_pressed:
-        while True:
-            pressed = False
-            try:
-                stop_if_pressed()
-            except KeyboardInterrupt:
-                pressed = True
-            if any(comm.gather_objects("step", pressed)):
-                break
+    with deferred_interrupt() as pressed:
+        while not any(comm.gather_objects("step", pressed())):
             begun(comm)
             time.sleep(0.05)
     print(f"rank {comm.rank} has saved")

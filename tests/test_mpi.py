@@ -1,277 +1,206 @@
-"""Training, evaluation and prediction on real MPI ranks, through the command line and the Python interface."""
+"""Ranks that are MPI processes: how they find each other, and how a job ends."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
+import re
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from mpi_run import mpiexec, run_mpi
-from numpy.testing import assert_allclose
 
-from dslide.cli import main
-from dslide.model_folder import load_model
+from dslide.comm import launched_as
 
-COMMAND = [sys.executable, "-m", "dslide.cli"]
-LIMIT = 60  # seconds for any command here
-SMALL = ["--hidden", "18", "--batch-size", "64", "--output", "lsh", "--hits", "3", "--draws", "40", "--wire", "float32",
-         "--bucket-size", "0", "--epochs", "3", "--renew-every", "4", "--threads", "1"]  # fmt: skip
+# Errors of the communicator are printed, and end the job with code 4, or with that of the rank that failed.
+TRAINING = """
+import os, signal, sys, time
+from dslide.comm import end_job, job
+from dslide.errors import CommError, DataError, PeerFailed
+
+def train(comm, disturb):
+    for step in range(100):
+        comm.step = step
+        if step == 5 and comm.rank == comm.size - 1:
+            disturb()
+        comm.all_gather("activations", bytes(1000))
+
+def run(disturb, limit):
+    comm = job(limit)
+    try:
+        train(comm, disturb)
+    except CommError as error:
+        print(f"rank {comm.rank}: {error}\\n", end="", flush=True)
+        end_job(comm, str(error), error.code if isinstance(error, PeerFailed) else 4)
+    print(f"rank {comm.rank}: done\\n", end="", flush=True)
+"""
 
 
-def dslide(*arguments: object) -> subprocess.CompletedProcess[str]:
+def test_a_rank_that_stands_still_is_named_by_all_others() -> None:
+    begin = time.monotonic()
+    run = run_mpi(3, TRAINING + "run(lambda: os.kill(os.getpid(), signal.SIGSTOP), limit=2.0)")
+    assert run.code == 4, run
+    assert 'exchange "activations" of step 5: rank 2 silent for 2 s; given up' in run.stdout
+    assert "done" not in run.stdout
+    assert time.monotonic() - begin < 30
+
+
+def test_a_killed_rank_ends_the_job() -> None:
+    run = run_mpi(3, TRAINING + "run(lambda: os.kill(os.getpid(), signal.SIGKILL), limit=50.0)", timeout=30)
+    assert run.code != 0, run
+    assert "done" not in run.stdout
+
+
+def test_an_error_nobody_catches_ends_the_job_with_one_traceback() -> None:
+    program = TRAINING + "train(job(50.0), lambda: 1 / 0)"
+    run = run_mpi(3, program, timeout=30)
+    assert run.code == 1, run
+    assert run.stderr.count("Traceback") == 1
+    assert "ZeroDivisionError" in run.stderr
+
+
+def test_an_error_of_all_ranks_has_one_traceback() -> None:
+    program = TRAINING + "def work(): raise DataError('no data')\njob(50.0).together('load', work)"
+    run = run_mpi(3, program, timeout=30)
+    assert run.code == 1, run
+    assert run.stderr.count("Traceback") == 1
+    assert "DataError: no data" in run.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rank_that_leaves_early_is_named_at_once(code: int) -> None:
+    run = run_mpi(3, TRAINING + f"run(lambda: sys.exit({code}), limit=50.0)", timeout=30)
+    assert run.code != 0, run
+    assert 'exchange "activations" of step 5: rank 2 has ended' in run.stdout
+    assert "done" not in run.stdout
+
+
+def test_the_code_of_the_rank_that_failed_is_that_of_the_job() -> None:
+    run = run_mpi(3, TRAINING + "run(lambda: end_job(job(), 'no space left', 3), limit=50.0)", timeout=30)
+    assert run.code == 3, run
+    assert "done" not in run.stdout
+
+
+def test_a_large_message_that_nobody_takes_does_not_hold_up_the_end() -> None:
+    program = """
+import time
+from dslide.comm import job
+comm = job(50.0)
+comm.barrier("start")
+comm.post("never waited for", [bytes(10_000_000)] * comm.size)
+time.sleep(0.2 * comm.rank)
+"""
+    run = run_mpi(2, program, timeout=30)
+    assert run.code == 0, run
+
+
+def test_a_job_that_is_stopped_and_continued_goes_on() -> None:
+    program = """
+import os, subprocess, time
+from dslide.comm import job
+comm = job(1.0)
+pids = " ".join(map(str, comm.gather_objects("pids", os.getpid())))
+if comm.rank == 0:
+    shell = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -STOP {pids}; sleep 2.5; kill -CONT {pids}"])
+stopped = False
+for step in range(40):  # while rank 0 sleeps, the others wait
+    before = time.monotonic()
+    time.sleep(0.05 * (comm.rank == 0))
+    comm.barrier("step")
+    stopped = stopped or time.monotonic() - before > 2
+assert stopped
+if comm.rank == 0:
+    shell.wait()
+print("done\\n", end="")
+"""
+    run = run_mpi(3, program, timeout=30)
+    assert run.code == 0, run
+    assert run.stdout.count("done") == 3
+
+
+def test_the_limit_stays_until_another_is_given() -> None:
+    program = """
+from dslide.comm import job
+comm = job(5.0)
+assert job() is comm and comm.limit == 5.0 and comm.size == 2
+assert job(7.0) is comm and comm.limit == 7.0
+"""
+    run = run_mpi(2, program)
+    assert run.code == 0, run
+
+
+# ---- launchers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank_and_size"),
+    [
+        ({}, (0, 1)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "PMI_FD": "7"}, (2, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+        # a task of srun, two out of the eight of the job
+        (
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+            (1, 2),
+        ),
+        # a batch script, and mpiexec in it
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "11"}, (0, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8)),
+        ({"PMI_RANK": "", "PMI_SIZE": "4"}, (0, 1)),
+        ({"PMI_RANK": "1"}, (0, 1)),
+    ],
+)
+def test_rank_and_size_from_the_launcher(environment: dict[str, str], rank_and_size: tuple[int, int]) -> None:
+    assert launched_as(environment) == rank_and_size
+
+
+def alone(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program without a launcher, though these variables may speak of one."""
+    launchers = ("PMI", "OMPI", "SLURM")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, check=False
+        [sys.executable, "-c", program], env={**environment, **variables}, capture_output=True, text=True, timeout=60
     )
 
 
-def works(*arguments: object) -> str:
-    done = dslide(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def summary(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return content
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, and a run of one rank on it."""
-    mpiexec()
-    folder = tmp_path_factory.mktemp("mpi")
-    size = ["--rows", "900", "--test-rows", "60", "--features", "400", "--labels", "301"]
-    assert main(["synth", str(folder / "s"), *size]) == 0
-    data = [str(folder / "s/train.txt"), "--test", str(folder / "s/test.txt")]
-    assert main(["train", *data, "--out", str(folder / "one"), *SMALL, "--quiet"]) == 0
-    return folder
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
-def test_a_run_on_several_ranks_is_that_of_one(made: Path, ranks: int) -> None:
-    """Losses, test metrics and every weight after 45 steps with hash tables, to rounding."""
-    run = made / f"ranks{ranks}"
-    data = [made / "s/train.txt", "--test", made / "s/test.txt"]
-    said = works("train", *data, "--out", run, *SMALL, "--ranks", ranks)
-    assert said.count("run folder:") == 1  # one rank speaks
-    one, many = summary(made / "one"), summary(run)
-    assert many["ranks"] == ranks == len(many["per_rank"])
-    for name in ("steps", "samples", "parameters", "test_rows"):
-        assert many[name] == one[name]
-    for name in ("loss", "active_neurons_mean", "p_at_1", "p_at_5", "ndcg_at_5"):
-        assert_allclose(many[name], one[name], rtol=1e-3, err_msg=name)
-    expected, found = (load_model(folder / "model").state for folder in (made / "one", run))
-    for name in expected:
-        assert_allclose(found[name], expected[name], atol=2e-3, err_msg=name)
-    logs = {"log.jsonl", *(f"log-{rank}.jsonl" for rank in range(1, ranks))}
-    assert {path.name for path in run.iterdir()} == {"model", "summary.json", *logs}
-
-
-def test_the_summary_tells_what_was_exchanged(made: Path) -> None:
-    values = summary(made / "ranks4")
-    # 18 units of 64 rows gathered and summed, 3 of 4 parts crossing; 2 numbers a row for the normaliser, 3 rankings
-    exchanged = 3 * 64 * (2 * 18 / 4 + 2 + 3) * 4
-    assert exchanged * 0.7 < values["bytes_sent_per_step"] < exchanged * 1.3
-    assert 0 < values["comm_seconds"] < values["seconds"]
-    assert values["comm_seconds"] + values["compute_seconds"] == pytest.approx(values["seconds"], rel=0.2)
-    assert 0 <= values["overlap"] <= 1
-    assert 1 <= values["imbalance"] < 1.1
-    for rank, own in enumerate(values["per_rank"]):
-        assert own["rank"] == rank
-        assert own["bytes_sent_per_step"] > 0
-        assert own["peak_rss_bytes"] > 0
-    assert summary(made / "one")["bytes_sent_per_step"] == 0
-
-
-def test_any_number_of_ranks_opens_the_model(made: Path) -> None:
-    run = made / "ranks3"
-    expected = works("predict", run, made / "s/test.txt", "--k", 4)
-    assert len(expected.splitlines()) == 60
-    assert works("predict", run, made / "s/test.txt", "--k", 4, "--ranks", 2) == expected
-    tables = [
-        works("evaluate", run, made / "s/test.txt", *options).split("exact prediction")[0]
-        for options in ([], ["--ranks", 4])
-    ]
-    assert tables[0] == tables[1]
-    assert "P@k" in tables[0]
-
-
-def test_resuming_on_another_number_of_ranks_goes_on(made: Path) -> None:
-    """Two ranks do the first epoch, three the rest. The learning rate must be constant: its schedule runs over all
-    epochs asked for."""
-    options = [*SMALL, "--output", "full", "--schedule", "constant"]
-    whole, broken = made / "whole", made / "broken"
-    works("train", made / "s/train.txt", "--out", whole, *options, "--epochs", 2)
-    works("train", made / "s/train.txt", "--out", broken, *options, "--epochs", 1, "--ranks", 2)
-    works("train", made / "s/train.txt", "--resume", broken, "--epochs", 2, "--ranks", 3)
-    expected, found = (load_model(folder / "model", optimizer=True).state for folder in (whole, broken))
-    for name in expected:
-        assert_allclose(found[name], expected[name], atol=2e-3, err_msg=name)
-
-
-def test_ranks_under_mpiexec_find_each_other(made: Path) -> None:
-    run = made / "by-mpiexec"
-    done = subprocess.run(
-        [mpiexec(), "-n", "2", *COMMAND, "train", str(made / "s/train.txt"), "--out", str(run), *SMALL],
-        capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert summary(run)["ranks"] == 2
-
-
-def test_a_bad_file_is_said_once(made: Path) -> None:
-    done = dslide("train", made / "nowhere.txt", "--ranks", 3, *SMALL)
-    assert done.returncode == 2
-    assert done.stderr.count("nowhere.txt") == 1
-
-
-def test_different_data_on_one_rank_is_refused(made: Path, tmp_path: Path) -> None:
-    """Each rank reads the same path in a folder of its own; one of the files is another."""
-    for rank in range(3):
-        (tmp_path / str(rank)).mkdir()
-        text = (made / "s/train.txt").read_text()
-        (tmp_path / str(rank) / "train.txt").write_text(text if rank != 1 else text.replace(" 5:", " 6:", 1))
-    program = f"""
-import os, sys
-from dslide.comm import launched_as
-os.chdir({str(tmp_path)!r} + "/" + str(launched_as()[0]))
-from dslide.cli import main
-sys.exit(main(["train", "train.txt", "--out", "run", *{SMALL!r}]))
-"""
-    run = run_mpi(3, program, timeout=LIMIT)
-    assert run.code != 0
-    assert run.stderr.count("ranks don't agree on the data (its checksum): rank 0 has") == 1
-    assert "rank 1 has" in run.stderr
-
-
-def test_too_little_memory_is_said_before_training(made: Path) -> None:
-    done = dslide("train", made / "s/train.txt", "--ranks", 2, "--hidden", 16_000_000)
-    assert done.returncode == 2
-    assert done.stderr.count("on 2 of 2 ranks needs about") == 1
-
-
-ESTIMATOR = """
-import sys
-import numpy as np
-import scipy.sparse as sp
-from dslide import SlideClassifier
+PRINT_ERROR = """
 from dslide.comm import job
-
-rng = np.random.default_rng(3)
-y = rng.integers(0, 40, 400)
-x = sp.csr_matrix(np.eye(40, dtype=np.float32)[y] + (rng.random((400, 40)) < 0.05))
-model = SlideClassifier(hidden=(15,), epochs=40, learning_rate=0.02, batch_size=50, wire="float32", threads=1).fit(x, y)
-folder = sys.argv[1]
-model.save(folder)
-again = SlideClassifier.load(folder)
-same = np.array_equal(again.predict(x), model.predict(x))
-top = model.predict_topk(x[:5], 3)[0].tolist()
-near = model.decision(x[:5], [7, 31])
-score = model.score(x, y)
-if job().rank == 0:
-    print(job().size, round(score, 3), same, top, np.round(near, 2).tolist())
+from dslide.errors import ConfigError
+try:
+    print(job().size)
+except ConfigError as error:
+    print(error)
 """
 
 
-def test_the_estimator_inside_mpiexec_is_the_same(tmp_path: Path) -> None:
-    said = []
-    for size in (1, 3):
-        run = run_mpi(size, ESTIMATOR, tmp_path / f"model{size}", timeout=LIMIT)
-        assert run.code == 0, run.stderr
-        ranks, *rest = run.stdout.split(" ", 1)
-        assert int(ranks) == size
-        said.append(rest)
-    assert said[0] == said[1]
-    assert " True " in said[0][0]
-    assert float(said[0][0].split()[0]) > 0.9
+def test_without_a_launcher_a_job_has_one_rank() -> None:
+    assert alone(PRINT_ERROR).stdout == "1\n"
 
 
-def long_run(made: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
-    """A training that goes on for long, with its ranks' process ids in what it says in its logs."""
-    return subprocess.Popen(
-        [*COMMAND, "train", str(made / "s/train.txt"), "--out", str(folder), *SMALL, "--epochs", "100000", *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def test_a_launcher_of_another_mpi() -> None:
+    mpiexec()  # or skip
+    run = alone(PRINT_ERROR, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    expected = "started as rank 1 of 2, but MPI sees 1: mpi4py uses another MPI than the launcher, .+\n"
+    assert re.fullmatch(expected, run.stdout), run
 
 
-def ranks_of(run: Path) -> dict[int, int]:
-    """Process ids by rank, once all have written to their logs."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        logs = sorted(run.glob("log*.jsonl")) if run.exists() else []
-        starts = [json.loads(log.read_text().splitlines()[0]) for log in logs if log.read_text().count("\n") > 1]
-        if len(starts) == 3:
-            return {start["rank"]: start["process"] for start in starts}
-        time.sleep(0.05)
-    raise AssertionError("the ranks have not begun to train")
+def test_ranks_without_mpi4py() -> None:
+    program = "import sys; sys.modules['mpi4py'] = None" + PRINT_ERROR
+    run = alone(program, PMI_RANK="1", PMI_SIZE="2")
+    assert run.stdout.startswith("this is rank 1 of 2, but mpi4py doesn't work ("), run
+    assert "pip install 'dslide[mpi]'" in run.stdout
 
 
-def all_ended(processes: list[int]) -> bool:
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        if not any(Path(f"/proc/{process}").exists() for process in processes):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_a_killed_rank_ends_the_job(made: Path, tmp_path: Path) -> None:
-    job = long_run(made, tmp_path / "run", "--ranks", "3", "--quiet")
-    ranks = ranks_of(tmp_path / "run")
-    os.kill(ranks[1], signal.SIGKILL)
-    begin = time.monotonic()
-    _, err = job.communicate(timeout=30)
-    assert time.monotonic() - begin < 10
-    assert job.returncode == 4, err
-    assert "rank 1" in err
-    assert all_ended(list(ranks.values()))
-
-
-def test_a_silent_rank_is_named_by_the_others(made: Path, tmp_path: Path) -> None:
-    job = long_run(made, tmp_path / "run", "--ranks", "3", "--quiet", "--watchdog", "2")
-    ranks = ranks_of(tmp_path / "run")
-    os.kill(ranks[2], signal.SIGSTOP)
-    try:
-        _, err = job.communicate(timeout=30)
-    finally:
-        if Path(f"/proc/{ranks[2]}").exists():
-            os.kill(ranks[2], signal.SIGCONT)
-    assert job.returncode == 4, err
-    assert "of step" in err
-    assert "rank 2 silent for 2 s" in err
-    assert "Traceback" not in err
-    assert all_ended(list(ranks.values()))
-
-
-def test_ctrl_c_saves_the_network_of_all_ranks(made: Path, tmp_path: Path) -> None:
-    job = long_run(made, tmp_path / "run", "--ranks", "3", "--quiet")
-    ranks = ranks_of(tmp_path / "run")
-    job.send_signal(signal.SIGINT)
-    out, err = job.communicate(timeout=30)
-    assert job.returncode == 130, err
-    assert "to go on with it" in out
-    assert summary(tmp_path / "run")["interrupted"] is True
-    steps = load_model(tmp_path / "run/model", optimizer=True).progress["step"]
-    assert steps == summary(tmp_path / "run")["steps"] > 0
-    assert all_ended(list(ranks.values()))
-
-
-def test_popular_labels_load_all_ranks_alike(made: Path) -> None:
-    """Labels of the data are numbered by popularity (Zipf), rows have several: shares of active neurons differ by
-    less than a tenth, with sets shared by the batch and with sets per row."""
-    size = ["--rows", "3000", "--test-rows", "1", "--features", "500", "--labels", "20000"]
-    works("synth", made / "zipf", *size)
-    for ranks, sets in ((4, "shared"), (8, "shared"), (8, "row")):
-        run = made / f"zipf-{ranks}-{sets}"
-        works("train", made / "zipf/train.txt", "--out", run, "--ranks", ranks, "--active-sets", sets, "--epochs", 1,
-              "--hidden", 16)  # fmt: skip
-        assert summary(run)["imbalance"] < 1.1
-        shares = [own["active_neurons_mean"] for own in summary(run)["per_rank"]]
-        assert np.max(shares) / np.mean(shares) == pytest.approx(summary(run)["imbalance"])
+def test_a_start_that_takes_too_long() -> None:
+    program = """
+import os, time
+from dslide.comm import job, mpi
+if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    time.sleep(60)
+mpi._START_SECONDS = 1.0
+job()
+"""
+    run = run_mpi(2, program, timeout=30)
+    assert run.code != 0, run
+    assert "dslide: error: rank 0 of 2: MPI did not start within 1 s; are all ranks running?" in run.stderr

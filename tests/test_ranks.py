@@ -1,5 +1,5 @@
 """A network split over ranks is the same network: losses, weights, active sets and predictions are those of one rank,
-to rounding. Ranks are threads here; test_mpi.py has real processes."""
+to rounding. Ranks are threads here; test_distributed.py has real processes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..errors import CommError, PeerFailed, UserError
-from .frames import Buffer, Kind, name_check, pack, unpack
+from .frames import Buffer, Frame, Kind, name_check, pack, unpack
 
 T = TypeVar("T")
 
@@ -86,7 +86,8 @@ class _Peer:
         self.sent = self.taken = 0  # pieces, to and from it
         self.messages = 0  # whole ones from it, which is the number of the exchange its next one belongs to
         self.pieces: list[memoryview] = []  # of that next one
-        self.gone = ""  # why nothing more will come
+        self.fault = ""  # why nothing more that it sends can be used, apart from the news that it failed
+        self.gone = False  # it takes nothing any more
 
 
 class Communicator:
@@ -266,9 +267,9 @@ class Communicator:
     def _check_missing(self, exchange: Exchange, begin: float, now: float) -> None:
         """Finds out whether the messages that an exchange misses, and that are waited for since `begin`, may come."""
         missing = {rank: peer for rank, peer in self._peers.items() if rank not in exchange.arrived}
-        for rank, peer in missing.items():
-            if peer.gone:
-                self._blame(CommError(f"{exchange}: rank {rank} {peer.gone}"))
+        for peer in missing.values():
+            if peer.fault:
+                self._blame(CommError(f"{exchange}: {peer.fault}"))
         silent = [rank for rank, peer in missing.items() if now - max(begin, peer.heard) > self.limit]
         if silent:
             fault = f"silent for {self.limit:g} s; given up"
@@ -284,30 +285,32 @@ class Communicator:
             return
         try:
             for source, frame in self._transport.receive():
-                self._take(source, self._peers[source], frame)
-        except CommError as error:
-            self._blame(error)
+                self._take(source, self._peers[source], unpack(frame))
         except Exception as error:
             self._blame(CommError(f"{self._place()}: nothing can be received: {error}"))
 
-    def _take(self, source: int, peer: _Peer, raw: Buffer) -> None:
+    def _take(self, source: int, peer: _Peer, frame: Frame | None) -> None:
         peer.heard = time.monotonic()
-        exchange = self._open.get(peer.messages)
-        place = exchange or self._place()
-        frame = unpack(raw)
         if frame is None:
-            raise CommError(f"{place}: a message from rank {source} is damaged")
-        if frame.kind == Kind.FAILED:
-            peer.gone = "failed"
-            raise PeerFailed(*json.loads(bytes(frame.content)))
-        if frame.kind == Kind.BYE:
-            peer.gone = "has ended"
-        if frame.number > peer.taken:
-            raise CommError(f"{place}: a message from rank {source} was lost")
-        if frame.kind not in (Kind.PIECE, Kind.LAST):
+            peer.fault = peer.fault or f"a message from rank {source} is damaged"
             return
-        if frame.number < peer.taken:
-            raise CommError(f"{place}: a message from rank {source} came twice")
+        peer.gone = peer.gone or frame.kind in (Kind.FAILED, Kind.BYE)
+        if frame.kind == Kind.FAILED:
+            self._blame(PeerFailed(*json.loads(bytes(frame.content))))
+        elif peer.fault:
+            return
+        elif frame.number > peer.taken:
+            peer.fault = f"a message from rank {source} was lost"
+        elif frame.kind == Kind.BYE:
+            peer.fault = f"rank {source} has ended"
+        elif frame.kind == Kind.ALIVE:
+            return
+        elif frame.number < peer.taken:
+            peer.fault = f"a message from rank {source} came twice"
+        else:
+            self._take_piece(source, peer, frame)
+
+    def _take_piece(self, source: int, peer: _Peer, frame: Frame) -> None:
         peer.taken += 1
         peer.moved = peer.heard
         peer.pieces.append(frame.content)
@@ -315,6 +318,7 @@ class Communicator:
             return
         content = frame.content if len(peer.pieces) == 1 else memoryview(b"".join(peer.pieces))
         peer.pieces.clear()
+        exchange = self._open.get(peer.messages)
         if exchange is None:
             self._early.setdefault(peer.messages, []).append((source, frame.name, content))
         else:

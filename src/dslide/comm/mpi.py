@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 import sys
-import threading
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -58,7 +58,7 @@ def _connect(limit: float) -> Communicator:
     rank, size = launched_as()
     if size == 1:
         return solo()
-    with _StartLimit(rank, size):
+    with _start_limit(rank, size):
         try:
             import mpi4py
 
@@ -113,28 +113,26 @@ class MpiTransport:
         return any(self._outgoing)
 
 
-class _StartLimit:
-    """Ends the process with a sentence if MPI doesn't start: its start can't be interrupted otherwise."""
+@contextmanager
+def _start_limit(rank: int, size: int) -> Iterator[None]:
+    """Ends the process with a sentence if MPI doesn't start. While MPI does, no other thread of this process can run and
+    no signal is answered, so a process of its own watches; it ends with this one."""
+    message = f"rank {rank} of {size}: MPI did not start within {_START_SECONDS:g} s; are all ranks running?"
+    command = [sys.executable, "-IS", "-c", _WATCHER, str(os.getpid()), str(_START_SECONDS), message]
+    watcher = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        watcher.communicate()  # which closes its input
 
-    def __init__(self, rank: int, size: int):
-        self._timer = threading.Timer(_START_SECONDS, self._give_up)
-        self._timer.daemon = True
-        self._rank, self._size = rank, size
 
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def _give_up(self) -> None:
-        print(
-            f"dslide: error: rank {self._rank} of {self._size}: MPI did not start within {_START_SECONDS:g} s; are all "
-            f"ranks running?",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(4)
+_WATCHER = """
+import os, select, signal, sys
+pid, seconds, message = sys.argv[1:]
+if not select.select([sys.stdin], [], [], float(seconds))[0]:
+    print("dslide: error:", message, file=sys.stderr, flush=True)
+    os.kill(int(pid), signal.SIGKILL)
+"""
 
 
 def _leave_properly(comm: Communicator) -> None:
