@@ -30,8 +30,6 @@ class MemoryNeeded(UserError):
 class Diverged(ArithmeticError):
     """Training produced a number that is not finite; the message names layer, step and learning rate."""
 
-    collective = False
-
 
 class CommError(Exception):
     """An exchange between ranks that can't be completed; the message names exchange, step and rank. The CLI exits with

@@ -94,7 +94,7 @@ class Network(Predictor):
             self.output.sampler.touch(active.ids)
         da = gradient()
         seen = summary()
-        self._check(seen.fine, seen.loss, self.output, step, rate, everywhere=True)
+        self._check(seen.fine, seen.loss, self.output, step, rate)
 
         for i in range(len(self.layers) - 2, -1, -1):
             layer = self.layers[i]
@@ -314,16 +314,12 @@ class Network(Predictor):
             self._logits = np.empty(size, np.float32)
         return self._logits
 
-    def _check(
-        self, fine: bool, loss: float, layer: Layer, step: int, rate: float, everywhere: bool = False
-    ) -> None:
+    def _check(self, fine: bool, loss: float, layer: Layer, step: int, rate: float) -> None:
         if not fine or not np.isfinite(loss):
-            error = Diverged(
+            raise Diverged(
                 f"training diverged: a gradient in {layer.name} ({layer.inputs} x {layer.total}) is not finite at "
                 f"step {step + 1} with learning rate {rate:g}; try a smaller learning_rate"
             )
-            error.collective = everywhere
-            raise error
 
 
 def _joined(parts: list[Hits]) -> Hits:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comm import job
 from ..config import Config
-from ..errors import ConfigError, DataError, ModelError
+from ..errors import INTERRUPTED, ConfigError, DataError, ModelError
 from .options import (
     add_config_options,
     add_reading_options,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..data import Dataset
     from ..model_folder import SavedModel
 
-INTERRUPTED = 130
+
 MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when a run is resumed
 
 

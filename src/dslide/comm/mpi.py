@@ -115,8 +115,8 @@ class MpiTransport:
 
 @contextmanager
 def _start_limit(rank: int, size: int) -> Iterator[None]:
-    """Ends the process with a sentence if MPI doesn't start. While MPI does, no other thread of this process can run and
-    no signal is answered, so a process of its own watches; it ends with this one."""
+    """Ends the process with a sentence if MPI doesn't start. While MPI does, no other thread of this process can run
+    and no signal is answered, so a process of its own watches; it ends with this one."""
     message = f"rank {rank} of {size}: MPI did not start within {_START_SECONDS:g} s; are all ranks running?"
     command = [sys.executable, "-IS", "-c", _WATCHER, str(os.getpid()), str(_START_SECONDS), message]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE)
