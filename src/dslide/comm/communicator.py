@@ -162,8 +162,8 @@ class Communicator:
         raise shared
 
     def fail(self, message: str, code: int) -> None:
-        """Tells the others that this rank ends with an error; waits a moment for them to take it. If it ends because
-        another one failed, that one's error is passed on."""
+        """Tells the others that this rank ends with an error; waits a moment for them to take it. If another rank's
+        failure is the reason, that one's error is passed on."""
         cause = self._error if isinstance(self._error, PeerFailed) else PeerFailed(self.rank, message, code)
         self._leave(Kind.FAILED, json.dumps([cause.rank, cause.message, cause.code]).encode())
 
