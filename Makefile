@@ -32,7 +32,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python $(SOURCES)
-	$(PIP) install .
+	$(PIP) install '.[mpi]'
 	touch $@
 
 .venv/installed-tests: .venv/bin/python $(SOURCES)

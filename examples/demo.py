@@ -1,4 +1,5 @@
-"""Makes a data set with 200,000 labels, trains on it with the command line, and shows some predictions by name.
+"""Makes a data set with 200,000 labels, trains on it with the command line, first in one process and then split over
+two ranks, and shows some predictions by name.
 
 python examples/demo.py FOLDER      (FOLDER must not exist yet)
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dslide.cli.models import open_model
+from dslide.comm import solo
 from dslide.data import load, read_names
 
 ROWS_SHOWN = 5
@@ -29,8 +31,10 @@ def main(folder: str) -> None:
     dslide("synth", data, "--rows", "30000", "--features", "50000", "--labels", "200000", "--test-rows", "2000")
     dslide("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--label-names", f"{data}/labels.txt",
            "--out", run)  # fmt: skip
+    dslide("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--out", f"{folder}/two-ranks", "--epochs", "2",
+           "--ranks", "2")  # fmt: skip
 
-    saved, network = open_model(run)
+    saved, network = open_model(run, solo())
     test = load(f"{data}/test.txt")
     words = read_names(Path(data) / "features.txt")
     names = saved.label_names or []

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help="memory to fit into, like 8GB (default: what is free here)"
     )
+    parser.add_argument(
+        "--ranks", type=whole_number, default=1, metavar="N", help="ranks that share the network (default: 1)"
+    )
     add_reading_options(parser)
     add_config_options(parser)
 
@@ -49,11 +52,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     from ..plan import plan
 
-    needed = plan(config, features, labels, rows, x_nonzeros + y_nonzeros)
+    most = min(labels, *config.hidden)
+    if not 1 <= arguments.ranks <= most:
+        raise ConfigError(f"--ranks: expected 1 to {most} for this network, not {arguments.ranks}")
+    needed = plan(config, features, labels, rows, x_nonzeros + y_nonzeros, arguments.ranks)
     print("\n".join(needed.lines()))
     fits = "fits" if needed.bytes_total <= available else "does not fit"
     print(f"{format_bytes(needed.bytes_total)} {fits} into {format_bytes(available)}")
-    print(_time(config, features, labels, rows, x_nonzeros, y_nonzeros))
+    if arguments.ranks > 1:
+        print(f"`dslide doctor --ranks {arguments.ranks}`, or with --hosts, says how fast they would be")
+    else:
+        print(_time(config, features, labels, rows, x_nonzeros, y_nonzeros))
     return 0
 
 

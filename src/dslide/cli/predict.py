@@ -20,7 +20,8 @@ from .options import add_reading_options, reading_options, whole_number
 from .ranks import add_rank_options
 
 if TYPE_CHECKING:
-    from ..data import SparseRows, TextVectorizer
+    from ..comm import Communicator
+    from ..data import SparseRows
 
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -53,12 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
     comm = job()
-    if comm.size > 1 and arguments.data == "-":
-        raise ConfigError("-: several ranks can't share stdin; give a file")
     saved, network = open_model(arguments.model, comm, arguments.threads)
     predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
     output = arguments.output
-    pieces_of_data = comm.together("reading the data", lambda: _rows(saved, arguments))
+    pieces_of_data = comm.together("reading the data", lambda: _rows(saved, arguments, comm))
     with _new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
         for x in pieces_of_data:
             ids, scores = predict(x, min(arguments.k, network.labels))
@@ -84,17 +83,18 @@ def _new_file(target: str) -> Iterator[TextIO]:
         partial.unlink(missing_ok=True)
 
 
-def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRows]:
+def _rows(saved: SavedModel, arguments: argparse.Namespace, comm: Communicator) -> Iterator[SparseRows]:
     """The features of all rows, in pieces."""
     options = reading_options(arguments)
     if arguments.data != "-":
         x = load_for(saved, arguments.data, options).x
     elif (vectorizer := vectorizer_of(saved)) is not None:
-        return _texts(vectorizer)
+        return (vectorizer.transform(lines) for lines in _stdin(comm))
     else:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "stdin"
-            copy.write_bytes(sys.stdin.buffer.read())
+            text = "".join(f"{line}\n" for lines in _stdin(comm) for line in lines)
+            copy.write_text(text, "utf-8", "surrogateescape")
             try:
                 x = load_for(saved, copy, options).x
             except DataError as error:
@@ -102,10 +102,17 @@ def _rows(saved: SavedModel, arguments: argparse.Namespace) -> Iterator[SparseRo
     return (x.rows(begin, end) for begin, end in pieces(len(x)))
 
 
-def _texts(vectorizer: TextVectorizer) -> Iterator[SparseRows]:
-    """Lines from stdin, as they come."""
-    while lines := [line.rstrip("\r\n") for line in islice(sys.stdin, ROWS_AT_A_TIME)]:
-        yield vectorizer.transform(lines)
+def _stdin(comm: Communicator) -> Iterator[list[str]]:
+    """Lines from stdin, as they come. The first rank reads them for all."""
+    while True:
+        lines = []
+        if comm.rank == 0:
+            raw = islice(sys.stdin.buffer, ROWS_AT_A_TIME)
+            lines = [line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in raw]
+        lines = comm.gather_objects("stdin", lines)[0]
+        if not lines:
+            return
+        yield lines
 
 
 def _write(file: TextIO, ids: Any, scores: Any, saved: SavedModel) -> None:

@@ -11,7 +11,7 @@ that it is alive, and how many pieces it has sent: so a loss is noticed even if 
 says so, and one that fails says why.
 
 A thread of its own moves bytes while the rank computes, and sends the signs of life. While the rank waits, the waiting
-caller moves the bytes, and the thread does no more than that. A message that is lost, doubled, damaged or out of turn,
+caller moves the bytes, and the thread leaves them to it. A message that is lost, doubled, damaged or out of turn,
 a rank that fails, leaves or falls silent: each ends in `CommError` on everybody who waits, none in a hang.
 """
 
@@ -167,8 +167,8 @@ class Communicator:
         return self._error
 
     def fail(self, message: str, code: int) -> None:
-        """Tells the others that this rank ends with an error; waits a moment for them to take it. If it ends because
-        another one failed, that one's error is passed on."""
+        """Tells the others that this rank ends with an error; waits a moment for them to take it. If another rank's
+        failure is the reason, that one's error is passed on."""
         cause = self._error if isinstance(self._error, PeerFailed) else PeerFailed(self.rank, message, code)
         self._leave(Kind.FAILED, json.dumps([cause.rank, cause.message, cause.code]).encode())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +25,8 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script itself has no step, and is no rank
 )
 _TAG = 7
-_START_SECONDS = 120.0
+_START_SECONDS, _END_SECONDS = 120.0, 5  # that MPI may take
+_LAST_WORDS = 0.3  # seconds in which the launcher passes on what was printed
 _job: Communicator | None = None
 
 
@@ -115,8 +118,8 @@ class MpiTransport:
 
 @contextmanager
 def _start_limit(rank: int, size: int) -> Iterator[None]:
-    """Ends the process with a sentence if MPI doesn't start. While MPI does, no other thread of this process can run
-    and no signal is answered, so a process of its own watches; it ends with this one."""
+    """Ends the process with a sentence if MPI doesn't start. Until it has started no other thread of this process can
+    run, and no signal is answered: so a process of its own watches, which ends with this one."""
     message = f"rank {rank} of {size}: MPI did not start within {_START_SECONDS:g} s; are all ranks running?"
     command = [sys.executable, "-IS", "-c", _WATCHER, str(os.getpid()), str(_START_SECONDS), message]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -153,12 +156,19 @@ def _leave_properly(comm: Communicator) -> None:
 
 
 def end_job(comm: Communicator, message: str, code: int) -> None:
-    """Ends this rank with an error, and with it the job. Outside of a job, does nothing: the caller ends."""
+    """Ends this rank with an error, and with it the job, whose code it is. Outside of a job, does nothing: the caller
+    ends."""
     if comm.size == 1:
         return
     try:
         comm.fail(message, code)
         sys.stdout.flush()
         sys.stderr.flush()
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+            time.sleep(_LAST_WORDS)
+            signal.alarm(_END_SECONDS)  # should MPI hang, which lets no thread run
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # everything is said; MPI would add lines of its own
+            mpi.COMM_WORLD.Abort(code)
     finally:
-        os._exit(code)  # MPI's own end would wait for ranks that are gone
+        os._exit(code)  # not MPI's normal end, which would wait for ranks that are gone
