@@ -38,12 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     options = given(arguments, Config)
-    config, comm = Config(**options), job(options.get("watchdog"))
+    config = Config(**options)
     shape = {name: getattr(arguments, name) for name in EXAMPLE | PER_ROW if hasattr(arguments, name)}
+    _check(shape)
+    comm = job(config.watchdog)
     if comm.size > 1:
         from .doctor_ranks import examine
 
-        _check(shape)
         examine(comm, config, EXAMPLE | PER_ROW | shape, is_example="labels" not in shape)
         return 0
     for name in options | shape:

@@ -31,27 +31,32 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     """Prints it all, on the first rank. Raises ConfigError, the same on every rank, if ranks differ where they must not
     or if the network does not fit."""
     every = comm.gather_objects("doctor", comm.together("facts", own_facts))
-    same_dslide = len({facts["dslide"] for facts in every}) == 1
-    if same_dslide:  # others may not know the exchanges that follow
-        here = neighbours(comm)
-        threads = config.threads or here.threads
-        for facts, number in zip(every, comm.gather_objects("threads", threads), strict=True):
-            facts["threads"] = number
     differences = find_differences(every)
+    wrong = _known_to_all(f"ranks have different versions of {_listed(differences)}; install the same on all hosts")
+    if "dslide" in differences:  # ranks may not even know the exchanges that follow
+        _say(comm, [*ranks_table(every), *differences.values()])
+        raise wrong
+    threads = config.threads or neighbours(comm).threads
+    for facts, number in zip(every, comm.gather_objects("threads", threads), strict=True):
+        facts["threads"] = number
     _say(comm, [f"{comm.size} ranks, {every[0]['MPI']}", *ranks_table(every), *differences.values()])
-    if not same_dslide:
-        raise _known_to_all(f"ranks have different versions of {_listed(differences)}; install the same on all hosts")
-
-    found = measure_pairs(comm)
-    _say(comm, ["", *links_lines(comm.size, found)])
+    _say(comm, ["", *links_lines(comm.size, measure_pairs(comm))])
     together = measure_all_at_once(comm)
-    _say(comm, [together_line(together)])
+    _say(comm, [together_line(together), ""])
+    _examine_network(comm, config.replace(threads=threads), shape, is_example, together)
+    if differences:
+        raise wrong
 
-    planned = plan(config, shape["features"], shape["labels"], ranks=comm.size, threads=threads)
-    _say(comm, ["", *network_lines(config, planned.what, shape, is_example)])
+
+def _examine_network(
+    comm: Communicator, config: Config, shape: Mapping[str, int], is_example: bool, together: AllAtOnce
+) -> None:
+    """Says whether the network fits, and how fast it trains."""
+    planned = plan(config, shape["features"], shape["labels"], ranks=comm.size)
+    _say(comm, network_lines(config, planned.what, shape, is_example))
     problem = None
     try:
-        planned.check(here.ranks)
+        planned.check(neighbours(comm).ranks)
     except MemoryNeeded as error:
         problem = str(error)
     problems = {rank: said for rank, said in enumerate(comm.gather_objects("memory", problem)) if said}
@@ -59,15 +64,17 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
         text = f"{ranks_in_words(list(problems))}: {next(iter(problems.values()))}"
         if not is_example:
             raise _known_to_all(text)
-        _say(comm, [text])
-    else:
-        _say(
-            comm, [f"  {format_bytes(planned.bytes_total)} of memory on each rank without data, and there is enough"]
-        )
-        timed = _timed(comm, config.replace(threads=threads), shape)
-        _say(comm, speed_lines(config, shape["labels"], comm.size, timed, together))
-    if differences:
-        raise _known_to_all(f"ranks have different versions of {_listed(differences)}; install the same on all hosts")
+        _say(comm, [f"  {text}"])
+        return
+    _say(comm, [f"  {format_bytes(planned.bytes_total)} of memory on each rank without data, and there is enough"])
+    try:
+        own = time_step(config, **shape, comm=comm)
+    except ConfigError as error:
+        error.collective = True  # a network that can't be split over so many ranks
+        raise
+    every = [StepTime(**given) for given in comm.gather_objects("step", vars(own))]
+    slowest = max(every, key=lambda step: step.compute)
+    _say(comm, speed_lines(config, shape["labels"], comm.size, slowest, together))
 
 
 def own_facts() -> dict[str, Any]:
@@ -123,32 +130,31 @@ def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
     speeds |= {(second, first): link.back for (first, second), link in found.items()}
     left_out = len(list(pairs(size))) - len(found)
     note = [f"{left_out} pairs were left out: measuring them would take long"] if left_out else []
-    trip_title = "round trip of a small message between two ranks while the others are quiet, ms"
-    speed_title = "bandwidth from one rank (line) to another (column) while the others are quiet, Mbit/s"
+    trip, speed = "round trip of a small message between two ranks", "bandwidth from one rank to another"
+    quiet = "while the others are quiet"
     if size <= MATRIX_RANKS:
         return [
-            *(f"{trip_title}:", *_matrix(size, {pair: f"{1e3 * trip:.3g}" for pair, trip in trips.items()})),
-            *(f"{speed_title}:", *_matrix(size, {pair: f"{_mbit(speed):.3g}" for pair, speed in speeds.items()})),
+            f"{trip} {quiet}, ms:",
+            *_matrix(size, {pair: _ms(seconds) for pair, seconds in trips.items()}),
+            f"{speed} (lines to columns) {quiet}, Mbit/s:",
+            *_matrix(size, {pair: _mbit(rate) for pair, rate in speeds.items()}),
             *note,
         ]
-    slow_trips = sorted(found, key=lambda pair: -trips[pair])
-    slow_speeds = sorted(speeds, key=lambda pair: speeds[pair])
-    middle = trips[slow_trips[len(found) // 2]], speeds[slow_speeds[len(speeds) // 2]]
-    slow = ", ".join(f"{a} and {b} {1e3 * trips[a, b]:.3g}" for a, b in slow_trips[:SLOWEST])
-    narrow = ", ".join(f"{a} to {b} {_mbit(speeds[a, b]):.3g}" for a, b in slow_speeds[:SLOWEST])
+    slow, narrow = sorted(found, key=lambda pair: -trips[pair]), sorted(speeds, key=lambda pair: speeds[pair])
+    slowest = ", ".join(f"{a} and {b} {_ms(trips[a, b])}" for a, b in slow[:SLOWEST])
+    narrowest = ", ".join(f"{a} to {b} {_mbit(speeds[a, b])}" for a, b in narrow[:SLOWEST])
     return [
-        f"{trip_title}: {1e3 * middle[0]:.3g} in the middle; slowest: {slow}",
-        f"{speed_title.replace(' (line)', '').replace(' (column)', '')}: {_mbit(middle[1]):.3g} in the middle; "
-        f"slowest: {narrow}",
+        f"{trip} {quiet}, ms: {_ms(trips[slow[len(slow) // 2]])} in the middle; slowest: {slowest}",
+        f"{speed} {quiet}, Mbit/s: {_mbit(speeds[narrow[len(narrow) // 2]])} in the middle; slowest: {narrowest}",
         *note,
     ]
 
 
 def together_line(together: AllAtOnce) -> str:
     return (
-        f"all ranks to all others at once: {1e3 * together.empty_seconds:.3g} ms without content, "
-        f"{1e3 * together.seconds:.3g} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
-        f"{_mbit(together.bandwidth):.3g} Mbit/s out of every rank"
+        f"all ranks to all others at once: {_ms(together.empty_seconds)} ms without content, "
+        f"{_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
+        f"{_mbit(together.bandwidth)} Mbit/s out of every rank"
     )
 
 
@@ -169,22 +175,11 @@ def speed_lines(config: Config, labels: int, ranks: int, timed: StepTime, togeth
     least, most = (config.batch_size / seconds for seconds in (timed.compute + network, max(timed.compute, network)))
     return [
         f"  each rank sends at most {format_bytes(sent)} in a step, in {rounds} rounds",
-        f"  compute about {1e3 * timed.compute:.3g} ms, network about {1e3 * network:.3g} ms: {least:,.0f} samples/s "
-        f"expected, {most:,.0f} if one hides behind the other",
-        f"  tried with fewer features and labels: {config.batch_size / timed.total:,.0f} samples/s, "
+        f"  compute about {_ms(timed.compute)} ms, network about {_ms(network)} ms: {least:,.0f} to "
+        f"{most:,.0f} samples/s expected, the more the better one hides behind the other",
+        f"  tried for a second with large layers cut down: {config.batch_size / timed.total:,.0f} samples/s, "
         f"{timed.waiting / timed.total:.0%} of the time spent waiting for the network",
     ]
-
-
-def _timed(comm: Communicator, config: Config, shape: Mapping[str, int]) -> StepTime:
-    """A step of the slowest rank."""
-    try:
-        own = time_step(config, **shape, comm=comm)
-    except ConfigError as error:
-        error.collective = True  # a network that can't be split over so many ranks
-        raise
-    every = [StepTime(**given) for given in comm.gather_objects("step", vars(own))]
-    return max(every, key=lambda step: step.compute)
 
 
 def _say(comm: Communicator, lines: Sequence[str]) -> None:
@@ -199,8 +194,7 @@ def _known_to_all(message: str) -> ConfigError:
 
 
 def _listed(names: Mapping[str, str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return " and ".join(names)
 
 
 def _matrix(size: int, texts: Mapping[tuple[int, int], str]) -> list[str]:
@@ -220,5 +214,14 @@ def _aligned(lines: Sequence[Sequence[object]], right: bool = False) -> list[str
     return ["  " + "  ".join(line).rstrip() for line in padded]
 
 
-def _mbit(bytes_per_second: float) -> float:
-    return 8e-6 * bytes_per_second
+def _ms(seconds: float) -> str:
+    return _short(1e3 * seconds)
+
+
+def _mbit(bytes_per_second: float) -> str:
+    return _short(8e-6 * bytes_per_second)
+
+
+def _short(value: float) -> str:
+    """Three digits, or as many as there are before the point."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
