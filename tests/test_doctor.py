@@ -60,7 +60,7 @@ def test_the_pair_with_a_slow_link_is_found_and_no_other() -> None:
 
 
 def test_little_is_sent_over_a_narrow_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    rate = 1e6  # bytes per second
+    rate = 2.5e5  # bytes per second: the smallest message takes a quarter of a second
 
     class Narrow(InProcess):
         free = 0.0  # when what was sent before has arrived
@@ -72,7 +72,7 @@ def test_little_is_sent_over_a_narrow_link(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(inprocess, "InProcess", Narrow)
     results = run_ranks(2, lambda comm: (measure_pairs(comm)[0, 1], comm.bytes_sent))
     for link, sent in results:
-        assert max(link.forth, link.back) < 1.5 * rate
+        assert max(link.forth, link.back) < 4 * rate
         assert SIZES[0] <= sent < 1.5 * SIZES[0]
 
 
