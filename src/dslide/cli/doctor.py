@@ -1,4 +1,5 @@
-"""dslide doctor: what this machine offers, for bug reports and before long runs."""
+"""dslide doctor: what this machine offers, for bug reports and before long runs. With several ranks: what each of them
+has, how fast they reach each other, and how fast a network will train on them."""
 
 from __future__ import annotations
 
@@ -10,14 +11,44 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..comm import job
+from ..config import Config
+from ..errors import ConfigError
 from ..memory import available_bytes, format_bytes
+from .options import add_config_options, given, whole_number
+from .ranks import add_rank_options
+
+EXAMPLE = {"features": 135_909, "labels": 670_091}  # of Amazon-670K
+PER_ROW = {"features_per_row": 75, "labels_per_row": 5}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has none."""
+    group = parser.add_argument_group("the network to time on several ranks")
+    for name, default in (EXAMPLE | PER_ROW).items():
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=whole_number,
+            default=argparse.SUPPRESS,
+            metavar="N",
+            help=f"{name.replace('_', ' ')} of the data (default: {default}{', as Amazon-670K' * (name in EXAMPLE)})",
+        )
+    add_config_options(parser)
+    add_rank_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    options = given(arguments, Config)
+    config = Config(**options)
+    shape = {name: getattr(arguments, name) for name in EXAMPLE | PER_ROW if hasattr(arguments, name)}
+    _check(shape)
+    comm = job(config.watchdog)
+    if comm.size > 1:
+        from .doctor_ranks import examine
+
+        examine(comm, config, EXAMPLE | PER_ROW | shape, is_example="labels" not in shape)
+        return 0
+    for name in options | shape:
+        raise ConfigError(f"{name}: of use with several ranks; on one machine `dslide plan` times a network")
     for name, value in facts().items():
         print(f"{name:<18}{value}")
     return 0
@@ -32,9 +63,9 @@ def facts() -> dict[str, str]:
     return {
         "dslide": version("dslide"),
         "python": platform.python_version(),
-        "numpy": _version("numpy"),
-        "scipy": _version("scipy"),
-        "scikit-learn": _version("scikit-learn"),
+        "numpy": installed("numpy"),
+        "scipy": installed("scipy"),
+        "scikit-learn": installed("scikit-learn"),
         "compiler": _core.compiler(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
@@ -42,12 +73,21 @@ def facts() -> dict[str, str]:
         "cores": str(available_cores()),
         "threads": str(_core.threads()),
         "free memory": format_bytes(available_bytes()),
-        "mpi4py": _version("mpi4py") if importlib.util.find_spec("mpi4py") else "not installed",
+        "mpi4py": installed("mpi4py") if importlib.util.find_spec("mpi4py") else "not installed",
         "mpiexec": launcher or "not found",
     }
 
 
-def _version(package: str) -> str:
+def _check(shape: dict[str, int]) -> None:
+    if ("features" in shape) != ("labels" in shape):
+        raise ConfigError("--features and --labels: give both, or none for those of Amazon-670K")
+    for name, value in shape.items():
+        if value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, not {value}")
+
+
+def installed(package: str) -> str:
+    """A package's version."""
     try:
         return version(package)
     except PackageNotFoundError:
