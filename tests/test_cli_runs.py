@@ -204,7 +204,7 @@ def test_text_end_to_end(
     options = ["--epochs", "30", "--learning-rate", "0.02", "--min-df", "2", "--ngrams", "2"]
     output(capfd, "train", data, "--test", data, "--out", run, *SMALL, *options)
     assert summary(run)["p_at_1"] == 1
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("boat sea\nthe jet\n").encode())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"boat sea\nthe jet\n")))
     assert output(capfd, "predict", run, "-", "--k", "1") == "ships\nplanes\n"
     more = ["--resume", run, "--epochs", "31", "--quiet"]
     output(capfd, "train", data, *more)  # the same words and labels again

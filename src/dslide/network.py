@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from . import _core
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
+from .config import Config
 from .errors import Diverged
 from .layers import Layer
 from .predictor import Predictor
@@ -119,10 +120,7 @@ class Network(Predictor):
         return int(_core.mix(self.config.seed ^ (purpose << 48), step))
 
     def _parts(self, rows: int) -> list[tuple[int, int]]:
-        """Cuts a batch into the parts that are exchanged one by one."""
-        parts = self.config.micro_batches or min(MOST_PARTS, rows // LEAST_PART)
-        parts = 1 if self.shard.size == 1 else max(1, min(parts, rows))
-        return [(rows * i // parts, rows * (i + 1) // parts) for i in range(parts)]
+        return exchanged_parts(self.config, rows, self.shard.size)
 
     def _drop_inputs(self, x: Sparse, step: int) -> Sparse:
         if self.config.dropout_input == 0:
@@ -320,6 +318,13 @@ class Network(Predictor):
                 f"training diverged: a gradient in {layer.name} ({layer.inputs} x {layer.total}) is not finite at "
                 f"step {step + 1} with learning rate {rate:g}; try a smaller learning_rate"
             )
+
+
+def exchanged_parts(config: Config, rows: int, ranks: int) -> list[tuple[int, int]]:
+    """Cuts a batch into the parts that are exchanged one by one: their first and last rows."""
+    parts = config.micro_batches or min(MOST_PARTS, rows // LEAST_PART)
+    parts = 1 if ranks == 1 else max(1, min(parts, rows))
+    return [(rows * i // parts, rows * (i + 1) // parts) for i in range(parts)]
 
 
 def _joined(parts: list[Hits]) -> Hits:

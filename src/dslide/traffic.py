@@ -7,7 +7,7 @@ from . import _core
 from .comm.communicator import PIECE
 from .comm.frames import OVERHEAD
 from .config import Config
-from .network import LEAST_PART, MOST_PARTS
+from .network import exchanged_parts
 from .sampler import sampling_sizes
 
 _SUMMARY_BYTES = 18  # loss, active neurons and two flags
@@ -18,7 +18,8 @@ def bytes_per_step(config: Config, labels: int, ranks: int) -> int:
     or more behind ReLU, cost a bit each where that is shorter."""
     if ranks == 1:
         return 0
-    rows, parts = config.batch_size, _parts(config)
+    rows = config.batch_size
+    parts = [end - begin for begin, end in exchanged_parts(config, rows, ranks)]
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     to_each = _framed(_SUMMARY_BYTES)
     for i, (neurons, share) in enumerate(zip(config.hidden, shares, strict=True)):
@@ -47,13 +48,6 @@ def rounds_per_step(config: Config, labels: int) -> int:
     asks = config.probe != "vanilla"
     sampled = sum(share < 1 for share in config.hidden_share)
     return 2 * len(config.hidden) + asks * (sampled + (hits > 0)) + (config.loss == "softmax")
-
-
-def _parts(config: Config) -> list[int]:
-    """Rows of the parts in which `Network` exchanges a batch."""
-    rows = config.batch_size
-    parts = max(1, min(config.micro_batches or min(MOST_PARTS, rows // LEAST_PART), rows))
-    return [rows * (i + 1) // parts - rows * i // parts for i in range(parts)]
 
 
 def _sampled_layer(config: Config, neurons: int, share: float) -> tuple[int, int]:

@@ -21,7 +21,7 @@ COMMANDS = {
     "synth": "make random data of a given shape",
     "plan": "say how much memory a network needs",
     "netlab": "emulate a cluster with a slow network on this machine",
-    "doctor": "say what this machine offers",
+    "doctor": "say what this machine, or several together, offer",
 }
 
 

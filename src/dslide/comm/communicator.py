@@ -36,7 +36,7 @@ PIECE = 1 << 20  # bytes; each piece is a sign of life, also where a whole messa
 _EAGER = 2e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes half of it
 _POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first and after a while
 _POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
-_FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure
+_FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure, or leave too
 
 
 class Transport(Protocol):
@@ -376,8 +376,11 @@ class Communicator:
             with self._lock:
                 self._pump()
                 waited = time.monotonic() - begin
-                hopeless = kind == Kind.FAILED or self._error is not None or all(p.gone for p in self._peers.values())
-                if not self._sending() or waited > (_FAREWELL if hopeless else self.limit):
+                alone = all(p.gone for p in self._peers.values())
+                hopeless = kind == Kind.FAILED or self._error is not None or alone
+                # Others who leave too are waited for a moment: MPI complains of goodbyes that nobody has taken.
+                done = not self._sending() and (hopeless or waited > _FAREWELL)
+                if done or waited > (_FAREWELL if hopeless else self.limit):
                     self._closed = True
                     break
             time.sleep(_pause(waited))
