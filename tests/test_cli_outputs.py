@@ -11,6 +11,7 @@ import pytest
 
 from dslide.config import Config
 from dslide.data import synthesize
+from dslide.memory import parse_bytes
 from dslide.plan import plan
 from dslide.timing import seconds_per_step
 
@@ -100,3 +101,17 @@ def test_a_step_of_any_kind_of_network_can_be_timed():
         seconds = seconds_per_step(Config(hidden=(8,), batch_size=16, **options), 50, 40)
         assert 0 < seconds < 60
         assert np.isfinite(seconds)
+
+
+def test_plan_of_several_ranks_is_for_each_of_them():
+    size = ["--features", 50_000, "--labels", 300_000, "--hidden", 512]
+    totals = []
+    for ranks in (1, 4):
+        done = dslide("plan", *size, "--ranks", ranks, "--memory", "8GB")
+        assert done.stdout.count("plan: 179,500,512 parameters") == 1  # by one process, which starts no others
+        totals.append(parse_bytes(done.stdout.split("\n")[1].split(" fits")[0]))
+    assert "on each of 4 ranks" in done.stdout
+    assert totals[1] < totals[0] / 3
+    refused = dslide("plan", *size, "--ranks", 513)
+    assert refused.returncode == 2
+    assert "--ranks: expected 1 to 512 for this network, not 513" in refused.stderr

@@ -52,7 +52,9 @@ class Predictor:
             is_output = i == len(config.hidden)
             if neurons < self.shard.size:
                 what = "labels" if is_output else "neurons of a hidden layer"
-                raise ConfigError(f"{neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
+                error = ConfigError(f"{neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
+                error.collective = True
+                raise error
             sampled = self.output_mode == "lsh" if is_output else shares[i] < 1
             # Inputs of a sparse layer are taken to be normalised rows: their sum keeps the weights' own scale.
             scale = config.init_scale * (FIRST_SCALE if sparse else 1 / np.sqrt(inputs))

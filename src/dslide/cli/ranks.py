@@ -13,6 +13,7 @@ from .options import whole_number
 
 def add_rank_options(parser: argparse.ArgumentParser) -> None:
     """`--ranks` and `--hosts`."""
+    parser.set_defaults(starts_ranks=True)
     group = parser.add_argument_group("several ranks")
     group.add_argument(
         "--ranks",
@@ -30,8 +31,10 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     """Runs this command as several ranks if that was asked for, and returns the exit code; None if the command is to be
     done by this process."""
-    ranks: int | None = getattr(arguments, "ranks", None)
-    file: str | None = getattr(arguments, "hosts", None)
+    if not getattr(arguments, "starts_ranks", False):
+        return None
+    ranks: int | None = arguments.ranks
+    file: str | None = arguments.hosts
     if (ranks is None and file is None) or link() is not None:  # ranks of ours have the same options, and are started
         return None
     rank, size = launched_as()
