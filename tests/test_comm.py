@@ -56,7 +56,7 @@ def programs(draw: st.DrawFn) -> Program:
     return Program(ranks, sizes, [draw(some) for _ in range(ranks)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(programs())
 def test_random_programs(program: Program) -> None:
     def work(comm: Communicator) -> None:

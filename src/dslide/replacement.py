@@ -7,7 +7,6 @@ led by the lowest of them, which makes, renames and removes its folders.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .comm import Communicator
+from .data.files import sync
 from .errors import ModelError
 
 T = TypeVar("T")
@@ -79,12 +79,12 @@ class Replacement:
 
     def put_in_place(self) -> None:
         """The new folder takes the place of the old one."""
-        sync_folder(self.new)
+        sync(self.new)
         if self.folder.exists():
             self.folder.rename(self.old)
         self.new.rename(self.folder)
         self.in_place = True
-        sync_folder(self.folder.parent)
+        sync(self.folder.parent)
 
     def undo(self) -> None:
         """Back to the old folder; what this rank has made goes."""
@@ -130,12 +130,3 @@ def recover(folder: Path) -> None:
             shutil.rmtree(old)
         else:
             old.rename(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes names in the folder survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -221,9 +221,10 @@ class Communicator:
         return len(frame)
 
     def _tell(self, kind: Kind, content: bytes) -> None:
-        """Sends something to all other ranks that are still there, as far as that is possible."""
+        """Sends something to all other ranks that are still there, as far as that is possible. Those that have said
+        goodbye wait for ours."""
         for to, peer in self._peers.items():
-            if not peer.gone:
+            if not peer.gone or kind == Kind.BYE:
                 with suppress(CommError):
                     self._send(self._place(), to, pack(kind, "", peer.sent, content))
 

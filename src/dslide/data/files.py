@@ -152,12 +152,12 @@ def new_folder(target: str | Path) -> Iterator[Path]:
         try:
             yield partial
             for file in partial.iterdir():
-                _sync(file)
-            _sync(partial)
+                sync(file)
+            sync(partial)
             if os.path.lexists(target):  # rename would replace an empty folder
                 raise DataError(f"{target}: was made by someone else in the meantime")
             partial.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
@@ -166,7 +166,8 @@ def new_folder(target: str | Path) -> Iterator[Path]:
         raise DataError(f"{target}: can't be written: {error.strerror}") from None
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Makes a file, or the names in a folder, survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
