@@ -21,8 +21,8 @@ class Run(NamedTuple):
 
 
 def run_mpi(size: int, program: str | Path, *args: object, timeout: float = 60) -> Run:
-    """Runs a Python program (a file, or the source itself) on `size` ranks. The test that calls it is skipped where
-    there is no MPI, and fails if the program takes longer than `timeout` seconds; its processes are ended then."""
+    """Runs a Python program (a file, or the source itself) on `size` ranks. The test that calls it fails where
+    there is no MPI, and if the program takes longer than `timeout` seconds; its processes are ended then."""
     command = [mpiexec(), "-n", str(size), sys.executable]
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]  # tests first
     command += [str(program)] if isinstance(program, Path) else ["-c", program]
@@ -53,7 +53,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        pytest.skip("mpiexec is not installed")
+        pytest.fail("mpiexec is not installed; the test extra brings it")
     if find_spec("mpi4py") is None:
-        pytest.skip("mpi4py is not installed")
+        pytest.fail("mpi4py is not installed; the test extra brings it")
     return found

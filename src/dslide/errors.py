@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141  # exit codes of the command line
 
 
@@ -9,6 +11,15 @@ class UserError(Exception):
     """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2."""
 
     collective = False  # raised alike on every rank, so that one of them is enough to say it
+
+
+E = TypeVar("E", bound=UserError)
+
+
+def known_to_all(error: E) -> E:
+    """Marks an error that every rank raises alike."""
+    error.collective = True
+    return error
 
 
 class DataError(UserError, ValueError):

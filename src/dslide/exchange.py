@@ -25,7 +25,7 @@ from .activations import Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .comm import Communicator
 from .shard import Shard
 
-_SUMMARY = struct.Struct("<ddBB")
+SUMMARY = struct.Struct("<ddBB")  # loss, active neurons, fine, stop
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,6 @@ class Exchanges:
 
     def gather_columns(self, name: str, z: Floats, width: int, exact: bool = False) -> Callable[[Floats], None]:
         """z: activations of own neurons, (rows, padded own). The function fills (rows, padded width)."""
-        if self.shard.size == 1:
-
-            def keep(out: Floats) -> None:
-                out[...] = z
-
-            return keep
         count = self.shard.count(width)
         message = _core.wire_encode(z, 0, 1, count, "float32" if exact else self.wire)
         flight = self.comm.post(name, [message] * self.shard.size)
@@ -160,10 +154,10 @@ class Exchanges:
         """The function gives what all ranks together know: sums of losses and active neurons."""
         if self.shard.size == 1:
             return lambda: StepSummary(loss, active, fine, stop)
-        flight = self.comm.post("summary", [_SUMMARY.pack(loss, active, fine, stop)] * self.shard.size)
+        flight = self.comm.post("summary", [SUMMARY.pack(loss, active, fine, stop)] * self.shard.size)
 
         def finish() -> StepSummary:
-            losses, actives, fines, stops = zip(*(_SUMMARY.unpack(content) for content in flight.wait()), strict=True)
+            losses, actives, fines, stops = zip(*(SUMMARY.unpack(content) for content in flight.wait()), strict=True)
             return StepSummary(sum(losses), sum(actives), all(fines), any(stops))
 
         return finish

@@ -14,6 +14,7 @@ from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
 from .shard import WHOLE, Shard
+from .state_layout import MOMENTS
 
 TRANSPOSED_BYTES = 32 << 20  # most memory for weights of a sparse layer, transposed to be hashed
 
@@ -37,7 +38,7 @@ class Layer:
             config.optimizer, config.beta1, config.beta2, config.epsilon, config.weight_decay
         )
         rows, width = (inputs, neurons) if sparse_input else (neurons, inputs)
-        moments = {"adam": 2, "adagrad": 1, "sgd": 0}[config.optimizer] if trainable else 0
+        moments = len(MOMENTS[config.optimizer]) if trainable else 0
         if weights is None:
             weights = {"weights": aligned_zeros(rows, padded(width)), "bias": aligned_zeros(neurons, 1)}
             _core.initialise(

@@ -15,7 +15,7 @@ from typing import Any
 
 from .comm import Communicator, ranks_in_words, solo
 from .config import Config
-from .errors import ConfigError, ModelError
+from .errors import ConfigError, ModelError, known_to_all
 from .model_files import (
     COMMON_FILES,
     CONFIG,
@@ -112,12 +112,12 @@ def load_together(
     checksums = comm.gather_objects("checksums of loaded models", checksum)
     others = [rank for rank, theirs in enumerate(checksums) if theirs != checksums[0]]
     if others:
-        error = ModelError(
-            f"{folder}: {ranks_in_words(others)} found another save of the model there than rank 0 did; all machines "
-            f"must have folders of one save"
+        raise known_to_all(
+            ModelError(
+                f"{folder}: {ranks_in_words(others)} found another save of the model there than rank 0 did; all "
+                f"machines must have folders of one save"
+            )
         )
-        error.collective = True
-        raise error
     return saved
 
 

@@ -21,7 +21,7 @@ from .config import Config
 from .errors import Diverged
 from .layers import Layer
 from .predictor import Predictor
-from .sampler import sampling_sizes
+from .sampler import hidden_sampling_sizes, sampling_sizes
 
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
 MOST_PARTS, LEAST_PART = 4, 64  # a batch is cut into at most so many parts, of at least so many rows
@@ -134,10 +134,7 @@ class Network(Predictor):
         layer = self.layers[i]
         if layer.sampler is None:
             return layer.everything(x.rows)
-        want = max(1, round(self.shares[i] * layer.total))
-        draws = -(-want // 8)
-        per_row = self.config.active_sets == "row"
-        each = max(1, (want - draws) if per_row else (want - draws) // x.rows)
+        each, draws = hidden_sampling_sizes(self.config, layer.total, self.shares[i], x.rows)
         hits = self._search(layer, x, each, step, 0)()
         nothing = Labels(np.zeros(x.rows + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
         return self._sampled(layer, nothing, hits, draws, self._seed(step, 16 + i), False)

@@ -11,11 +11,11 @@ from .layers import TRANSPOSED_BYTES
 from .memory import check_memory, format_bytes
 from .network import KEPT_BYTES
 from .sampler import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
+from .state_layout import MOMENTS
 from .threads import available_cores
 
 PROGRAM_BYTES = 80_000_000  # Python, numpy and this package: 56 MB measured, more with scikit-learn
 MPI_BYTES = 20_000_000  # mpi4py and the MPI behind it: 17 MB measured
-MOMENTS = {"adam": 2, "adagrad": 1, "sgd": 0}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def plan(
         parameters += inputs * neurons + neurons
         layer = 4 * (length * padded(width) + own)
         weights += layer + 4 * (length + own)  # and clocks
-        moments += MOMENTS[config.optimizer] * layer
+        moments += len(MOMENTS[config.optimizer]) * layer
         if is_sampled:
             tables += table_bytes(config, neurons, inputs, threads, ranks)
         # each thread has its own gradient of the layer's input; messages are out and in at once

@@ -17,7 +17,7 @@ from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros,
 from .comm import Communicator, solo
 from .config import Config
 from .data import SparseRows
-from .errors import ConfigError, DataError, ModelError
+from .errors import ConfigError, DataError, ModelError, known_to_all
 from .exchange import Exchanges
 from .hashing import prediction_family
 from .layers import Layer
@@ -52,9 +52,9 @@ class Predictor:
             is_output = i == len(config.hidden)
             if neurons < self.shard.size:
                 what = "labels" if is_output else "neurons of a hidden layer"
-                error = ConfigError(f"{neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
-                error.collective = True
-                raise error
+                raise known_to_all(
+                    ConfigError(f"{neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
+                )
             sampled = self.output_mode == "lsh" if is_output else shares[i] < 1
             # Inputs of a sparse layer are taken to be normalised rows: their sum keeps the weights' own scale.
             scale = config.init_scale * (FIRST_SCALE if sparse else 1 / np.sqrt(inputs))

@@ -12,7 +12,7 @@ from typing import Any
 
 from .comm import Communicator, ranks_in_words
 from .config import Config
-from .errors import ConfigError
+from .errors import ConfigError, known_to_all
 from .threads import available_cores
 
 MAY_DIFFER = ("threads",)  # options that need not be the same on all ranks
@@ -59,12 +59,13 @@ def check_agreement(comm: Communicator, config: Config, facts: dict[str, Any]) -
     for what, expected in every[0].items():
         others = [rank for rank, given in enumerate(every) if given.get(what) != expected]
         if others:
-            error = ConfigError(
-                f"ranks don't agree on {what}: rank 0 has {expected!r}, {ranks_in_words(others)} "
-                f"{'has' if len(others) == 1 else 'have'} {every[others[0]].get(what)!r}"
+            have = "has" if len(others) == 1 else "have"
+            raise known_to_all(
+                ConfigError(
+                    f"ranks don't agree on {what}: rank 0 has {expected!r}, {ranks_in_words(others)} {have} "
+                    f"{every[others[0]].get(what)!r}"
+                )
             )
-            error.collective = True
-            raise error
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,14 @@ def resolve_output(config: Config, labels: int) -> str:
     return "full" if labels <= FULL_BELOW else "lsh"
 
 
+def hidden_sampling_sizes(config: Config, neurons: int, share: float, rows: int) -> tuple[int, int]:
+    """Hash hits for each row of a batch in a sampled hidden layer, and random draws for the batch or each row: an
+    eighth of the share that is to be active."""
+    want = max(1, round(share * neurons))
+    draws = -(-want // 8)
+    return max(1, (want - draws) if config.active_sets == "row" else (want - draws) // rows), draws
+
+
 def sampling_sizes(config: Config, labels: int) -> tuple[int, int]:
     """Hash hits for each row, and random draws for the batch or each row."""
     if config.active_sets == "shared":

@@ -7,10 +7,9 @@ from . import _core
 from .comm.communicator import PIECE
 from .comm.frames import OVERHEAD
 from .config import Config
+from .exchange import SUMMARY
 from .network import exchanged_parts
-from .sampler import sampling_sizes
-
-_SUMMARY_BYTES = 18  # loss, active neurons and two flags
+from .sampler import hidden_sampling_sizes, sampling_sizes
 
 
 def bytes_per_step(config: Config, labels: int, ranks: int) -> int:
@@ -21,7 +20,7 @@ def bytes_per_step(config: Config, labels: int, ranks: int) -> int:
     rows = config.batch_size
     parts = [end - begin for begin, end in exchanged_parts(config, rows, ranks)]
     shares = config.hidden_share or (1.0,) * len(config.hidden)
-    to_each = _framed(_SUMMARY_BYTES)
+    to_each = _framed(SUMMARY.size)
     for i, (neurons, share) in enumerate(zip(config.hidden, shares, strict=True)):
         own, last = -(-neurons // ranks), i == len(config.hidden) - 1
         if share == 1:  # activations one way, gradients the other; only the last layer's gradients go in parts
@@ -53,13 +52,9 @@ def rounds_per_step(config: Config, labels: int) -> int:
 def _sampled_layer(config: Config, neurons: int, share: float) -> tuple[int, int]:
     """Hits that each row asks for in a sampled hidden layer, and activations of all rows together, of which ReLU leaves
     fewer."""
-    rows, want = config.batch_size, max(1, round(share * neurons))
-    draws = -(-want // 8)
-    if config.active_sets == "row":
-        hits = max(1, want - draws)
-        return hits, rows * min(neurons, hits + draws)
-    hits = max(1, (want - draws) // rows)
-    return hits, rows * min(neurons, rows * hits + draws)
+    rows = config.batch_size
+    hits, draws = hidden_sampling_sizes(config, neurons, share, rows)
+    return hits, rows * min(neurons, (hits if config.active_sets == "row" else rows * hits) + draws)
 
 
 def _framed(size: int) -> int:

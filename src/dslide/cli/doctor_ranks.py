@@ -11,7 +11,7 @@ from typing import Any
 
 from ..comm import Communicator, ranks_in_words
 from ..config import Config
-from ..errors import ConfigError, MemoryNeeded
+from ..errors import ConfigError, MemoryNeeded, known_to_all
 from ..linktest import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from ..memory import available_bytes, format_bytes
 from ..plan import plan
@@ -32,10 +32,10 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     or if the network does not fit."""
     every = comm.gather_objects("doctor", comm.together("facts", own_facts))
     differences = find_differences(every)
-    wrong = _known_to_all(f"ranks have different versions of {_listed(differences)}; install the same on all hosts")
+    wrong = ConfigError(f"ranks have different versions of {_listed(differences)}; install the same on all hosts")
     if "dslide" in differences:  # ranks may not even know the exchanges that follow
         _say(comm, [*ranks_table(every), *differences.values()])
-        raise wrong
+        raise known_to_all(wrong)
     threads = config.threads or neighbours(comm).threads
     for facts, number in zip(every, comm.gather_objects("threads", threads), strict=True):
         facts["threads"] = number
@@ -45,7 +45,7 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     _say(comm, [together_line(together), ""])
     _examine_network(comm, config.replace(threads=threads), shape, is_example, together)
     if differences:
-        raise wrong
+        raise known_to_all(wrong)
 
 
 def _examine_network(
@@ -63,15 +63,11 @@ def _examine_network(
     if problems:
         text = f"{ranks_in_words(list(problems))}: {next(iter(problems.values()))}"
         if not is_example:
-            raise _known_to_all(text)
+            raise known_to_all(ConfigError(text))
         _say(comm, [f"  {text}"])
         return
     _say(comm, [f"  {format_bytes(planned.bytes_total)} of memory on each rank without data, and there is enough"])
-    try:
-        own = time_step(config, **shape, comm=comm)
-    except ConfigError as error:
-        error.collective = True  # a network that can't be split over so many ranks
-        raise
+    own = time_step(config, **shape, comm=comm)
     every = [StepTime(**given) for given in comm.gather_objects("step", vars(own))]
     slowest = max(every, key=lambda step: step.compute)
     _say(comm, speed_lines(config, shape["labels"], comm.size, slowest, together))
@@ -178,19 +174,13 @@ def speed_lines(config: Config, labels: int, ranks: int, timed: StepTime, togeth
         f"  compute about {_ms(timed.compute)} ms, network about {_ms(network)} ms: {least:,.0f} to "
         f"{most:,.0f} samples/s expected, the more the better one hides behind the other",
         f"  tried for a second with large layers cut down: {config.batch_size / timed.total:,.0f} samples/s, "
-        f"{timed.waiting / timed.total:.0%} of the time spent waiting for the network",
+        f"{timed.waiting / timed.total:.0%} of the time spent waiting for other ranks",
     ]
 
 
 def _say(comm: Communicator, lines: Sequence[str]) -> None:
     if comm.rank == 0 and lines:
         print("\n".join(lines), flush=True)
-
-
-def _known_to_all(message: str) -> ConfigError:
-    error = ConfigError(message)
-    error.collective = True
-    return error
 
 
 def _listed(names: Mapping[str, str]) -> str:

@@ -131,8 +131,8 @@ class Run(Callback):
         if self.comm.size > 1:
             print(
                 f"{self.comm.size} ranks: {format_bytes(round(spread['bytes_sent_per_step']))} sent by each in a step, "
-                f"{spread['comm_seconds'] / max(result.seconds, 1e-9):.0%} of the time spent waiting for the network, "
-                f"{spread['overlap']:.0%} of its work hidden; imbalance {spread['imbalance']:.2f}"
+                f"{spread['comm_seconds'] / max(result.seconds, 1e-9):.0%} of the time spent waiting for others, "
+                f"{spread['overlap']:.0%} of the exchanges hidden; imbalance {spread['imbalance']:.2f}"
             )
         if measured:
             print(table(measured, KS))

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from ..errors import CommError, PeerFailed, UserError
+from ..errors import CommError, PeerFailed, UserError, known_to_all
 from .frames import Buffer, Frame, Kind, name_check, pack, unpack
 
 T = TypeVar("T")
@@ -157,9 +157,7 @@ class Communicator:
                 ranks.setdefault(outcomes[rank][1], []).append(rank)
             message = "; ".join(f"{ranks_in_words(who)}: {said}" for said, who in ranks.items())
         kinds = {kind.__name__: kind for kind in UserError.__subclasses__()}
-        shared = kinds.get(name, UserError)(message)
-        shared.collective = True
-        raise shared
+        raise known_to_all(kinds.get(name, UserError)(message))
 
     @property
     def failure(self) -> CommError | None:
