@@ -107,7 +107,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
     return;
   }
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
-    std::vector<float> packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * BLOCK), logits(CHUNK * BLOCK);
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       pack(active, first, count, packed.data());
@@ -223,7 +223,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
-    std::vector<float> packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * BLOCK), logits(CHUNK * BLOCK);
     const size_t at = static_cast<size_t>(thread) * rows;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "active.hpp"
+#include "aligned.hpp"
 #include "loss.hpp"
 #include "parameters.hpp"
 #include "pool.hpp"
@@ -57,11 +58,11 @@ class DenseLayer {
 
  private:
   struct Scratch {
-    std::vector<float> packed;    // inputs x 64: the block, transposed
-    std::vector<float> gathered;  // 64 x inputs: the block
-    std::vector<float> gradient;  // 64 x inputs
-    std::vector<float> logits;    // CHUNK x 64
-    std::vector<float> dx;        // rows x inputs, of the rows at hand
+    AlignedFloats packed;    // inputs x 64: the block, transposed
+    AlignedFloats gathered;  // 64 x inputs: the block
+    AlignedFloats gradient;  // 64 x inputs
+    AlignedFloats logits;    // CHUNK x 64
+    AlignedFloats dx;        // rows x inputs, of the rows at hand
   };
 
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;

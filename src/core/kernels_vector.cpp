@@ -13,16 +13,16 @@ namespace DSLIDE_LEVEL {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr size_t W = 16;       // floats in a vector
-constexpr int TILE_VECTORS = 4;  // vectors in a row of a gemm tile: 6 x 4 accumulators of 32 registers
-#elif defined(__AVX2__)
+constexpr size_t W = 16;      // floats in a vector
+constexpr int TILE_ROWS = 6;  // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
+#else
+#if defined(__AVX2__)
 constexpr size_t W = 8;
-constexpr int TILE_VECTORS = 2;  // 6 x 2 accumulators of 16 registers
 #else
 constexpr size_t W = 4;
-constexpr int TILE_VECTORS = 2;
 #endif
-constexpr int TILE_ROWS = 6;
+constexpr int TILE_ROWS = 3;  // 3 rows x 4 vectors take 12 of 16 registers, 3 + 1 are left for the factors
+#endif
 
 typedef float V __attribute__((vector_size(W * sizeof(float))));
 typedef int32_t I __attribute__((vector_size(W * sizeof(int32_t))));
@@ -103,7 +103,8 @@ inline V vlog1p_unit(V u) {
   return 2.0f * s * p;
 }
 
-// ROWS x (VECTORS * W) of C, held in registers over the whole of k.
+// ROWS x (VECTORS * W) of C, held in registers over the whole of k. Of A and B the smaller side is held as well while
+// the other passes by. Four steps of k at a time: with one, counting and branching take a sixth of the time.
 template <int ROWS, int VECTORS>
 inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
                  size_t ldc, bool accumulate) {
@@ -113,15 +114,28 @@ inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const flo
 #pragma GCC unroll 8
     for (int j = 0; j < VECTORS; ++j) sum[i][j] = accumulate ? load(c + i * ldc + j * W) : V{};
   }
+#pragma GCC unroll 4
   for (size_t p = 0; p < k; ++p) {
-    V right[VECTORS];
+    if constexpr (ROWS < VECTORS) {
+      V left[ROWS];
 #pragma GCC unroll 8
-    for (int j = 0; j < VECTORS; ++j) right[j] = load(b + p * ldb + j * W);
+      for (int i = 0; i < ROWS; ++i) left[i] = splat(a[i * a_row + p * a_col]);
 #pragma GCC unroll 8
-    for (int i = 0; i < ROWS; ++i) {
-      const V left = splat(a[i * a_row + p * a_col]);
+      for (int j = 0; j < VECTORS; ++j) {
+        const V right = load(b + p * ldb + j * W);
 #pragma GCC unroll 8
-      for (int j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+        for (int i = 0; i < ROWS; ++i) sum[i][j] += left[i] * right;
+      }
+    } else {
+      V right[VECTORS];
+#pragma GCC unroll 8
+      for (int j = 0; j < VECTORS; ++j) right[j] = load(b + p * ldb + j * W);
+#pragma GCC unroll 8
+      for (int i = 0; i < ROWS; ++i) {
+        const V left = splat(a[i * a_row + p * a_col]);
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+      }
     }
   }
 #pragma GCC unroll 8
@@ -131,33 +145,28 @@ inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const flo
   }
 }
 
-// All m rows of a panel of VECTORS * W columns.
-template <int VECTORS>
+// All m rows of a panel of VECTORS * W columns, ROWS at a time.
+template <int ROWS, int VECTORS>
 void panel(size_t m, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
            size_t ldc, bool accumulate) {
   size_t i = 0;
-  for (; i + TILE_ROWS <= m; i += TILE_ROWS) {
-    tile<TILE_ROWS, VECTORS>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+  for (; i + ROWS <= m; i += ROWS) {
+    tile<ROWS, VECTORS>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
   }
-  const float* at = a + i * a_row;
-  float* ct = c + i * ldc;
-  switch (m - i) {
-    case 5: return tile<5, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
-    case 4: return tile<4, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
-    case 3: return tile<3, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
-    case 2: return tile<2, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
-    case 1: return tile<1, VECTORS>(k, at, a_row, a_col, b, ldb, ct, ldc, accumulate);
-    default: return;
+  if constexpr (ROWS > 1) {
+    if (i < m) {
+      panel<ROWS / 2, VECTORS>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+    }
   }
 }
 
 void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
           float* c, size_t ldc, bool accumulate) {
   size_t j = 0;
-  for (; j + TILE_VECTORS * W <= n; j += TILE_VECTORS * W) {
-    panel<TILE_VECTORS>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+  for (; j + 4 * W <= n; j += 4 * W) {
+    panel<TILE_ROWS, 4>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
   }
-  for (; j + W <= n; j += W) panel<1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+  for (; j + W <= n; j += W) panel<6, 1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
   for (; j < n; ++j) {
     for (size_t i = 0; i < m; ++i) {
       float sum = accumulate ? c[i * ldc + j] : 0.0f;

@@ -64,7 +64,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
   const auto parts = static_cast<size_t>(threads());
   std::vector<Best> best(parts * rows);
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
-    std::vector<float> packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * BLOCK), logits(CHUNK * BLOCK);
     Best* mine = &best[static_cast<size_t>(thread) * rows];
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
