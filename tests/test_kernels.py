@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from dslide import _core
 
@@ -27,6 +27,13 @@ def floats(rng, *shape, offset=0):
     size = int(np.prod(shape))
     raw = rng.standard_normal(size + offset).astype(np.float32)
     return raw[offset:].reshape(shape)
+
+
+def stats(kernels, z, shift, maximum, total):
+    """Running maximum and sum of every row of z, each begun with the given numbers."""
+    maxima, totals = (np.full(len(z), start, np.float32) for start in (maximum, total))
+    kernels.softmax_stats(z, shift, maxima, totals)
+    return maxima, totals
 
 
 def test_levels_are_ordered_and_one_is_in_use():
@@ -90,19 +97,20 @@ def test_weighted_sum(kernels, n, count, pad, seed):
 
 
 @few
-@given(n=lengths, scale=st.sampled_from([1.0, 20.0, 200.0]), seed=seeds)
-def test_softmax(kernels, n, scale, seed):
+@given(rows=st.integers(0, 70), n=lengths, scale=st.sampled_from([1.0, 20.0, 200.0]), seed=seeds)
+def test_softmax(kernels, rows, n, scale, seed):
     rng = np.random.default_rng(seed)
-    z, shift = scale * floats(rng, n, offset=1), floats(rng, n)
-    assert kernels.shifted_max(z, shift) == REFERENCE.shifted_max(z, shift)
+    z, shift = scale * floats(rng, rows, n, offset=1), floats(rng, n)
+    for row in z:
+        assert kernels.shifted_max(row, shift) == REFERENCE.shifted_max(row, shift)
     for start in [(-np.inf, 0.0), (1.5, 2.0)]:
-        got, expected = kernels.softmax_stats(z, shift, *start), REFERENCE.softmax_stats(z, shift, *start)
-        assert got[0] == expected[0]
-        assert_allclose(got[1], expected[1], rtol=1e-5 + 1e-6 * scale)
-    top = REFERENCE.shifted_max(z, shift) if n else 0.0
+        (maximum, total), (expected_maximum, expected) = (stats(k, z, shift, *start) for k in (kernels, REFERENCE))
+        assert_array_equal(maximum, expected_maximum)
+        assert_allclose(total, expected, rtol=1e-5 + 1e-6 * scale)
+    norm = (z + shift).max(axis=1) + 1 if n else np.zeros(rows, np.float32)
     expected, got = z.copy(), z.copy()
-    REFERENCE.softmax_gradient(expected, shift, top + 1, 0.25)
-    kernels.softmax_gradient(got, shift, top + 1, 0.25)
+    REFERENCE.softmax_gradient(expected, shift, norm, 0.25)
+    kernels.softmax_gradient(got, shift, norm, 0.25)
     # the sum z + shift itself is rounded to float, to half a unit in the last place of numbers up to 4 * scale
     assert_allclose(got, expected, rtol=1e-5 + 1e-6 * scale, atol=1e-35)
 
@@ -110,9 +118,9 @@ def test_softmax(kernels, n, scale, seed):
 def test_softmax_stats_in_pieces_equal_the_whole():
     rng = np.random.default_rng(1)
     z, shift = floats(rng, 100), np.zeros(100, np.float32)
-    maximum, total = -np.inf, 0.0
+    maximum, total = np.float32([-np.inf]), np.float32([0])
     for piece in np.split(np.arange(100), [3, 40, 41]):
-        maximum, total = REFERENCE.softmax_stats(z[piece], shift[piece], maximum, total)
+        REFERENCE.softmax_stats(z[None, piece], shift[piece], maximum, total)
     assert_allclose(maximum + np.log(total), np.log(np.exp(z.astype(float)).sum()), rtol=1e-6)
 
 
@@ -157,9 +165,9 @@ def test_a_number_that_is_none_is_not_hidden(kernels, n, data):
     at = data.draw(st.integers(0, n - 1))
     z[at] = np.nan
     for level in (kernels, REFERENCE):
-        assert np.isnan(level.softmax_stats(z, zeros, -np.inf, 0.0)[1])
+        assert np.isnan(stats(level, z[None], zeros, -np.inf, 0.0)[1])
         softmax, sigmoid = z.copy(), z.copy()
-        level.softmax_gradient(softmax, zeros, 1.0, 1.0)
+        level.softmax_gradient(softmax[None], zeros, np.ones(1, np.float32), 1.0)
         loss = level.sigmoid_gradient(sigmoid, zeros, ones, 1.0)
         assert np.isnan(loss)
         for gradient in (softmax, sigmoid):

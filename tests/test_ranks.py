@@ -17,7 +17,10 @@ from dslide.network import Labels
 from dslide.shard import Shard, neuron_axis
 
 FEATURES, LABELS, ROWS, STEPS = 61, 83, 29, 4
-BASE = {"hidden": (22,), "output": "full", "wire": "float32", "learning_rate": 0.02, "seed": 5}
+# Adam divides by the size of gradients: without the larger epsilon, rounding in tiny ones would become whole steps.
+BASE = {
+    "hidden": (22,), "output": "full", "wire": "float32", "learning_rate": 0.02, "epsilon": 1e-5, "seed": 5,
+}  # fmt: skip
 
 
 def batch(step: int, loss: str = "softmax") -> tuple[Sparse, Labels]:
@@ -100,7 +103,7 @@ def assert_same_training(config: Config, size: int) -> None:
     assert one.keys() == many.keys()
     for name, expected in one.items():
         error = np.abs(many[name].astype(np.float64) - expected)
-        assert error.max() <= 2e-5 * max(1.0, np.abs(expected).max()), f"{name}: {error.max()}"
+        assert error.max() <= 1e-5 * max(1.0, np.abs(expected).max()), f"{name}: {error.max()}"
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])

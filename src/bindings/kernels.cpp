@@ -65,15 +65,18 @@ void bind_kernels(nb::module_& m) {
              return k.shifted_max(z.data(), shift.data(), z.shape(0));
            })
       .def("softmax_stats",
-           [](const Kernels& k, In<float, 1> z, In<float, 1> shift, float maximum, float sum) {
-             same_size(z.shape(0), shift.shape(0));
-             k.softmax_stats(z.data(), shift.data(), z.shape(0), &maximum, &sum);
-             return std::pair(maximum, sum);
-           })
+           [](const Kernels& k, In<float, 2> z, In<float, 1> shift, Out<float, 1> maximum, Out<float, 1> sum) {
+             same_size(z.shape(1), shift.shape(0));
+             same_size(z.shape(0), maximum.shape(0));
+             same_size(z.shape(0), sum.shape(0));
+             k.softmax_stats(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), maximum.data(), sum.data());
+           },
+           nb::arg("z"), nb::arg("shift"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert())
       .def("softmax_gradient",
-           [](const Kernels& k, Out<float, 1> z, In<float, 1> shift, float log_norm, float scale) {
-             same_size(z.shape(0), shift.shape(0));
-             k.softmax_gradient(z.data(), shift.data(), z.shape(0), log_norm, scale);
+           [](const Kernels& k, Out<float, 2> z, In<float, 1> shift, In<float, 1> log_norm, float scale) {
+             same_size(z.shape(1), shift.shape(0));
+             same_size(z.shape(0), log_norm.shape(0));
+             k.softmax_gradient(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), log_norm.data(), scale);
            },
            nb::arg("z").noconvert(), nb::arg("shift"), nb::arg("log_norm"), nb::arg("scale"))
       .def("sigmoid_gradient",

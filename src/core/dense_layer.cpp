@@ -69,7 +69,7 @@ float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) 
 
 // One pass over blocks of active neurons.
 struct DenseLayer::Pass {
-  const float* x;
+  const float* x;              // as the caller has them
   const ActiveSet& active;
   Range rows;                  // of the batch
   float* dx;                   // null: not wanted
@@ -81,6 +81,30 @@ struct DenseLayer::Pass {
 DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
   check_bias(bias, weights.rows);
   if (weights.stride % 16 != 0) throw std::invalid_argument("rows of weights must be padded to a multiple of 16");
+}
+
+// The rows of x that are asked for, spread: row r is at r * spread(inputs).
+const float* DenseLayer::spread_rows(const float* x, Range rows) {
+  const size_t inputs = weights_.stride, ld = spread(inputs);
+  if (batch_.size() < rows.end * ld) batch_.resize(rows.end * ld);
+  run_parts(rows.end - rows.begin, [&](size_t begin, size_t end, int) {
+    for (size_t r = rows.begin + begin; r < rows.begin + end; ++r) {
+      std::memcpy(&batch_[r * ld], x + r * inputs, inputs * sizeof(float));
+    }
+  });
+  return batch_.data();
+}
+
+// Asks for the memory of part `part` of `parts` of the block at `first`, which is rarely in a near cache: the weights
+// and, if they are to be stepped, all that the optimizer keeps.
+void DenseLayer::prefetch_block(const ActiveSet& active, size_t first, size_t end, size_t part, size_t parts,
+                                bool to_step) const {
+  const size_t count = first < end ? std::min(BLOCK, end - first) : 0;
+  for (size_t c = count * part / parts; c < count * (part + 1) / parts; ++c) {
+    const auto neuron = static_cast<size_t>(active.ids[first + c]);
+    weights_.prefetch(neuron, to_step);
+    bias_.prefetch(neuron, to_step);
+  }
 }
 
 // The transposed block: (stride x 64), columns past `count` zero.
@@ -107,13 +131,13 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
     return;
   }
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
-    AlignedFloats packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK);
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       pack(active, first, count, packed.data());
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, logits.data(), BLOCK, false);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false);
         for (size_t i = 0; i < chunk; ++i) {
           float* out = z + (r + i) * ldz + first;
           for (size_t c = 0; c < count; ++c) {
@@ -131,37 +155,40 @@ template <class MakeGradient>
 bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradient) {
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
-  const size_t inputs = weights_.stride;
+  const size_t inputs = weights_.stride, ld = spread(inputs), rows = pass.rows.end - pass.rows.begin;
+  const size_t chunks = (rows + CHUNK - 1) / CHUNK;
+  const float* x = spread_rows(pass.x, pass.rows);
   std::atomic<bool> fine = true;
-  begin_dx(pass.dx ? pass.rows.end - pass.rows.begin : 0, pass.parts);
+  begin_dx(pass.dx ? rows : 0, pass.parts);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.packed.resize(inputs * BLOCK);
-    s.gathered.resize(inputs * BLOCK);
-    s.gradient.resize(inputs * BLOCK);
+    s.packed.resize(inputs * PACKED);
+    s.gathered.resize(ld * BLOCK);
+    s.gradient.resize(ld * BLOCK);
     s.logits.resize(CHUNK * BLOCK);
+    prefetch_block(active, begin, end, 0, 1, pass.optimizer != nullptr);
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       for (size_t c = 0; pass.dx && c < count; ++c) {
-        std::memcpy(&s.gathered[c * inputs], weights_.row(static_cast<size_t>(active.ids[first + c])),
+        std::memcpy(&s.gathered[c * ld], weights_.row(static_cast<size_t>(active.ids[first + c])),
                     inputs * sizeof(float));
       }
       float bias_gradient[BLOCK] = {};
-      for (size_t r = pass.rows.begin; r < pass.rows.end; r += CHUNK) {
+      for (size_t r = pass.rows.begin, k = 0; r < pass.rows.end; r += CHUNK, ++k) {
         const size_t chunk = std::min(CHUNK, pass.rows.end - r);
+        prefetch_block(active, first + BLOCK, end, k, chunks, pass.optimizer != nullptr);
         const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
         if (pass.dx) {
-          kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), inputs, &s.dx[(r - pass.rows.begin) * inputs],
-                      inputs, true);
+          kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), ld, &s.dx[(r - pass.rows.begin) * ld], ld,
+                      true);
         }
         if (!pass.optimizer) continue;
-        kernel.gemm(count, inputs, chunk, dz, 1, ldz, pass.x + r * inputs, inputs, s.gradient.data(), inputs,
-                    r > pass.rows.begin);
+        kernel.gemm(count, inputs, chunk, dz, 1, ldz, x + r * ld, ld, s.gradient.data(), ld, r > pass.rows.begin);
         for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
       }
       for (size_t c = 0; pass.optimizer && c < count; ++c) {
         const auto neuron = static_cast<size_t>(active.ids[first + c]);
-        if (!weights_.update(neuron, &s.gradient[c * inputs], *pass.optimizer) ||
+        if (!weights_.update(neuron, &s.gradient[c * ld], *pass.optimizer) ||
             !bias_.update(neuron, &bias_gradient[c], *pass.optimizer)) {
           fine = false;
         }
@@ -199,7 +226,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
         const auto row = static_cast<size_t>(active.neuron_row[e]);
         const float g = dz[active.neuron_slot[e]];
         kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
-        kernel.axpy(g, weights_.row(neuron), &s.dx[row * inputs], inputs);
+        kernel.axpy(g, weights_.row(neuron), &s.dx[row * spread(inputs)], inputs);
         bias_gradient += g;
       }
       if (!weights_.update(neuron, s.gradient.data(), optimizer) || !bias_.update(neuron, &bias_gradient, optimizer)) {
@@ -218,24 +245,25 @@ size_t DenseLayer::kept_size(const ActiveSet& active) {
 void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range range, float* maximum, float* sum,
                                float* kept) {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, rows = active.rows;
+  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
+  spread_rows(x, range);
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK);
+    prefetch_block(active, begin, end, 0, 1, false);
     const size_t at = static_cast<size_t>(thread) * rows;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const BlockTerms terms(active, bias_, first, count);
       pack(active, first, count, packed.data());
+      prefetch_block(active, first + BLOCK, end, 0, 1, false);
       for (size_t r = range.begin; r < range.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, range.end - r);
         float* z = kept ? kept_block(kept, active, first, r) : logits.data();
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, z, BLOCK, false);
-        for (size_t i = 0; i < chunk; ++i) {
-          kernel.softmax_stats(z + i * BLOCK, terms.shift, BLOCK, &maxima[at + r + i], &sums[at + r + i]);
-        }
+        kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false);
+        kernel.softmax_stats(chunk, BLOCK, z, BLOCK, terms.shift, &maxima[at + r], &sums[at + r]);
       }
     }
   }, BLOCK, parts);
@@ -250,14 +278,14 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   }
 }
 
-// row_gradient(row, z, block): one row's 64 logits, without bias, become gradients; returns loss.
+// rows_gradient(first row, rows, z, block): rows of 64 logits, without bias, become gradients; returns loss.
 // label_gradient(row, label, logit with bias, weight) -> Correction to add for a label.
-template <class RowGradient, class LabelGradient>
+template <class RowsGradient, class LabelGradient>
 bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
-                             const RowGradient& row_gradient, const LabelGradient& label_gradient) {
+                             const RowsGradient& rows_gradient, const LabelGradient& label_gradient) {
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
-  const size_t inputs = weights_.stride;
+  const size_t inputs = weights_.stride, ld = spread(inputs);
   const EntriesByBlock by_block(labels, pass.rows, (active.ids.size() + BLOCK - 1) / BLOCK);
   struct State {  // of a thread
     BlockTerms terms;
@@ -279,7 +307,7 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
         }
         float* z = pass.kept ? kept_block(pass.kept, active, first, r) : s.logits.data();
         if (!have_logits) {
-          kernel.gemm(chunk, BLOCK, inputs, pass.x + r * inputs, inputs, 1, s.packed.data(), BLOCK, z, BLOCK, false);
+          kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false);
         }
         const size_t begin = state.entry;
         state.corrections.clear();
@@ -289,7 +317,7 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
           state.corrections.push_back(label_gradient(e.row, e.label, logit, state.terms.weight[e.column]));
           state.loss += state.corrections.back().loss;
         }
-        for (size_t i = 0; i < chunk; ++i) state.loss += row_gradient(r + i, z + i * BLOCK, state.terms);
+        state.loss += rows_gradient(r, chunk, z, state.terms);
         for (size_t k = 0; k < state.corrections.size(); ++k) {
           const Entry& e = by_block.entries[begin + k];
           z[(e.row - r) * BLOCK + e.column] += state.corrections[k].gradient;
@@ -318,8 +346,8 @@ bool DenseLayer::learn_softmax(const Pass& pass, const Labels& labels, const flo
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, pass.kept != nullptr,
-      [&](size_t row, float* z, const BlockTerms& terms) {
-        kernel.softmax_gradient(z, terms.shift, BLOCK, log_norm[row], scale);
+      [&](size_t row, size_t rows, float* z, const BlockTerms& terms) {
+        kernel.softmax_gradient(rows, BLOCK, z, BLOCK, terms.shift, log_norm + row, scale);
         return 0.0;
       },
       [&](size_t row, int64_t label, float logit, float) {
@@ -351,8 +379,12 @@ bool DenseLayer::learn_sigmoid(const Pass& pass, const Labels& labels, float sca
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, false,
-      [&](size_t, float* z, const BlockTerms& terms) {
-        return double{kernel.sigmoid_gradient(z, terms.bias, terms.weight, BLOCK, scale)};
+      [&](size_t, size_t rows, float* z, const BlockTerms& terms) {
+        double sum = 0;
+        for (size_t i = 0; i < rows; ++i) {
+          sum += kernel.sigmoid_gradient(z + i * BLOCK, terms.bias, terms.weight, BLOCK, scale);
+        }
+        return sum;
       },
       [&](size_t, int64_t label, float logit, float weight) {
         const Correction c = sigmoid_label(labels.targets[label], weight, logit);
@@ -362,15 +394,16 @@ bool DenseLayer::learn_sigmoid(const Pass& pass, const Labels& labels, float sca
 
 void DenseLayer::begin_dx(size_t rows, int parts) {
   scratch_.resize(static_cast<size_t>(parts));
-  run(parts, [&](int thread) { scratch_[static_cast<size_t>(thread)].dx.assign(rows * weights_.stride, 0.0f); });
+  run(parts, [&](int thread) { scratch_[static_cast<size_t>(thread)].dx.assign(rows * spread(weights_.stride), 0.0f); });
 }
 
 void DenseLayer::sum_dx(Range rows, float* dx) const {
-  dx += rows.begin * weights_.stride;
-  run_parts((rows.end - rows.begin) * weights_.stride, [&](size_t begin, size_t end, int) {
-    std::memcpy(dx + begin, &scratch_[0].dx[begin], (end - begin) * sizeof(float));
-    for (size_t t = 1; t < scratch_.size(); ++t) {
-      kernels().axpy(1.0f, &scratch_[t].dx[begin], dx + begin, end - begin);
+  const size_t inputs = weights_.stride, ld = spread(inputs);
+  run_parts(rows.end - rows.begin, [&](size_t begin, size_t end, int) {
+    for (size_t r = begin; r < end; ++r) {
+      float* out = dx + (rows.begin + r) * inputs;
+      std::memcpy(out, &scratch_[0].dx[r * ld], inputs * sizeof(float));
+      for (size_t t = 1; t < scratch_.size(); ++t) kernels().axpy(1.0f, &scratch_[t].dx[r * ld], out, inputs);
     }
   });
 }

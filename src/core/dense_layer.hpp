@@ -59,19 +59,21 @@ class DenseLayer {
  private:
   struct Scratch {
     AlignedFloats packed;    // inputs x 64: the block, transposed
-    AlignedFloats gathered;  // 64 x inputs: the block
-    AlignedFloats gradient;  // 64 x inputs
+    AlignedFloats gathered;  // 64 x inputs, rows spread: the block
+    AlignedFloats gradient;  // 64 x inputs, rows spread
     AlignedFloats logits;    // CHUNK x 64
-    AlignedFloats dx;        // rows x inputs, of the rows at hand
+    AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
   };
 
+  const float* spread_rows(const float* x, Range rows);
+  void prefetch_block(const ActiveSet& active, size_t first, size_t end, size_t part, size_t parts, bool to_step) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
   struct Pass;
   template <class MakeGradient>
   bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
-  template <class RowGradient, class LabelGradient>
+  template <class RowsGradient, class LabelGradient>
   bool learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
-                   const RowGradient& row_gradient, const LabelGradient& label_gradient);
+                   const RowsGradient& rows_gradient, const LabelGradient& label_gradient);
   bool learn_softmax(const Pass& pass, const Labels& labels, const float* log_norm, float scale, double* loss);
   bool learn_sigmoid(const Pass& pass, const Labels& labels, float scale, double* loss);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
@@ -80,6 +82,7 @@ class DenseLayer {
 
   Parameters weights_, bias_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls
+  AlignedFloats batch_;           // rows x inputs, rows spread: the inputs at hand
 };
 
 }  // namespace dslide

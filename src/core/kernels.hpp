@@ -42,11 +42,14 @@ struct Kernels {
   // The largest z[i] + shift[i]; -infinity for n = 0.
   float (*shifted_max)(const float* z, const float* shift, size_t n);
 
-  // Folds z[i] + shift[i] into a running maximum and the running sum of exp(value - maximum).
-  void (*softmax_stats)(const float* z, const float* shift, size_t n, float* maximum, float* sum);
+  // For each row of z (rows x n, ldz apart): folds z[i] + shift[i] into the row's running maximum and its running sum of
+  // exp(value - maximum).
+  void (*softmax_stats)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* maximum,
+                        float* sum);
 
-  // z[i] = scale * exp(z[i] + shift[i] - log_norm)
-  void (*softmax_gradient)(float* z, const float* shift, size_t n, float log_norm, float scale);
+  // For each row of z (rows x n, ldz apart): z[i] = scale * exp(z[i] + shift[i] - log_norm[row])
+  void (*softmax_gradient)(size_t rows, size_t n, float* z, size_t ldz, const float* shift, const float* log_norm,
+                           float scale);
 
   // z[i] = scale * weight[i] * sigmoid(z[i] + shift[i]); returns sum of weight[i] * log(1 + exp(z[i] + shift[i])),
   // which is the loss, and its gradient, of answering "no" everywhere.

@@ -44,17 +44,23 @@ float shifted_max(const float* z, const float* shift, size_t n) {
   return largest;
 }
 
-void softmax_stats(const float* z, const float* shift, size_t n, float* maximum, float* sum) {
-  if (n == 0) return;
-  const float old = *maximum, now = std::fmax(old, shifted_max(z, shift, n));
-  double total = *sum > 0 ? *sum * std::exp(double{old} - now) : 0.0;
-  for (size_t i = 0; i < n; ++i) total += std::exp(double{z[i]} + shift[i] - now);
-  *maximum = now;
-  *sum = static_cast<float>(total);
+void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* maximum, float* sum) {
+  for (size_t row = 0; row < rows && n > 0; ++row, z += ldz) {
+    const float old = maximum[row], now = std::max(old, shifted_max(z, shift, n));
+    double total = sum[row] > 0 ? sum[row] * std::exp(double{old} - now) : 0;
+    for (size_t i = 0; i < n; ++i) total += std::exp(double{z[i]} + shift[i] - now);
+    maximum[row] = now;
+    sum[row] = static_cast<float>(total);
+  }
 }
 
-void softmax_gradient(float* z, const float* shift, size_t n, float log_norm, float scale) {
-  for (size_t i = 0; i < n; ++i) z[i] = static_cast<float>(scale * std::exp(double{z[i]} + shift[i] - log_norm));
+void softmax_gradient(size_t rows, size_t n, float* z, size_t ldz, const float* shift, const float* log_norm,
+                      float scale) {
+  for (size_t row = 0; row < rows; ++row, z += ldz) {
+    for (size_t i = 0; i < n; ++i) {
+      z[i] = static_cast<float>(scale * std::exp(double{z[i]} + shift[i] - log_norm[row]));
+    }
+  }
 }
 
 float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t n, float scale) {

@@ -37,19 +37,20 @@ inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0
 inline V vmax(V a, V b) { return a > b ? a : b; }  // b if either is NaN
 inline V vmin(V a, V b) { return a < b ? a : b; }
 
-inline float sum_lanes(V v) {
-  float x[W], s = 0;
-  store(x, v);
-  for (size_t i = 0; i < W; ++i) s += x[i];
-  return s;
+// All lanes joined by `join`, which is given vectors: halves against halves, until one lane is left.
+template <class Join>
+inline float join_lanes(V v, const Join& join) {
+  I lane;
+  for (size_t i = 0; i < W; ++i) lane[i] = static_cast<int32_t>(i);
+#pragma GCC unroll 4
+  for (size_t half = W / 2; half > 0; half /= 2) v = join(v, __builtin_shuffle(v, lane ^ static_cast<int32_t>(half)));
+  return v[0];
 }
-
+inline float sum_lanes(V v) {
+  return join_lanes(v, [](V a, V b) { return a + b; });
+}
 inline float max_lanes(V v) {
-  float x[W];
-  store(x, v);
-  float m = x[0];
-  for (size_t i = 1; i < W; ++i) m = x[i] > m ? x[i] : m;
-  return m;
+  return join_lanes(v, [](V a, V b) { return vmax(a, b); });
 }
 
 // The first `n` < W floats at p, the rest `other`.
@@ -186,8 +187,9 @@ float dot(const float* a, const float* b, size_t n) {
     s3 += load(a + i + 3 * W) * load(b + i + 3 * W);
   }
   for (; i + W <= n; i += W) s0 += load(a + i) * load(b + i);
-  if (i < n) s1 += load_part(a + i, n - i) * load_part(b + i, n - i);
-  return sum_lanes((s0 + s1) + (s2 + s3));
+  float tail = 0;
+  for (; i < n; ++i) tail += a[i] * b[i];
+  return sum_lanes((s0 + s1) + (s2 + s3)) + tail;
 }
 
 void axpy(float a, const float* x, float* y, size_t n) {
@@ -234,23 +236,40 @@ float shifted_max(const float* z, const float* shift, size_t n) {
   return max_lanes(largest);
 }
 
-void softmax_stats(const float* z, const float* shift, size_t n, float* maximum, float* sum) {
+void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* maximum, float* sum) {
   if (n == 0) return;
-  const float here = shifted_max(z, shift, n), old = *maximum, now = here > old ? here : old;
-  V total{};
-  size_t i = 0;
-  for (; i + W <= n; i += W) total += vexp(load(z + i) + load(shift + i) - now);
-  float tail = 0;
-  for (; i < n; ++i) tail += expf(z[i] + shift[i] - now);
-  *sum = (*sum > 0 ? *sum * expf(old - now) : 0.0f) + sum_lanes(total) + tail;
-  *maximum = now;
+  // First all maxima, then all sums: a row's exponentials wait for its maximum, but not for those of other rows.
+  constexpr size_t GROUP = 32;
+  for (size_t first = 0; first < rows; first += GROUP) {
+    const size_t last = first + GROUP < rows ? first + GROUP : rows;
+    for (size_t row = first; row < last; ++row) {
+      const float here = shifted_max(z + row * ldz, shift, n), old = maximum[row];
+      if (here <= old) continue;
+      sum[row] = sum[row] > 0 ? sum[row] * expf(old - here) : 0.0f;
+      maximum[row] = here;
+    }
+    for (size_t row = first; row < last; ++row) {
+      const float* values = z + row * ldz;
+      const float top = maximum[row];
+      V total{};
+      size_t i = 0;
+      for (; i + W <= n; i += W) total += vexp(load(values + i) + load(shift + i) - top);
+      float tail = 0;
+      for (; i < n; ++i) tail += expf(values[i] + shift[i] - top);
+      sum[row] += sum_lanes(total) + tail;
+    }
+  }
 }
 
-void softmax_gradient(float* z, const float* shift, size_t n, float log_norm, float scale) {
-  size_t i = 0;
-  for (; i + W <= n; i += W) store(z + i, scale * vexp(load(z + i) + load(shift + i) - log_norm));
-  if (i < n) {
-    store_part(z + i, scale * vexp(load_part(z + i, n - i) + load_part(shift + i, n - i) - log_norm), n - i);
+void softmax_gradient(size_t rows, size_t n, float* z, size_t ldz, const float* shift, const float* log_norm,
+                      float scale) {
+  for (size_t row = 0; row < rows; ++row, z += ldz) {
+    const float norm = log_norm[row];
+    size_t i = 0;
+    for (; i + W <= n; i += W) store(z + i, scale * vexp(load(z + i) + load(shift + i) - norm));
+    if (i < n) {
+      store_part(z + i, scale * vexp(load_part(z + i, n - i) + load_part(shift + i, n - i) - norm), n - i);
+    }
   }
 }
 
@@ -276,29 +295,28 @@ float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t
   return sum_lanes(loss);
 }
 
-inline void adam_vector(V& w, V& m, V& v, V g, const AdamStep& s) {
+inline float root(float x) { return sqrtf(x); }
+inline V root(V x) { return vsqrt(x); }
+
+// On one weight or a vector of them.
+template <class T>
+inline void adam_step(T& w, T& m, T& v, T g, const AdamStep& s) {
   m = s.beta1 * m + (1 - s.beta1) * g;
   v = s.beta2 * v + (1 - s.beta2) * g * g;
-  w = w * s.keep - s.rate * (m * s.correct1) / (vsqrt(v * s.correct2) + s.epsilon);
+  w = w * s.keep - s.rate * (m * s.correct1) / (root(v * s.correct2) + s.epsilon);
 }
 
-void adam(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& s) {
+void adam(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& step) {
+  const AdamStep s = step;  // a copy, which the compiler knows that no store below changes
   size_t i = 0;
   for (; i + W <= n; i += W) {
     V wi = load(w + i), mi = load(m + i), vi = load(v + i);
-    adam_vector(wi, mi, vi, load(g + i), s);
+    adam_step(wi, mi, vi, load(g + i), s);
     store(w + i, wi);
     store(m + i, mi);
     store(v + i, vi);
   }
-  if (i < n) {
-    const size_t rest = n - i;
-    V wi = load_part(w + i, rest), mi = load_part(m + i, rest), vi = load_part(v + i, rest);
-    adam_vector(wi, mi, vi, load_part(g + i, rest), s);
-    store_part(w + i, wi, rest);
-    store_part(m + i, mi, rest);
-    store_part(v + i, vi, rest);
-  }
+  for (; i < n; ++i) adam_step(w[i], m[i], v[i], g[i], s);
 }
 
 void adagrad(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep) {

@@ -46,7 +46,7 @@ void softmax_stats(const ActiveSet& active, const float* z, float* maximum, floa
   run_parts(active.rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const RowSlots s = row_slots(active, i);
-      kernel.softmax_stats(z + s.begin, s.log_weight, s.count, maximum + i, sum + i);
+      kernel.softmax_stats(1, s.count, z + s.begin, s.count, s.log_weight, maximum + i, sum + i);
     }
   });
 }
@@ -60,7 +60,7 @@ double softmax_gradient(const ActiveSet& active, float* z, const Labels& labels,
       if (labels.found[e] < 0) continue;
       loss += softmax_label_loss(labels.targets[e], z[label_slot(active, i, labels.found[e])], log_norm[i]);
     }
-    kernel.softmax_gradient(z + s.begin, s.log_weight, s.count, log_norm[i], scale);
+    kernel.softmax_gradient(1, s.count, z + s.begin, s.count, s.log_weight, log_norm + i, scale);
     for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
       if (labels.found[e] >= 0) z[label_slot(active, i, labels.found[e])] -= scale * labels.targets[e];
     }

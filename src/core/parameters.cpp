@@ -3,6 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "aligned.hpp"
 #include "pool.hpp"
 #include "rng.hpp"
 
@@ -40,6 +41,16 @@ void step(float* w, float* m, float* v, const float* g, size_t n, uint32_t clock
 }
 
 }  // namespace
+
+void Parameters::prefetch(size_t i, bool to_step) const {
+  const size_t first = i * stride;
+  for (size_t at = first; at < first + width; at += CACHE_LINE / sizeof(float)) {
+    __builtin_prefetch(value + at, 0, 2);
+    if (to_step && moment1) __builtin_prefetch(moment1 + at, 1, 2);
+    if (to_step && moment2) __builtin_prefetch(moment2 + at, 1, 2);
+  }
+  if (to_step) __builtin_prefetch(clock + i, 1, 2);
+}
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
   if (!usable(gradient, width)) return false;

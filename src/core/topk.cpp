@@ -64,7 +64,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
   const auto parts = static_cast<size_t>(threads());
   std::vector<Best> best(parts * rows);
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * BLOCK), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK);
     Best* mine = &best[static_cast<size_t>(thread) * rows];
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
@@ -74,7 +74,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
       const float* bias = bias_.value + first;
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), BLOCK, logits.data(), BLOCK, false);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false);
         for (size_t i = 0; i < chunk; ++i) {
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
