@@ -9,6 +9,8 @@
 namespace dslide {
 namespace {
 
+constexpr size_t AHEAD = 4;  // inputs before its turn that a row's memory is asked for
+
 // The slots of a row: slot s holds the neuron neurons[s - begin], through positions or directly.
 struct RowSlots {
   int64_t begin, end;
@@ -121,6 +123,7 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
   run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
     std::vector<float> gradient(neurons);
     for (size_t k = begin; k < end; ++k) {
+      if (k + AHEAD < end) weights_.prefetch(static_cast<size_t>(g.input[k + AHEAD]), true);
       const auto input = static_cast<size_t>(g.input[k]);
       const size_t first = g.begin[k], count = g.begin[k + 1] - first;
       std::fill(gradient.begin(), gradient.end(), 0.0f);
