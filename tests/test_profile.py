@@ -17,19 +17,20 @@ from dslide.comm import solo
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, synthesize
 from dslide.machine_speed import Speeds
-from dslide.profile import (
+from dslide.phases import (
     ACTIVE,
     FIRST_PASS,
     HIDDEN_BACKWARD,
     HIDDEN_FORWARD,
     HITS,
+    PACKING,
     READING,
     RENEWING,
     REST,
     SECOND_PASS,
     WAITING,
-    Profile,
 )
+from dslide.profile import Profile
 from dslide.trainer import Trainer
 from dslide.work import Work
 
@@ -165,7 +166,7 @@ def test_every_configuration_has_a_profile_and_trains_as_without(options, ranks)
         assert profile.steps == 3
         assert {READING, HIDDEN_FORWARD, ACTIVE, SECOND_PASS, HIDDEN_BACKWARD, REST, "all"} <= set(rows)
         assert (HITS in rows) == (options["output"] == "lsh" or "hidden_share" in options)
-        assert (WAITING in rows) == (ranks > 1)
+        assert (WAITING in rows) == (PACKING in rows) == (ranks > 1)
         assert sum(row["share_of_time"] for row in rows.values()) == pytest.approx(2)  # all phases, and "all"
         assert profile.table().count("\n") == len(rows) + 2
 

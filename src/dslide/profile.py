@@ -13,21 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from . import phases
 from .comm import Communicator
 from .machine_speed import Speeds
 from .work import Work
-
-READING = "reading the batch"
-HIDDEN_FORWARD = "hidden layers, forward"
-HITS = "hashing, hash hits"
-ACTIVE = "active sets"
-FIRST_PASS = "output, first pass"
-SECOND_PASS = "output, second pass"
-HIDDEN_BACKWARD = "hidden layers, backward"
-RENEWING = "renewing hash tables"
-WAITING = "waiting for other ranks"
-REST = "the rest"  # Python, progress, saving
-PHASES = (READING, HIDDEN_FORWARD, HITS, ACTIVE, FIRST_PASS, SECOND_PASS, HIDDEN_BACKWARD, RENEWING, WAITING, REST)
 
 COLUMNS = ("phase", "ms per step", "of time", "GFLOP/s", "of peak", "GB/s", "of copying", "bound")
 
@@ -73,10 +62,10 @@ class Profile:
     def __init__(self, speeds: Speeds) -> None:
         self.speeds = speeds
         self.steps = 0
-        self.phases = {name: Phase() for name in PHASES}
+        self.phases = {name: Phase() for name in phases.ALL}
         self._comm: Communicator | None = None  # None: not between begin and end
         self._now = self._waited = 0.0  # when time was last charged, and the communicator's waiting by then
-        self._current = REST
+        self._current = phases.REST
 
     @property
     def seconds(self) -> float:
@@ -85,7 +74,7 @@ class Profile:
 
     def begin(self, comm: Communicator) -> None:
         """From now on time counts."""
-        self._comm, self._current = comm, REST
+        self._comm, self._current = comm, phases.REST
         self._now, self._waited = self._clocks(comm)
 
     def end(self) -> None:
@@ -96,7 +85,7 @@ class Profile:
     @contextmanager
     def phase(self, name: str, formula: Callable[..., Work | None] | None, *arguments: Any) -> Iterator[None]:
         """Time inside is the phase's, but for phases inside of it. `formula` of the arguments is its work."""
-        if self._comm is None:
+        if self._comm is None or (name == phases.PACKING and self._comm.size == 1):
             yield
             return
         self._charge()
@@ -118,7 +107,7 @@ class Profile:
         now, waited = self._clocks(self._comm)
         waiting = waited - self._waited
         self.phases[self._current].seconds += now - self._now - waiting
-        self.phases[WAITING].seconds += waiting
+        self.phases[phases.WAITING].seconds += waiting
         self._now, self._waited = now, waited
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import phases
 from .activations import Sparse
 from .comm import Communicator, solo
 from .config import Config
@@ -18,7 +19,7 @@ from .data import Dataset, SparseRows
 from .errors import DataError
 from .interrupt import deferred_interrupt
 from .network import Labels, Network
-from .profile import READING, Profile, timed
+from .profile import Profile, timed
 from .ranks import Effort, check_agreement, neighbours, spread
 from .threads import use_threads
 from .work import reading
@@ -130,7 +131,7 @@ class Trainer:
                 while self.epoch < self.config.epochs:
                     epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
                     for batch in self._batches(rows):
-                        with timed(self.profile, READING, reading, data, batch):
+                        with timed(self.profile, phases.READING, reading, data, batch):
                             x, y = data.x.take(batch), data.y.take(batch)
                         info = self.train_batch(x, y, total_steps)
                         self.position += info.rows

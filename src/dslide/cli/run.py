@@ -1,5 +1,6 @@
-"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result). With several
-ranks each keeps a log of its own, log-1.jsonl and so on, and the first one speaks for all."""
+"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result), and
+profile.json if a profile was asked for. With several ranks each keeps a log of its own, log-1.jsonl and so on, and the
+first one speaks for all."""
 
 from __future__ import annotations
 
