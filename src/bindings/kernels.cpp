@@ -112,7 +112,14 @@ void bind_kernels(nb::module_& m) {
              same_size(w.shape(0), g.shape(0));
              k.sgd(w.data(), g.data(), w.shape(0), rate, keep);
            },
-           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"));
+           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"))
+      .def("multiply_add",
+           [](const Kernels& k, size_t rounds, float factor, float addend, Out<float, 1> sums) {
+             same_size(sums.shape(0), CHAINS * k.lanes);
+             k.multiply_add(rounds, factor, addend, sums.data());
+           },
+           nb::arg("rounds"), nb::arg("factor"), nb::arg("addend"), nb::arg("sums").noconvert())
+      .def_prop_ro("chains", [](const Kernels&) { return CHAINS; }, "Vectors that `multiply_add` works on.");
 }
 
 }  // namespace dslide

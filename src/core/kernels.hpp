@@ -20,6 +20,8 @@ struct AdamStep {
   float keep;      // factor on the weight before the step: 1 - rate * weight_decay
 };
 
+constexpr size_t CHAINS = 12;  // multiply-adds that wait for none of each other: two pipes need 8 to 10 to be full
+
 struct Kernels {
   const char* name;
   size_t lanes;  // floats in a vector
@@ -59,6 +61,10 @@ struct Kernels {
   void (*adam)(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& step);
   void (*adagrad)(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep);
   void (*sgd)(float* w, const float* g, size_t n, float rate, float keep);
+
+  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums that stay in registers: as fast as this
+  // set can multiply and add.
+  void (*multiply_add)(size_t rounds, float factor, float addend, float* sums);
 };
 
 // The set in use: the best this machine runs, or the one DSLIDE_ISA names.

@@ -93,11 +93,18 @@ void sgd(float* w, const float* g, size_t n, float rate, float keep) {
   for (size_t i = 0; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
 }
 
+void multiply_add(size_t rounds, float factor, float addend, float* sums) {
+  for (size_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < CHAINS; ++i) sums[i] = sums[i] * factor + addend;
+  }
+}
+
 }  // namespace
 
 const Kernels& table() {
   static const Kernels t{"reference",   1,   gemm,    dot,  axpy,   weighted_sum,     shifted_max,
-                         softmax_stats, softmax_gradient, sigmoid_gradient, adam, adagrad, sgd};
+                         softmax_stats, softmax_gradient, sigmoid_gradient, adam, adagrad, sgd,
+                         multiply_add};
   return t;
 }
 

@@ -338,13 +338,27 @@ void sgd(float* w, const float* g, size_t n, float rate, float keep) {
   for (; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
 }
 
+void multiply_add(size_t rounds, float factor, float addend, float* sums) {
+  const V by = splat(factor), plus = splat(addend);
+  V sum[CHAINS];
+#pragma GCC unroll 12
+  for (size_t i = 0; i < CHAINS; ++i) sum[i] = load(sums + i * W);
+#pragma GCC unroll 4
+  for (size_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (size_t i = 0; i < CHAINS; ++i) sum[i] = sum[i] * by + plus;
+  }
+#pragma GCC unroll 12
+  for (size_t i = 0; i < CHAINS; ++i) store(sums + i * W, sum[i]);
+}
+
 }  // namespace
 
 // Filled in when asked for, not at load time.
 const Kernels& table() {
   static Kernels t;
   t = Kernels{nullptr,       W,   gemm, dot, axpy, weighted_sum, shifted_max, softmax_stats, softmax_gradient,
-              sigmoid_gradient, adam, adagrad, sgd};
+              sigmoid_gradient, adam, adagrad, sgd, multiply_add};
   return t;
 }
 

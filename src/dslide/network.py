@@ -9,18 +9,20 @@ so that one part crosses the network while another is computed. The result is th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _core, phases, work
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .config import Config
 from .errors import Diverged
 from .layers import Layer
 from .predictor import Predictor
+from .profile import Profile, timed
 from .sampler import hidden_sampling_sizes, sampling_sizes
 
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
@@ -53,6 +55,7 @@ class Network(Predictor):
 
     _logits: Floats = np.empty(0, np.float32)
     renewed = False
+    profile: Profile | None = None  # is told where the time of steps goes
 
     def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
         """Lets a network that has learned nothing yet predict every label as often as it occurs. With the
@@ -84,35 +87,47 @@ class Network(Predictor):
         active_sets: list[Any] = []
         searches: list[Callable[[], Hits]] = []
         for i in range(len(self.layers) - 1):
-            active = self._hidden_active(i, inputs[-1], step)
-            inputs.append(self._forward(i, inputs[-1], active, step, searches))
+            with self._phase(phases.ACTIVE):
+                active = self._hidden_active(i, inputs[-1], step)
+            with self._phase(phases.HIDDEN_FORWARD, work.forward, self.layers[i], inputs[-1], active):
+                inputs.append(self._forward(i, inputs[-1], active, step, searches))
             active_sets.append(active)
 
-        active = self._output_active(inputs[-1], labels, step, searches)
+        with self._phase(phases.ACTIVE):
+            active = self._output_active(inputs[-1], labels, step, searches)
         fine, loss, gradient = self._learn_output(inputs[-1], active, labels)
         summary = self.exchange.summary(loss, active.mean, fine, stop)
         if self.output.sampler:
             self.output.sampler.touch(active.ids)
-        da = gradient()
+        with self._phase(phases.PACKING):
+            da = gradient()
         seen = summary()
         self._check(seen.fine, seen.loss, self.output, step, rate)
 
         for i in range(len(self.layers) - 2, -1, -1):
             layer = self.layers[i]
-            dz = self._deactivate(i, inputs[i + 1], da, active_sets[i], step)
-            fine, dx = layer.learn(inputs[i], active_sets[i], dz, want_dx=i > 0)
+            with self._phase(phases.HIDDEN_BACKWARD, work.learn, layer, inputs[i], active_sets[i], i > 0):
+                dz = self._deactivate(i, inputs[i + 1], da, active_sets[i], step)
+                fine, dx = layer.learn(inputs[i], active_sets[i], dz, want_dx=i > 0)
             self._check(fine, seen.loss, layer, step, rate)
             if layer.sampler:
                 layer.sampler.touch(active_sets[i].ids)
             if i > 0:
                 assert dx is not None
-                da = self._sum(i, inputs[i], dx)()
+                with self._phase(phases.PACKING):
+                    da = self._sum(i, inputs[i], dx)()
         return StepResult(seen.loss / x.rows, seen.active, active.mean, seen.stop)
 
     def renew_tables(self) -> int:
         """Hashes again every neuron that moved since the last renewal; returns how many."""
         self.renewed = True
-        return sum(layer.renew_tables() for layer in self.layers)
+        with self._phase(phases.RENEWING):
+            return sum(layer.renew_tables() for layer in self.layers)
+
+    def _phase(
+        self, name: str, formula: Callable[..., work.Work | None] | None = None, *arguments: Any
+    ) -> AbstractContextManager[None]:
+        return timed(self.profile, name, formula, *arguments)
 
     # ---- hidden layers --------------------------------------------------------------------------------------------
 
@@ -149,7 +164,8 @@ class Network(Predictor):
     def _search(self, layer: Layer, x: Activations, want: int, step: int, first_row: int) -> Callable[[], Hits]:
         """Looks for hash hits in own tables; the function gives those of them that are among the best of all ranks."""
         assert layer.sampler is not None
-        offsets, ids, ranking = layer.sampler.hits(x, want, step, first_row)
+        with self._phase(phases.HITS):
+            offsets, ids, ranking = layer.sampler.hits(x, want, step, first_row)
         if ranking is None:
             return lambda: (offsets, ids)
         return self.exchange.best_hits(offsets, ids, ranking, want)
@@ -162,7 +178,8 @@ class Network(Predictor):
         layer, last = self.layers[i], i == len(self.layers) - 2
         if not active.is_everything:
             a: Activations = self._activate_sampled(i, layer.forward(x, active), active, step)
-            a = self.exchange.gather_sparse(f"activations of {layer.name}", a)  # type: ignore[arg-type]
+            with self._phase(phases.PACKING):
+                a = self.exchange.gather_sparse(f"activations of {layer.name}", a)  # type: ignore[arg-type]
             return self._searched(a, step, searches, 0) if last else a
         parts, flights = self._parts(x.rows), []
         for begin, end in parts:
@@ -170,11 +187,13 @@ class Network(Predictor):
             self._activate(i, z, step, begin)
             if self.shard.size == 1:
                 return self._searched(Dense(z), step, searches, 0) if last else Dense(z)
-            flights.append(self.exchange.gather_columns(f"activations of {layer.name}", z, layer.total))
+            with self._phase(phases.PACKING):
+                flights.append(self.exchange.gather_columns(f"activations of {layer.name}", z, layer.total))
         whole = Dense(aligned_zeros(x.rows, padded(layer.total)))
         for (begin, end), arrive in zip(parts, flights, strict=True):
             part = whole.part(begin, end)
-            arrive(part.values)
+            with self._phase(phases.PACKING):
+                arrive(part.values)
             if last:
                 self._searched(part, step, searches, begin)
         return whole
@@ -227,9 +246,10 @@ class Network(Predictor):
     def _sum(self, i: int, a: Activations, da: Floats) -> Callable[[], Floats]:
         """Each rank's share of the gradients of layer i - 1's activations becomes their sum for own neurons."""
         name = f"gradients of {self.layers[i - 1].name}"
-        if isinstance(a, Dense):
-            return self.exchange.sum_columns(name, da, self.layers[i].inputs)
-        total = self.exchange.sum_sparse(name, a, da)
+        with self._phase(phases.PACKING):
+            if isinstance(a, Dense):
+                return self.exchange.sum_columns(name, da, self.layers[i].inputs)
+            total = self.exchange.sum_sparse(name, a, da)
         return lambda: total
 
     # ---- the output layer -----------------------------------------------------------------------------------------
@@ -256,24 +276,30 @@ class Network(Predictor):
                 return self._learn_in_parts(x, active, target, scale, kept)
             dx = np.empty_like(x.values)
             if softmax:
-                layer.native.softmax_stats(x.values, active, maximum, total, kept)
+                with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values, active, kept is not None):
+                    layer.native.softmax_stats(x.values, active, maximum, total, kept)
                 log_norm = self.exchange.normaliser(maximum, total)()
-                fine, loss = layer.native.learn_softmax(
-                    x.values, active, *target, log_norm, scale, dx, layer.optimizer, kept
-                )
+                with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, kept is not None):
+                    fine, loss = layer.native.learn_softmax(
+                        x.values, active, *target, log_norm, scale, dx, layer.optimizer, kept
+                    )
             else:
-                fine, loss = layer.native.learn_sigmoid(x.values, active, *target, scale, dx, layer.optimizer)
+                with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, False):
+                    fine, loss = layer.native.learn_sigmoid(x.values, active, *target, scale, dx, layer.optimizer)
             return fine, loss, self._sum(index, x, dx)
-        z = layer.forward(x, active)
-        slots = np.ascontiguousarray(z[:, : layer.neurons]).reshape(-1) if active.is_everything else z.reshape(-1)
-        if softmax:
-            _core.softmax_stats(active, slots, maximum, total)
-            log_norm = self.exchange.normaliser(maximum, total)()
-            loss = _core.softmax_gradient(active, slots, *target, log_norm, scale)
-        else:
-            loss = _core.sigmoid_gradient(active, slots, *target, scale)
-        dz = slots.reshape((x.rows, -1) if active.is_everything else (1, -1))
-        fine, back = layer.learn(x, active, dz)
+        with self._phase(phases.FIRST_PASS, work.forward, layer, x, active):
+            z = layer.forward(x, active)
+            slots = np.ascontiguousarray(z[:, : layer.neurons]).reshape(-1) if active.is_everything else z.reshape(-1)
+            if softmax:
+                _core.softmax_stats(active, slots, maximum, total)
+        with self._phase(phases.SECOND_PASS, work.learn, layer, x, active):
+            if softmax:
+                log_norm = self.exchange.normaliser(maximum, total)()
+                loss = _core.softmax_gradient(active, slots, *target, log_norm, scale)
+            else:
+                loss = _core.sigmoid_gradient(active, slots, *target, scale)
+            dz = slots.reshape((x.rows, -1) if active.is_everything else (1, -1))
+            fine, back = layer.learn(x, active, dz)
         assert back is not None
         return fine, loss, self._sum(index, x, back)
 
@@ -288,17 +314,21 @@ class Network(Predictor):
         norms, sums = [], []
         if self.config.loss == "softmax":
             for begin, end in parts:
-                native.softmax_stats(x.values, active, maximum, total, kept, begin, end)
+                with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values[begin:end], active, True):
+                    native.softmax_stats(x.values, active, maximum, total, kept, begin, end)
                 norms.append(self.exchange.normaliser(maximum[begin:end], total[begin:end]))
         log_norm = np.zeros(x.rows, np.float32)
         for p, (begin, end) in enumerate(parts):
             if norms:
                 log_norm[begin:end] = norms[p]()
-                loss += native.backward_softmax(x.values, active, *target, log_norm, scale, dx, kept, begin, end)
-            else:
-                loss += native.backward_sigmoid(x.values, active, *target, scale, dx, kept, begin, end)
+            with self._phase(phases.SECOND_PASS, work.backward, layer, x.values[begin:end], active, bool(norms)):
+                if norms:
+                    loss += native.backward_softmax(x.values, active, *target, log_norm, scale, dx, kept, begin, end)
+                else:
+                    loss += native.backward_sigmoid(x.values, active, *target, scale, dx, kept, begin, end)
             sums.append(self._sum(index, x.part(begin, end), dx[begin:end]))
-        fine = native.step(x.values, active, kept, layer.optimizer)
+        with self._phase(phases.SECOND_PASS, work.step, layer, x.values, active):
+            fine = native.step(x.values, active, kept, layer.optimizer)
         return fine, loss, lambda: np.concatenate([finish() for finish in sums])
 
     def _room_for_logits(self, size: int) -> Floats | None:

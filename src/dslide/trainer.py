@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import phases
 from .activations import Sparse
 from .comm import Communicator, solo
 from .config import Config
@@ -18,8 +19,10 @@ from .data import Dataset, SparseRows
 from .errors import DataError
 from .interrupt import deferred_interrupt
 from .network import Labels, Network
+from .profile import Profile, timed
 from .ranks import Effort, check_agreement, neighbours, spread
 from .threads import use_threads
+from .work import reading
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,13 @@ class Trainer:
 
     def __init__(
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] = (), profile: Profile | None = None,
     ):  # fmt: skip
         self.config = config
         self.comm = comm or solo()
         self._use_threads()
         self.network = Network(config, features, labels, comm=self.comm)
+        self.network.profile = self.profile = profile
         self.callbacks = list(callbacks)
         self.step = 0  # steps done
         self.epoch = 0  # epochs done
@@ -119,13 +123,17 @@ class Trainer:
         start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
         loss, interrupted = math.nan, False
         before, own_active = self._traffic(), self._own_active
+        if self.profile:
+            self.profile.begin(self.comm)
         try:
             with deferred_interrupt() as pressed:
                 self._pressed = pressed
                 while self.epoch < self.config.epochs:
                     epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
                     for batch in self._batches(rows):
-                        info = self.train_batch(data.x.take(batch), data.y.take(batch), total_steps)
+                        with timed(self.profile, phases.READING, reading, data, batch):
+                            x, y = data.x.take(batch), data.y.take(batch)
+                        info = self.train_batch(x, y, total_steps)
                         self.position += info.rows
                         samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
                         epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
@@ -139,6 +147,8 @@ class Trainer:
                     self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
         except KeyboardInterrupt:
             interrupted = True
+        if self.profile:
+            self.profile.end()
         seconds = time.perf_counter() - start
         self._pressed = _never
         traffic = [after - earlier for after, earlier in zip(self._traffic(), before, strict=True)]
@@ -162,6 +172,8 @@ class Trainer:
         self._stop = result.stop or (self.comm.size == 1 and self._pressed())
         self._own_active += result.own_active
         self.step += 1
+        if self.profile:
+            self.profile.steps += 1
         self.samples += len(x)
         return StepInfo(self.step, result.loss, result.active, rate, len(x))
 

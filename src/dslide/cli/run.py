@@ -1,5 +1,6 @@
-"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result). With several
-ranks each keeps a log of its own, log-1.jsonl and so on, and the first one speaks for all."""
+"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result), and
+profile.json if a profile was asked for. With several ranks each keeps a log of its own, log-1.jsonl and so on, and the
+first one speaks for all."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from .evaluate import evaluate, table
 if TYPE_CHECKING:
     from ..comm import Communicator
     from ..data import Dataset
+    from ..profile import Profile
     from ..trainer import EpochInfo, Result
 
 SAVE_SECONDS = 600  # a long run is saved this often, at the ends of epochs
@@ -32,12 +34,13 @@ class Run(Callback):
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
     def __init__(
-        self, comm: Communicator, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool
-    ) -> None:
+        self, comm: Communicator, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool,
+        profile: Profile | None = None,
+    ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
         self.data = data
         self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
-        self.trainer = Trainer(config, data.x.columns, data.y.columns, comm=comm)
+        self.trainer = Trainer(config, data.x.columns, data.y.columns, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
         if saved is not None:
             comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
@@ -134,6 +137,25 @@ class Run(Callback):
                 f"{spread['comm_seconds'] / max(result.seconds, 1e-9):.0%} of the time spent waiting for others, "
                 f"{spread['overlap']:.0%} of the exchanges hidden; imbalance {spread['imbalance']:.2f}"
             )
+        if self.trainer.profile is not None:
+            self._tell_profile(self.trainer.profile)
         if measured:
             print(table(measured, KS))
         print(f"saved in {self.folder}")
+
+    def _tell_profile(self, profile: Profile) -> None:
+        """Writes RUN/profile.json and prints the table, of this rank."""
+        from .. import _core
+
+        about = {
+            "rank": self.comm.rank,
+            "ranks": self.comm.size,
+            "threads": _core.threads(),
+            "isa": _core.isa(),
+            "steps": profile.steps,
+            "seconds": profile.seconds,
+            "measured_peak": vars(profile.speeds),
+            "phases": profile.figures(),
+        }
+        (self.folder / "profile.json").write_text(json.dumps(finite(about), indent=1) + "\n")
+        print(profile.table())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..comm import Communicator
     from ..data import Dataset
     from ..model_folder import SavedModel
+    from ..profile import Profile
 
 
 MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when a run is resumed
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quiet", action="store_true", help="print only errors and the summary (default: no)"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="tell where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
     )
     add_reading_options(parser)
     add_text_options(parser)
@@ -82,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from .run import Run
 
-    training = Run(comm, folder, config, data, saved, arguments.quiet)
+    profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
+    training = Run(comm, folder, config, data, saved, arguments.quiet, profile)
     result = training.train()
     training.summarize(result, planned.bytes_total, None if result.interrupted else test)
     comm.barrier("the end")
@@ -94,6 +101,20 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     print(f"next: dslide predict {folder} {arguments.test or arguments.data}")
     return 0
+
+
+def _profile(threads: int, comm: Communicator, quiet: bool) -> Profile:
+    """An empty profile, with what this rank's threads can do at best. All ranks measure at the same time, as they will
+    train."""
+    from ..machine_speed import measure_speeds
+    from ..profile import Profile, describe_speeds
+
+    comm.barrier("measuring the machine")
+    profile = Profile(measure_speeds(threads))
+    if not quiet and comm.rank == 0:
+        in_words = f"{threads} thread{'s' * (threads > 1)}"
+        print(f"measured for the profile: {describe_speeds(profile.speeds)}, with {in_words}", flush=True)
+    return profile
 
 
 def _folder(arguments: argparse.Namespace, comm: Communicator) -> Path:

@@ -1,0 +1,67 @@
+#include "machine_speed.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "aligned.hpp"
+#include "kernels.hpp"
+#include "pool.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr double TRIALS_SECONDS = 0.12;  // all trials of one measurement
+constexpr size_t ROUNDS = 1 << 20;       // a few milliseconds
+constexpr size_t LEAST_COPIED = 64 << 20, LEAST_COPIED_BY_THREAD = 16 << 20;  // bytes: far beyond caches
+
+// The shortest time, in seconds, that `fn` takes on all threads together, in at least three trials: the first wakes the
+// threads, and warms caches.
+template <class Fn>
+double shortest(int threads, const Fn& fn) {
+  using Clock = std::chrono::steady_clock;
+  double best = 1e9, total = 0;
+  for (int trial = 0; trial < 3 || total < TRIALS_SECONDS; ++trial) {
+    const auto start = Clock::now();
+    run(threads, fn);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::min(best, seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+double multiply_add_speed(int threads) {
+  const Kernels& k = kernels();
+  const size_t sums = CHAINS * k.lanes;
+  std::vector<AlignedFloats> each(static_cast<size_t>(threads), AlignedFloats(sums));
+  const double seconds = shortest(threads, [&](int thread) {
+    k.multiply_add(ROUNDS, 0.999f, 0.001f, each[static_cast<size_t>(thread)].data());
+  });
+  return 2e-9 * static_cast<double>(ROUNDS * sums * each.size()) / seconds;
+}
+
+double copy_speed(int threads) {
+  const size_t parts = static_cast<size_t>(threads), bytes = std::max(LEAST_COPIED / parts, LEAST_COPIED_BY_THREAD);
+  // Each thread touches its own memory first, so that on a machine of several sockets it is near.
+  std::vector<std::vector<char>> from(parts), to(parts);
+  run(threads, [&](int thread) {
+    from[static_cast<size_t>(thread)].assign(bytes, 1);
+    to[static_cast<size_t>(thread)].assign(bytes, 0);
+  });
+  const double seconds = shortest(threads, [&](int thread) {
+    std::memcpy(to[static_cast<size_t>(thread)].data(), from[static_cast<size_t>(thread)].data(), bytes);
+  });
+  return 2e-9 * static_cast<double>(bytes * parts) / seconds;
+}
+
+}  // namespace
+
+Speeds measure_speeds(int threads) {
+  if (threads < 1) throw std::invalid_argument("at least one thread is needed to measure speeds");
+  return {multiply_add_speed(threads), copy_speed(threads)};
+}
+
+}  // namespace dslide

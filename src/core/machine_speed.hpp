@@ -1,0 +1,14 @@
+// How fast this machine computes and copies at best, measured: what the speed of training is held against.
+#pragma once
+
+namespace dslide {
+
+struct Speeds {
+  double gflops;          // float32 multiply-adds of the kernels in use, each counted as two, in 10^9 a second
+  double copy_gigabytes;  // a copy in memory, bytes read and bytes written, in 10^9 a second
+};
+
+// The best of several short trials with so many threads; takes less than half a second.
+Speeds measure_speeds(int threads);
+
+}  // namespace dslide

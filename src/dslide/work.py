@@ -1,0 +1,130 @@
+"""What the parts of a training step cost at least: floating-point operations, and bytes to and from memory.
+
+A multiply-add is two operations; exponentials, biases and the optimizer's own arithmetic, small beside the products,
+are not counted. Bytes count each array that a part touches once, as if caches did the rest: a lower bound. In the
+formulas B is rows of the batch, U active neurons of this rank, K inputs of the layer, S slots of the active set (B U if
+rows share their active neurons). Where no formula is known the answer is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .activations import Activations, Dense, Floats, Sparse
+from .data import Dataset
+from .layers import Layer
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations and bytes of a part of a step."""
+
+    flops: int
+    bytes: int
+
+
+def reading(data: Dataset, batch: npt.NDArray[np.int64]) -> Work:
+    """A batch's rows copied out of the data: ids and values read and written."""
+    moved = 0
+    for part in (data.x, data.y):
+        elements = int((part.indptr[batch + 1] - part.indptr[batch]).sum())
+        moved += 2 * elements * (part.indices.itemsize + part.values.itemsize)
+    return Work(0, moved)
+
+
+def forward(layer: Layer, x: Activations, active: Any) -> Work | None:
+    """`Layer.forward`. Dense input: 2 S K; weights U K and inputs B K read, sums S written. Sparse input, with n
+    elements of d different inputs, and all U neurons: 2 n U; weights d U, ids and values read, sums B U written."""
+    if isinstance(x, Dense):
+        moved = _weights(layer, active) + _numbers(x.values, x.rows * layer.inputs + active.slots)
+        return Work(2 * active.slots * layer.inputs, moved)
+    if not active.is_everything:
+        return None
+    weights = _different(x, layer) * layer.neurons * layer.arrays["weights"].itemsize
+    moved = weights + x.ids.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons)
+    return Work(2 * len(x.ids) * layer.neurons, moved)
+
+
+def learn(layer: Layer, x: Activations, active: Any, want_dx: bool = True) -> Work | None:
+    """`Layer.learn`. Dense input: gradients of weights and inputs, 2 S K each; inputs B K and gradients S read,
+    gradients B K written, weights and moments U K read and written. Sparse input and all neurons: 2 n U for weights, as
+    much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read, weights and moments
+    d U read and written."""
+    if isinstance(x, Dense):
+        moved = 2 * _state(layer, active) + _numbers(x.values, 2 * x.rows * layer.inputs + active.slots)
+        return Work(4 * active.slots * layer.inputs, moved)
+    if not active.is_everything:
+        return None
+    state = 2 * _different(x, layer) * layer.neurons * _state_bytes(layer)
+    dx = len(x.ids) if want_dx else 0
+    moved = state + x.ids.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons + dx)
+    return Work(2 * (len(x.ids) + dx) * layer.neurons, moved)
+
+
+def first_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
+    """Softmax's first pass over some rows: logits, 2 B U K; weights U K and inputs B K read, logits B U written if they
+    are kept."""
+    flops, logits = _product(layer, x, active)
+    moved = _weights(layer, active) + _numbers(x, len(x) * layer.inputs + (logits if kept else 0))
+    return Work(flops, moved)
+
+
+def second_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
+    """The pass that learns: gradients of weights and inputs, 2 B U K each, and as much for logits that were not kept;
+    inputs B K read, their gradients written; weights and moments U K, and kept logits B U, read and written."""
+    flops, logits = _product(layer, x, active)
+    moved = 2 * _state(layer, active) + _numbers(x, 2 * (len(x) * layer.inputs + (logits if kept else 0)))
+    return Work(flops * (2 if kept else 3), moved)
+
+
+def backward(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
+    """The first half of the second pass, over some rows: gradients of inputs, 2 B U K, and as much for logits that were
+    not kept; weights U K and logits B U, or else inputs B K, read; gradients of logits B U and inputs B K written."""
+    flops, logits = _product(layer, x, active)
+    inputs = len(x) * layer.inputs
+    moved = _weights(layer, active) + _numbers(x, inputs + logits + (logits if kept else inputs))
+    return Work(flops * (1 if kept else 2), moved)
+
+
+def step(layer: Layer, x: Floats, active: Any) -> Work:
+    """The second half: gradients of weights, 2 B U K; inputs B K and gradients B U read, weights and moments U K read
+    and written."""
+    flops, logits = _product(layer, x, active)
+    return Work(flops, 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs + logits))
+
+
+def _product(layer: Layer, x: Floats, active: Any) -> tuple[int, int]:
+    """Operations of one product of batch and active neurons, and its size."""
+    size = len(x) * len(active.ids)
+    return 2 * size * layer.inputs, size
+
+
+def _numbers(like: Floats, count: int) -> int:
+    return count * like.itemsize
+
+
+def _weights(layer: Layer, active: Any) -> int:
+    """Bytes of the active neurons' weights."""
+    return len(active.ids) * layer.inputs * layer.arrays["weights"].itemsize
+
+
+def _state(layer: Layer, active: Any) -> int:
+    """Bytes of the active neurons' weights and their moments."""
+    return len(active.ids) * layer.inputs * _state_bytes(layer)
+
+
+def _state_bytes(layer: Layer) -> int:
+    """Bytes of one weight and its moments."""
+    names = ("weights", "weights_moment1", "weights_moment2")
+    return sum(layer.arrays[name].itemsize for name in names if name in layer.arrays)
+
+
+def _different(x: Sparse, layer: Layer) -> int:
+    """How many different inputs the rows have."""
+    seen = np.zeros(layer.inputs, np.bool_)
+    seen[x.ids] = True
+    return int(np.count_nonzero(seen))
