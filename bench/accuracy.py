@@ -41,7 +41,9 @@ def section(plan: Plan) -> Section:
         "Accuracy at equal epochs",
         f"{shape.rows:,} synthetic rows, {shape.features:,} features, hidden {HIDDEN}, {shape.labels:,} labels, "
         f"{plan.epochs} epochs, batch {usual.batch_size}, Adam at {usual.learning_rate:g} falling to 0 in a straight "
-        f"line; {shape.test_rows:,} test rows. A seed for each round. PyTorch has its own initial weights.",
+        f"line; {shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own "
+        "initial weights, in the first layer ten times as large as dslide's, and without dslide's first biases, which "
+        "follow from the labels' frequencies.",
         [defaults, random, full, torch],
         [PRECISION, SECONDS],
         [

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import time
 from pathlib import Path
 
 from dslide import _core
@@ -38,6 +39,31 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     except OSError:
         match = None
     return match[1] if match else platform.processor() or platform.machine()
+
+
+class Disturbance:
+    """How much of the cores' time others take, from when this is made: it slows systems that wait for threads most."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")):
+        self._stat, self._start = stat, time.perf_counter()
+        self._before = self._seconds_of_others()
+
+    def share(self) -> float | None:
+        """The share since then, of other processes and of other machines on the same cores; None if not known."""
+        now = self._seconds_of_others()
+        if now is None or self._before is None:
+            return None
+        passed = (time.perf_counter() - self._start) * (os.cpu_count() or 1)
+        return max(0.0, (now - self._before) / passed)
+
+    def _seconds_of_others(self) -> float | None:
+        try:
+            user, nice, system, _, _, irq, softirq, steal = map(int, self._stat.read_text().split()[1:9])
+        except (OSError, ValueError):
+            return None
+        ours = os.times()
+        busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return busy - (ours.user + ours.system + ours.children_user + ours.children_system)
 
 
 def section(plan: Plan) -> Section:

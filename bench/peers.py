@@ -35,7 +35,7 @@ def train_sampled(folder: str, threads: int, seconds: float, batch_size: int, se
         _learn(optimizer, torch.nn.functional.cross_entropy(logits, target))
         return len(ids)
 
-    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: _state_bytes(optimizer))
+    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: _state(optimizer))
 
 
 def train_dense(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
@@ -49,7 +49,7 @@ def train_dense(folder: str, threads: int, seconds: float, batch_size: int, seed
         _learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
         return data.labels
 
-    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: _state_bytes(optimizer))
+    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: _state(optimizer))
 
 
 def learn_dense(
@@ -122,8 +122,8 @@ def _learn(optimizer: Any, loss: Any) -> None:
     optimizer.step()
 
 
-def _state_bytes(optimizer: Any) -> int:
-    """Parameters and the optimizer's moments."""
+def _state(optimizer: Any) -> list[np.ndarray]:
+    """Parameters and the optimizer's moments, in the memory that PyTorch uses."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    moments = [t for p in parameters for t in optimizer.state[p].values() if hasattr(t, "nbytes")]
-    return sum(int(t.nbytes) for t in parameters + moments)
+    moments = [optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq")]
+    return [tensor.detach().numpy() for tensor in parameters + moments]

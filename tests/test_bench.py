@@ -143,6 +143,17 @@ def test_every_section_lists_its_comparisons_among_its_systems(tiny):
         assert len({system.name for system in section.systems}) == len(section.systems)
 
 
+def test_time_of_others_is_told(tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 0 500 0 0 0 0 0 0\ncpu0 100 0 0 500 0 0 0 0 0 0\n")
+    disturbance = machine.Disturbance(stat)
+    stat.write_text("cpu  100 0 0 900000 0 0 0 0 0 0\n")  # only idle
+    assert disturbance.share() == 0
+    stat.write_text("cpu  100 0 0 500 0 0 0 900000 0 0\n")  # another machine on the same cores
+    assert disturbance.share() > 0
+    assert machine.Disturbance(tmp_path / "none").share() is None
+
+
 def test_processor_is_named_without_proc(tmp_path):
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\ncache size\t: 1 KB\n")
     assert machine.processor(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
