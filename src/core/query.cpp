@@ -141,16 +141,20 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s)
       slot = static_cast<uint8_t>(slot + (slot < 2));
     }
   }
-  s.tallies.assign(s.buckets.size() + 1, 0);
+  size_t all = 0, several = 0;
   for (const auto bucket : s.buckets) {
-    for (const int32_t neuron : bucket) {
-      if (s.filter[filter_slot(neuron)] == 1) {
-        ++s.tallies[1];
-      } else if (s.counts[static_cast<size_t>(neuron)]++ == 0) {
-        s.met.push_back(neuron);
-      }
+    all += bucket.size();
+    s.several.resize(std::max(s.several.size(), several + bucket.size()));
+    for (const int32_t neuron : bucket) {  // without a branch, which could not be foretold
+      s.several[several] = neuron;
+      several += s.filter[filter_slot(neuron)] != 1;
     }
   }
+  for (size_t i = 0; i < several; ++i) {
+    if (s.counts[static_cast<size_t>(s.several[i])]++ == 0) s.met.push_back(s.several[i]);
+  }
+  s.tallies.assign(s.buckets.size() + 1, 0);
+  s.tallies[1] = all - several;
   for (const int32_t neuron : s.met) ++s.tallies[s.counts[static_cast<size_t>(neuron)]];
   // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
   size_t limit = s.buckets.size(), left = want;

@@ -54,6 +54,7 @@ class Query {
   struct Scratch {
     Aligned<uint16_t> counts;  // (neurons): tables in which the row met it
     std::vector<uint8_t> filter;   // by hash of the neuron: none, one or more were met
+    std::vector<int32_t> several;  // neurons that share their slot of the filter, as often as they were met
     std::vector<int32_t> met;      // neurons whose count is not zero
     std::vector<size_t> tallies;   // (tables + 1): how many neurons have a count
     std::vector<Lot> lots;         // of the neurons that draw for the last places
