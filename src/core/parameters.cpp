@@ -42,14 +42,18 @@ void step(float* w, float* m, float* v, const float* g, size_t n, uint32_t clock
 
 }  // namespace
 
-void Parameters::prefetch(size_t i, bool to_step) const {
+void Parameters::add_value_lines(size_t i, std::vector<const void*>& lines) const {
+  const size_t first = i * stride;
+  for (size_t at = first; at < first + width; at += CACHE_LINE / sizeof(float)) lines.push_back(value + at);
+}
+
+void Parameters::add_moment_lines(size_t i, std::vector<const void*>& lines) const {
   const size_t first = i * stride;
   for (size_t at = first; at < first + width; at += CACHE_LINE / sizeof(float)) {
-    __builtin_prefetch(value + at, 0, 2);
-    if (to_step && moment1) __builtin_prefetch(moment1 + at, 1, 2);
-    if (to_step && moment2) __builtin_prefetch(moment2 + at, 1, 2);
+    if (moment1) lines.push_back(moment1 + at);
+    if (moment2) lines.push_back(moment2 + at);
   }
-  if (to_step) __builtin_prefetch(clock + i, 1, 2);
+  lines.push_back(clock + i);
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {

@@ -42,8 +42,9 @@ struct Parameters {
 
   float* row(size_t i) const { return value + i * stride; }
 
-  // Asks for the memory of row i, soon to be read, or stepped as well.
-  void prefetch(size_t i, bool to_step) const;
+  // Adds the cache lines of row i to a list: those of its numbers; those of what the optimizer keeps of them.
+  void add_value_lines(size_t i, std::vector<const void*>& lines) const;
+  void add_moment_lines(size_t i, std::vector<const void*>& lines) const;
 
   // One optimizer step on row i. False, and the row left as it was, if the gradient's square is not finite.
   bool update(size_t i, const float* gradient, const Optimizer& optimizer) const;

@@ -122,8 +122,15 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
   std::atomic<bool> fine = true;
   run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
     std::vector<float> gradient(neurons);
+    std::vector<const void*> lines;
     for (size_t k = begin; k < end; ++k) {
-      if (k + AHEAD < end) weights_.prefetch(static_cast<size_t>(g.input[k + AHEAD]), true);
+      if (k + AHEAD < end) {
+        const auto next = static_cast<size_t>(g.input[k + AHEAD]);
+        lines.clear();
+        weights_.add_value_lines(next, lines);
+        weights_.add_moment_lines(next, lines);
+        for (const void* line : lines) __builtin_prefetch(line);
+      }
       const auto input = static_cast<size_t>(g.input[k]);
       const size_t first = g.begin[k], count = g.begin[k + 1] - first;
       std::fill(gradient.begin(), gradient.end(), 0.0f);

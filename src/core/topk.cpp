@@ -74,7 +74,8 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
       const float* bias = bias_.value + first;
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                    nullptr);
         for (size_t i = 0; i < chunk; ++i) {
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
