@@ -84,15 +84,14 @@ DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weig
 }
 
 // The rows of x that are asked for, spread: row r is at r * spread(inputs).
-const float* DenseLayer::spread_rows(const float* x, Range rows) {
+void DenseLayer::spread_rows(const float* x, Range rows, AlignedFloats& batch) const {
   const size_t inputs = weights_.stride, ld = spread(inputs);
-  if (batch_.size() < rows.end * ld) batch_.resize(rows.end * ld);
+  if (batch.size() < rows.end * ld) batch.resize(rows.end * ld);
   run_parts(rows.end - rows.begin, [&](size_t begin, size_t end, int) {
     for (size_t r = rows.begin + begin; r < rows.begin + end; ++r) {
-      std::memcpy(&batch_[r * ld], x + r * inputs, inputs * sizeof(float));
+      std::memcpy(&batch[r * ld], x + r * inputs, inputs * sizeof(float));
     }
   });
-  return batch_.data();
 }
 
 // The cache lines that are next: what the optimizer keeps of the block at `first`, if it is to be stepped, and the weights
@@ -161,7 +160,7 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = pass.rows.end - pass.rows.begin;
-  const float* x = spread_rows(pass.x, pass.rows);
+  spread_rows(pass.x, pass.rows, batch_);
   std::atomic<bool> fine = true;
   begin_dx(pass.dx ? rows : 0, pass.parts);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
@@ -186,7 +185,7 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
                       true, &next);
         }
         if (!pass.optimizer) continue;
-        kernel.gemm(count, inputs, chunk, dz, 1, ldz, x + r * ld, ld, s.gradient.data(), ld, r > pass.rows.begin,
+        kernel.gemm(count, inputs, chunk, dz, 1, ldz, &batch_[r * ld], ld, s.gradient.data(), ld, r > pass.rows.begin,
                     &next);
         for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
       }
@@ -251,7 +250,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
-  spread_rows(x, range);
+  spread_rows(x, range, batch_);
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {

@@ -66,7 +66,7 @@ class DenseLayer {
     std::vector<const void*> lines;
   };
 
-  const float* spread_rows(const float* x, Range rows);
+  void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
   Lines next_lines(const ActiveSet& active, size_t first, size_t end, bool to_step,
                    std::vector<const void*>& lines) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
