@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dslide.threads import available_cores
 
-from . import accuracy, growth, machine, prediction, reading, renewal, throughput
+from . import accuracy, growth, machine, phases, prediction, reading, renewal, throughput
 from .plan import Plan, full_plan, quick_plan
 from .report import Section, as_json, markdown
 from .runs import run_rounds
@@ -28,6 +28,7 @@ SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report
     "threads": throughput.threads_section,
     "training-speed": throughput.section,
     "memory": throughput.memory_section,
+    "phases": phases.section,
     "growth": growth.section,
     "accuracy": accuracy.section,
     "prediction": prediction.section,

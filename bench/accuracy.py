@@ -10,7 +10,7 @@ from dslide.metrics import Evaluation
 from .plan import Plan
 from .report import Comparison, Figure, Section
 from .runs import System
-from .throughput import RANDOM
+from .throughput import RANDOM, STORED
 from .workload import HIDDEN, make_data, read_data
 
 PRECISION = Figure("p_at_1", "P@1", ".3f")
@@ -34,6 +34,7 @@ def section(plan: Plan) -> Section:
     work = {"folder": str(make_data(plan.data, shape)), "threads": plan.threads, "epochs": plan.epochs}
     defaults = System("dslide, defaults", f"{__name__}:learn", work)
     random = System("dslide, 4,096 random", f"{__name__}:learn", work | RANDOM)
+    stored = [System(f"dslide, defaults, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()]
     full = System("dslide, full softmax", f"{__name__}:learn", work | {"output": "full"})
     options = {"batch_size": usual.batch_size, "learning_rate": usual.learning_rate}
     torch = System("PyTorch, full softmax", "bench.peers:learn_dense", work | options, needs="torch")
@@ -44,13 +45,13 @@ def section(plan: Plan) -> Section:
         f"line; {shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own "
         "initial weights, in the first layer ten times as large as dslide's, and without dslide's first biases, which "
         "follow from the labels' frequencies.",
-        [defaults, random, full, torch],
+        [defaults, random, *stored, full, torch],
         [PRECISION, SECONDS],
         [
             *(
                 Comparison(sampled, whole, PRECISION, "difference")
                 for whole in (full, torch)
-                for sampled in (defaults, random)
+                for sampled in (defaults, random, *stored)
             ),
             Comparison(full, torch, PRECISION, "difference"),
             *(Comparison(whole, defaults, SECONDS) for whole in (full, torch)),

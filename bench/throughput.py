@@ -19,6 +19,7 @@ MEMORY = [
     Figure("peak_over_state", "ratio", ".2f"),
 ]
 RANDOM: dict[str, Any] = {"output": "random", "draws": NEGATIVES}
+STORED = {"bf16 moments": {"moments": "bf16"}, "all bf16": {"weights": "bf16", "moments": "bf16"}}
 
 
 def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
@@ -58,6 +59,10 @@ def section(plan: Plan) -> Section:
         size: _torch(plan, f"PyTorch sampled softmax, batch {size:,}", "train_sampled", size) for size in (256, 1024)
     }
     dense = _torch(plan, "PyTorch full softmax, batch 128", "train_dense", 128)
+    stored = {
+        name: _dslide(plan, f"dslide, 4,096 random, batch 256, {name}", **RANDOM, **options)
+        for name, options in STORED.items()
+    }
     return Section(
         "Training speed",
         f"{shape.features:,} features, hidden {HIDDEN}, {shape.labels:,} labels, {plan.threads} threads, "
@@ -66,10 +71,11 @@ def section(plan: Plan) -> Section:
         "the batch and 4,096 random negatives, and SparseAdam; its full softmax has fused Adam. Other peers on PyPI "
         "are not run: napkinXC and omikuji train linear classifiers in label trees and fastText knows no feature "
         "values, so that their samples are not these; TensorFlow's sampled softmax would compare.",
-        [defaults, random[256], sampled[256], random[1024], sampled[1024], dense],
+        [defaults, random[256], *stored.values(), sampled[256], random[1024], sampled[1024], dense],
         [SPEED, ACTIVE],
         [
             Comparison(defaults, sampled[256], SPEED),
+            *(Comparison(system, random[256], SPEED) for system in stored.values()),
             *(Comparison(random[size], sampled[size], SPEED) for size in random),
             *(Comparison(system, dense, SPEED) for system in (defaults, *random.values())),
         ],

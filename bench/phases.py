@@ -1,0 +1,85 @@
+"""Where the time of a training step goes, and how near its phases come to what the machine can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dslide import Config, Trainer, phases
+from dslide.machine_speed import measure_speeds
+from dslide.profile import Profile
+
+from .plan import Plan
+from .report import Figure, Section
+from .runs import System
+from .throughput import RANDOM
+from .workload import HIDDEN, WARM_UP_STEPS, make_data, read_data
+from .workload import batches as cut
+
+SHOWN = {
+    phases.HIDDEN_FORWARD: "hidden forward",
+    phases.HITS: "hash hits",
+    phases.ACTIVE: "active sets",
+    phases.FIRST_PASS: "output, 1st pass",
+    phases.SECOND_PASS: "output, 2nd pass",
+    phases.HIDDEN_BACKWARD: "hidden backward",
+    phases.RENEWING: "renewing tables",
+    phases.REST: "the rest",
+}
+
+
+def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
+    """Milliseconds of a step by phase; the output passes' share of the machine's arithmetic and the hidden layer's of
+    its copying, both measured in the same process."""
+    data = read_data(folder)
+    config = Config(hidden=(HIDDEN,), threads=threads, batch_size=batch_size, seed=seed, **options)
+    profile = Profile(measure_speeds(threads))
+    trainer = Trainer(config, data.features, data.labels, profile=profile)
+    work, done = cut(data, batch_size, seed), 0
+    while done < WARM_UP_STEPS or profile.seconds < seconds:
+        if done == WARM_UP_STEPS:
+            for array in trainer.network.state().values():
+                array += 0  # memory that was never written to comes at a price that long runs pay once
+            profile.begin(trainer.comm)
+            profile.steps = 0
+        batch = work[done % len(work)]
+        trainer.train_batch(batch.x, batch.y, 0)
+        done += 1
+    profile.end()
+    rows, speeds = profile.figures(), profile.speeds
+    output = [profile.phases[name] for name in (phases.FIRST_PASS, phases.SECOND_PASS)]
+    gflops = sum(phase.flops for phase in output) / sum(phase.seconds for phase in output) / 1e9
+    figures = {heading: rows[name]["ms_per_step"] if name in rows else 0.0 for name, heading in SHOWN.items()}
+    return figures | {
+        "step": rows["all"]["ms_per_step"],
+        "output_gflops": gflops,
+        "output_share": gflops / speeds.gflops,
+        "forward_share": rows[phases.HIDDEN_FORWARD]["share_of_copying"],
+        "backward_share": rows[phases.HIDDEN_BACKWARD]["share_of_copying"],
+    }
+
+
+def section(plan: Plan) -> Section:
+    """A row for each way of training."""
+    work = {"folder": str(make_data(plan.data, plan.speed)), "threads": plan.threads, "seconds": plan.seconds}
+
+    def system(name: str, batch_size: int, **options: Any) -> System:
+        return System(name, f"{__name__}:train", work | {"batch_size": batch_size} | options)
+
+    return Section(
+        "Where the time goes",
+        "Milliseconds of a training step by phase. The output's two passes, with gathering and stepping its rows, are "
+        "held against the peak of multiply-adds; the hidden layer's two phases, which are bound by memory, against "
+        "copying; both were measured in the same process, just before. `dslide train --profile` shows the same.",
+        [
+            system("defaults, batch 256", 256),
+            *(system(f"4,096 random, batch {size:,}", size, **RANDOM) for size in (256, 1024)),
+            system("4,096 random, batch 256, bf16 moments", 256, moments="bf16", **RANDOM),
+        ],
+        [
+            *(Figure(heading, heading, ".2f") for heading in (*SHOWN.values(), "step")),
+            Figure("output_gflops", "output, GFLOP/s", ".0f"),
+            Figure("output_share", "of peak", ".0%"),
+            Figure("forward_share", "hidden forward, of copying", ".0%"),
+            Figure("backward_share", "hidden backward, of copying", ".0%"),
+        ],
+    )
