@@ -61,13 +61,14 @@ class DenseLayer {
     AlignedFloats packed;    // inputs x 64: the block, transposed
     AlignedFloats gathered;  // 64 x inputs, rows spread: the block
     AlignedFloats gradient;  // 64 x inputs, rows spread
+    AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // CHUNK x 64
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
   };
 
   const float* spread_rows(const float* x, Range rows);
   void prefetch_block(const ActiveSet& active, size_t first, size_t end, size_t part, size_t parts, bool to_step) const;
-  void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
+  void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
   struct Pass;
   template <class MakeGradient>
   bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
