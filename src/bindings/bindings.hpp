@@ -29,7 +29,9 @@ using OutStored = nb::ndarray<nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 template <class Array>
 Numbers numbers(const Array& array) {
   const bool is_half = array.dtype() == nb::dtype<uint16_t>();
-  if (!is_half && array.dtype() != nb::dtype<float>()) throw std::invalid_argument("expected float32, or uint16 as bf16");
+  if (!is_half && array.dtype() != nb::dtype<float>()) {
+    throw std::invalid_argument("expected numbers of float32, or of uint16 as bf16");
+  }
   return {array.size() ? const_cast<void*>(static_cast<const void*>(array.data())) : nullptr, is_half};
 }
 

@@ -23,7 +23,7 @@ struct AdamStep {
   float keep;      // factor on the weight before the step: 1 - rate * weight_decay
 };
 
-constexpr uint32_t COLUMN_SEED = 0x9E3779B9u;  // between the seeds of neighbouring columns
+constexpr uint32_t COLUMN_SEED = 0x9E37;  // golden ratio of 2^16: neighbouring columns get numbers spread evenly
 
 constexpr size_t CHAINS = 12;  // multiply-adds that wait for none of each other: two pipes need 8 to 10 to be full
 
@@ -74,8 +74,8 @@ struct Kernels {
   //
   // What is stored as bf16 is rounded up or down at random, up with the chance of where it lies between the two: then
   // steps far smaller than a bf16's last place count on average, where rounding to the nearest would drop them all. The
-  // random bits are a function of seed and column: those of column j are column 0's with seed + j * COLUMN_SEED. Numbers
-  // that bf16 can hold stay as they are, and none that is finite becomes infinite.
+  // random number of column j, the same for weight and moments, is (seed + j * COLUMN_SEED) mod 2^16; it takes the seed
+  // to be random. Numbers that bf16 can hold stay as they are, and none that is finite becomes infinite.
   void (*adam)(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamStep& step, uint32_t seed);
   void (*adagrad)(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep,
                   uint32_t seed);

@@ -95,15 +95,10 @@ void widen(const Bf16* from, float* to, size_t n) {
   for (size_t i = 0; i < n; ++i) to[i] = dslide::widen(from[i]);
 }
 
-// 32 random bits of a column.
+// 16 bits of a column, random if the seed is.
 uint32_t random_bits(uint32_t seed, size_t column) {
-  uint32_t x = seed + static_cast<uint32_t>(column) * COLUMN_SEED;
-  x = (x ^ (x >> 16)) * 0x7feb352du;
-  return x ^ (x >> 15);
+  return (seed + static_cast<uint32_t>(column) * COLUMN_SEED) & 0xffff;
 }
-uint32_t for_weight(uint32_t random) { return random >> 16; }
-uint32_t for_moment1(uint32_t random) { return random & 0xffff; }
-uint32_t for_moment2(uint32_t random) { return (random * 0x846ca68bu) >> 16; }
 
 // Stores x; as bf16, the one farther from zero of its two neighbours if the part that has no room, of 2^16, and the
 // random number below 2^16 are 2^16 or more together.
@@ -124,9 +119,9 @@ void adam(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamS
     const float second = s.beta2 * v[i] + (1 - s.beta2) * g[i] * g[i];
     const float mean = first * s.correct1, root = std::sqrt(second * s.correct2);
     const uint32_t random = random_bits(seed, i);
-    put(w, i, w[i] * s.keep - s.rate * mean / (root + s.epsilon), for_weight(random));
-    put(m, i, first, for_moment1(random));
-    put(v, i, second, for_moment2(random));
+    put(w, i, w[i] * s.keep - s.rate * mean / (root + s.epsilon), random);
+    put(m, i, first, random);
+    put(v, i, second, random);
   }
 }
 
@@ -134,13 +129,13 @@ void adagrad(Numbers w, Numbers v, const float* g, size_t n, float rate, float e
   for (size_t i = 0; i < n; ++i) {
     const float second = v[i] + g[i] * g[i];
     const uint32_t random = random_bits(seed, i);
-    put(w, i, w[i] * keep - rate * g[i] / (std::sqrt(second) + epsilon), for_weight(random));
-    put(v, i, second, for_moment2(random));
+    put(w, i, w[i] * keep - rate * g[i] / (std::sqrt(second) + epsilon), random);
+    put(v, i, second, random);
   }
 }
 
 void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
-  for (size_t i = 0; i < n; ++i) put(w, i, w[i] * keep - rate * g[i], for_weight(random_bits(seed, i)));
+  for (size_t i = 0; i < n; ++i) put(w, i, w[i] * keep - rate * g[i], random_bits(seed, i));
 }
 
 }  // namespace

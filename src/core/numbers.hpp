@@ -1,5 +1,5 @@
-// Numbers that are kept in memory as float or, to save half of it, as bf16. All arithmetic is done in float: numbers are
-// widened when they are read and rounded when they are written.
+// Numbers that are kept in memory as float or, to save half of it, as bf16. All arithmetic is done in float: numbers
+// are widened when they are read and rounded when they are written.
 //
 // The vector kernels use no function of this file, for the reason that kernels_vector.hpp gives.
 #pragma once

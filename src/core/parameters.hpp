@@ -53,7 +53,8 @@ struct Parameters {
   void prefetch(size_t i, bool to_step) const;
 
   // One optimizer step on row i. What is stored as bf16 is rounded at random (kernels.hpp), with random bits that are a
-  // function of row, column and the row's clock. False, and the row left as it was, if the gradient's square is not finite.
+  // function of row, column and the row's clock. False, and the row left as it was, if the gradient's square is not
+  // finite.
   bool update(size_t i, const float* gradient, const Optimizer& optimizer) const;
 
   // The same on some columns of row i only; gradient[j] belongs to columns[j].

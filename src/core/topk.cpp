@@ -114,7 +114,8 @@ void DenseLayer::topk_of_lists(const float* x, size_t rows, const Lists& lists, 
           __builtin_prefetch(weights_.value.from(static_cast<size_t>(id[PREFETCH]) * inputs).data);
         }
         const auto neuron = static_cast<size_t>(*id);
-        best.offer({kernel.dot(x + i * inputs, weights_.row(neuron, room.data()), inputs) + bias_.value[neuron], *id}, k);
+        const float* w = weights_.row(neuron, room.data());
+        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.value[neuron], *id}, k);
       }
       all = best.all();
       write_row(all, k, ids + i * k, scores + i * k);
