@@ -64,16 +64,16 @@ constexpr H UPPER = half_indices([](int i) { return 2 * place(i) + 1; });  // of
 inline Pair get_pair(const Bf16* p) {
   H numbers;
   memcpy(&numbers, p, sizeof numbers);
-  return {same_bits<V>(__builtin_shuffle(H{}, numbers, WIDEN_LOW)),
-          same_bits<V>(__builtin_shuffle(H{}, numbers, WIDEN_HIGH))};
+  return {same_bits<V>(shuffled(H{}, numbers, WIDEN_LOW)),
+          same_bits<V>(shuffled(H{}, numbers, WIDEN_HIGH))};
 }
 inline Pair get_pair(const float* p) {
   const V a = load(p), b = load(p + W);
-  return {__builtin_shuffle(a, b, LOW), __builtin_shuffle(a, b, HIGH)};
+  return {shuffled(a, b, LOW), shuffled(a, b, HIGH)};
 }
 inline void put_pair(float* p, const Pair& x) {
-  store(p, __builtin_shuffle(x.low, x.high, FIRST));
-  store(p + W, __builtin_shuffle(x.low, x.high, SECOND));
+  store(p, shuffled(x.low, x.high, FIRST));
+  store(p + W, shuffled(x.low, x.high, SECOND));
 }
 
 // Rounding: 16 random bits are added below a bf16's last place, and what that carries over rounds up. From the largest
@@ -93,7 +93,7 @@ inline void put(Bf16* p, float x, uint32_t random) { p->bits = static_cast<uint1
 inline void put_pair(float* p, const Pair& x, U, U) { put_pair(p, x); }
 inline void put_pair(Bf16* p, const Pair& x, U random_low, U random_high) {
   const U low = rounded(x.low, random_low), high = rounded(x.high, random_high);
-  const H both = __builtin_shuffle(same_bits<H>(low), same_bits<H>(high), UPPER);
+  const H both = shuffled(same_bits<H>(low), same_bits<H>(high), UPPER);
   memcpy(p, &both, sizeof both);
 }
 

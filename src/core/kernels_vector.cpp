@@ -22,7 +22,7 @@ inline float join_lanes(V v, const Join& join) {
   I lane;
   for (size_t i = 0; i < W; ++i) lane[i] = static_cast<int32_t>(i);
 #pragma GCC unroll 4
-  for (size_t half = W / 2; half > 0; half /= 2) v = join(v, __builtin_shuffle(v, lane ^ static_cast<int32_t>(half)));
+  for (size_t half = W / 2; half > 0; half /= 2) v = join(v, shuffled(v, lane ^ static_cast<int32_t>(half)));
   return v[0];
 }
 inline float sum_lanes(V v) {

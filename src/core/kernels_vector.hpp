@@ -37,6 +37,33 @@ inline V load(const float* p) {
 inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
 inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not drop it
 
+// Lane i is lane from[i] of a, or of a and b one after the other.
+#if defined(__clang__)
+template <class X, class Lanes>
+inline X shuffled(X a, X b, Lanes from) {
+  constexpr size_t count = sizeof(X) / sizeof(a[0]);
+  X out;
+  for (size_t i = 0; i < count; ++i) {
+    const auto lane = static_cast<size_t>(from[i]);
+    out[i] = lane < count ? a[lane] : b[lane - count];
+  }
+  return out;
+}
+template <class X, class Lanes>
+inline X shuffled(X a, Lanes from) {
+  return shuffled(a, a, from);
+}
+#else
+template <class X, class Lanes>
+inline X shuffled(X a, X b, Lanes from) {
+  return __builtin_shuffle(a, b, from);
+}
+template <class X, class Lanes>
+inline X shuffled(X a, Lanes from) {
+  return __builtin_shuffle(a, from);
+}
+#endif
+
 inline V vsqrt(V v) {
   float x[W];
   store(x, v);
