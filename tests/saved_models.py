@@ -53,7 +53,8 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
         sparse_input = i == 0 or shares[i - 1] < 1
         rows, columns = (inputs, neurons) if sparse_input else (neurons, inputs)
         for suffix in ["", *MOMENTS[config.optimizer]]:
-            numbers = stored(random.random((rows, columns), np.float32) + 1, config.moments if suffix else config.weights)
+            storage = config.moments if suffix else config.weights
+            numbers = stored(random.random((rows, columns), np.float32) + 1, storage)
             keep(i, f"weights{suffix}", numbers, sparse_input, pad=True)
             keep(i, f"bias{suffix}", random.random((neurons, 1), np.float32) + 1, sparse_input)
         keep(i, "weights_clock", random.integers(1, 1000, rows, np.uint32), sparse_input)

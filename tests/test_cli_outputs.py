@@ -83,8 +83,9 @@ def test_plan_counts_what_the_network_allocates():
     from dslide.network import Network
 
     sampled = Config(hidden=(20,), output="lsh", optimizer="sgd")
-    halves = [Config(hidden=(20, 48), weights="bf16"), Config(hidden_share=0.5, weights="bf16", moments="bf16")]
-    for config in (Config(hidden=(20, 48)), sampled, Config(hidden_share=0.5), *halves, sampled.replace(moments="bf16")):
+    configs = [Config(hidden=(20, 48)), sampled, Config(hidden_share=0.5)]
+    stored = [{}, {"weights": "bf16"}, {"moments": "bf16"}]
+    for config in (config.replace(**storage) for config in configs for storage in stored):
         network, planned = Network(config, 1000, 700), plan(config, 1000, 700)
         assert planned.parameters == network.parameters
         sizes = {True: 0, False: 0}
