@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint bench sanitize clean
+.PHONY: demo test lint bench micro sanitize clean
 
 demo: .venv/installed
 	rm -rf demo
@@ -18,8 +18,11 @@ lint: .venv/installed-tests
 	$(BIN)/mypy
 
 # Compared with PyTorch too if it is there: .venv/bin/pip install torch==2.13.0
-bench: .venv/installed
+bench: .venv/installed-bench
 	$(BIN)/python -m bench
+
+micro: .venv/installed-bench
+	$(BIN)/python -m pytest bench/micro --benchmark-only
 
 sanitize:
 	PYTHON=$(PYTHON) bash tests/sanitize.sh address
@@ -37,6 +40,10 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/
 
 .venv/installed-tests: .venv/bin/python $(SOURCES)
 	$(PIP) install '.[test,lint]' -C cmake.define.DSLIDE_WERROR=ON
+	touch $@ .venv/installed
+
+.venv/installed-bench: .venv/bin/python $(SOURCES)
+	$(PIP) install '.[bench]'
 	touch $@ .venv/installed
 
 clean:

@@ -1,1 +1,2 @@
-"""Benchmarks: `python -m bench` compares training speed with PyTorch, side by side, on data of Amazon-670K's shape."""
+"""Benchmarks. `python -m bench` measures one machine: speed beside PyTorch, growth, accuracy, prediction, reading,
+memory; `python -m bench.network` an emulated cluster; `pytest bench/micro --benchmark-only` the kernels."""

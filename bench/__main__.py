@@ -1,84 +1,97 @@
-"""Runs every system in turn, several times over, each time in a fresh process, and prints one table.
+"""Measures this machine and writes one report, report.md and report.json.
 
-    python -m bench [--rounds 3] [--seconds 8] [--threads 2] [--data FOLDER] [--json FILE]
+    python -m bench [--quick] [--only training-speed ...] [--out build/bench]
 
-Machines are noisy: systems take turns, so that a slow minute hits all of them, and the table has medians with the
-lowest and highest value. PyTorch is compared with if it is installed (pip install torch==2.13.0).
+Machines are noisy: systems take turns, each time in a fresh process, the report has medians with the lowest and highest
+value, and ratios are taken within a round. PyTorch is compared with if it is installed (pip install torch==2.13.0).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import dataclasses
 import json
-import platform
-import statistics
-import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from dslide import _core
 from dslide.threads import available_cores
 
-from .systems import SYSTEMS
-from .workload import FEATURES, HIDDEN, LABELS, make_data
+from . import accuracy, growth, machine, prediction, reading, renewal, throughput
+from .plan import Plan, full_plan, quick_plan
+from .report import Section, as_json, markdown
+from .runs import run_rounds
 
-TIMEOUT = 600  # seconds for one run
+SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report; a new one is added here
+    "machine": machine.section,
+    "threads": throughput.threads_section,
+    "training-speed": throughput.section,
+    "memory": throughput.memory_section,
+    "growth": growth.section,
+    "accuracy": accuracy.section,
+    "prediction": prediction.section,
+    "reading": reading.section,
+    "hash-tables": renewal.section,
+}
+
+MOST_DISTURBANCE = 0.1  # on a busy machine PyTorch was seen to be a quarter as fast on 2 threads as on 1
 
 
-def main() -> None:
+def main() -> int:
+    options = parse_arguments()
+    plan = (quick_plan if options.quick else full_plan)(options.data, options.threads)
+    given = {name: value for name in ("rounds", "seconds") if (value := getattr(options, name)) is not None}
+    return measure(dataclasses.replace(plan, **given), options.only or list(SECTIONS), options.out)
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="times that every system runs (default: 3)")
-    parser.add_argument("--seconds", type=float, default=8, help="seconds for which a run is timed (default: 8)")
+    parser.add_argument("--quick", action="store_true", help="a few minutes: 2 rounds, shorter runs, smaller sizes")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--rounds", type=int, help="times that every system runs (default: 3; quick: 2)")
+    parser.add_argument("--seconds", type=float, help="seconds for which a run is timed (default: 8; quick: 2)")
     parser.add_argument("--threads", type=int, default=available_cores(), help="threads (default: one per core)")
     parser.add_argument("--data", type=Path, default=Path("build/bench-data"), help="folder for the data")
-    parser.add_argument("--json", type=Path, help="file to write all figures to as well")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for the report")
     options = parser.parse_args()
+    for name in ("rounds", "seconds", "threads"):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            parser.error(f"--{name}: expected a number above 0, not {value}")
+    return options
 
-    make_data(options.data)
-    names = list(SYSTEMS)
-    if importlib.util.find_spec("torch") is None:
-        print("PyTorch is not installed, so it is left out.\n")
-        names = [name for name in names if not name.startswith("PyTorch")]
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for number in range(options.rounds):
-        for name in names:
-            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
-            runs[name].append(run(name, options))
-    about = {
-        "processor": platform.processor() or platform.machine(),
-        "isa": _core.isa(),
-        "threads": options.threads,
-        "features": FEATURES,
-        "labels": LABELS,
-        "hidden": HIDDEN,
+
+def measure(plan: Plan, names: list[str], out: Path) -> int:
+    """Runs the sections named and writes their report; returns 1 if a system failed."""
+    start, disturbance = time.perf_counter(), machine.Disturbance()
+    sections = [SECTIONS[name](plan) for name in names]
+    systems = [system for section in sections for system in section.systems]
+    outcomes = run_rounds(systems, plan.rounds, lambda line: print(line, file=sys.stderr, flush=True))
+    minutes = (time.perf_counter() - start) / 60
+    others = disturbance.share()
+    about = f"Medians (lowest to highest) over {plan.rounds} rounds, taken in {minutes:.1f} minutes."
+    if others is not None:
+        about += f" Other programs took {others:.0%} of the cores' time meanwhile."
+        if others > MOST_DISTURBANCE:
+            about += " **That is too much: neither figures nor ratios are to be trusted.**"
+    report = markdown(sections, outcomes, about)
+    details = {
+        "plan": dataclasses.asdict(plan),
+        "machine": machine.facts(),
+        "minutes": minutes,
+        "share_of_others": others,
     }
-    print(", ".join(f"{key}: {value}" for key, value in about.items()) + "\n")
-    print(table(runs))
-    if options.json:
-        options.json.write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
-
-
-def run(name: str, options: argparse.Namespace) -> dict[str, float]:
-    arguments = [name, str(options.data), str(options.threads), str(options.seconds)]
-    command = [sys.executable, "-m", "bench.systems", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stderr}")
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
-def table(runs: dict[str, list[dict[str, float]]]) -> str:
-    lines = ["| system | samples/s: median (lowest to highest) | active outputs | peak memory |", "|---|---|---|---|"]
-    for name, results in runs.items():
-        speeds = [result["samples_per_second"] for result in results]
-        spread = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} to {max(speeds):,.0f})"
-        memory = max(result["peak_rss_bytes"] for result in results) / 1e9
-        lines.append(f"| {name} | {spread} | {results[0]['active']:,.0f} | {memory:.2f} GB |")
-    return "\n".join(lines)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.md").write_text(report)
+    (out / "report.json").write_text(json.dumps(as_json(sections, outcomes, details), indent=1, default=str) + "\n")
+    print(report)
+    print(f"written to {out}/report.md and report.json", file=sys.stderr)
+    return int(any(outcome.failed for outcome in outcomes.values()))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: no report was written")

@@ -23,7 +23,7 @@ from typing import Any
 from dslide import Config, netlab
 from dslide.traffic import bytes_per_step
 
-from .workload import FEATURES, HIDDEN, LABELS, make_data
+from .workload import AMAZON, FEATURES, HIDDEN, LABELS, make_data
 
 BATCH, EPOCHS = 256, 3
 TIMEOUT = 600  # seconds for one run
@@ -40,8 +40,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write all figures to as well")
     options = parser.parse_args()
 
-    make_data(options.data)
-    train = options.data / "train.txt"
+    train = make_data(options.data, AMAZON) / "train.txt"
     settings = [(wire, rate) for wire in options.wires.split(",") for rate in options.rates.split(",")]
     runs: dict[tuple[str, str], list[dict[str, float]]] = {setting: [] for setting in settings}
     netlab.up(options.nodes, "unlimited", LAB)

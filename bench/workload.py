@@ -1,8 +1,8 @@
-"""What every system trains on, and how a system is timed."""
+"""What systems train on, and how a system is timed."""
 
 from __future__ import annotations
 
-import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,26 @@ from pathlib import Path
 import numpy as np
 
 from dslide.data import Dataset, SparseRows, load, synthesize
+from dslide.memory import peak_rss_bytes
 
-FEATURES, LABELS, HIDDEN = 135_909, 670_091, 128  # Amazon-670K, and the hidden layer of the SLIDE papers
-ROWS, SEED = 20_000, 1
-WARM_UP_STEPS = 3
+HIDDEN = 128  # neurons of the hidden layer, as in the SLIDE papers
+NEGATIVES = 4096  # random outputs of a batch, for systems that draw them
+WARM_UP_STEPS = 3  # fewer if they take longer than what is timed
+SEED = 1  # of the data
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a synthetic dataset."""
+
+    rows: int
+    features: int
+    labels: int
+    test_rows: int = 2000
+
+
+AMAZON = Shape(20_000, 135_909, 670_091)  # features and labels of Amazon-670K
+FEATURES, LABELS = AMAZON.features, AMAZON.labels
 
 
 @dataclass(frozen=True)
@@ -25,31 +41,59 @@ class Batch:
     y: SparseRows
 
 
-def make_data(folder: Path) -> None:
-    """Writes the data, once."""
+def make_data(root: Path, shape: Shape) -> Path:
+    """Writes train.txt and test.txt of this shape, once; returns their folder."""
+    folder = root / f"{shape.rows}x{shape.features}x{shape.labels}"
     if not folder.exists():
-        synthesize(folder, ROWS, FEATURES, LABELS, 2000, SEED)
+        print(f"making data: {shape.rows:,} rows, {shape.labels:,} labels", file=sys.stderr, flush=True)
+        root.mkdir(parents=True, exist_ok=True)
+        synthesize(folder, shape.rows, shape.features, shape.labels, shape.test_rows, SEED)
+    return folder.resolve()
 
 
-def read_data(folder: Path) -> Dataset:
-    return load(folder / "train.txt")
+def read_data(folder: str | Path, part: str = "train") -> Dataset:
+    return load(Path(folder) / f"{part}.txt")
 
 
-def batches(data: Dataset, size: int) -> list[Batch]:
-    """An epoch of batches in random order, cut beforehand so that no system is timed for it."""
-    order = np.random.default_rng(SEED).permutation(len(data))
+def batches(data: Dataset, size: int, seed: int) -> list[Batch]:
+    """An epoch of whole batches in random order, cut beforehand so that no system is timed for it."""
+    order = np.random.default_rng(seed).permutation(len(data))
     cuts = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
     return [Batch(data.x.take(rows), data.y.take(rows)) for rows in cuts]
 
 
-def timed(step: Callable[[Batch], None], work: list[Batch], seconds: float) -> dict[str, float]:
-    """Steps through the batches for at least so many seconds, after some that are not counted."""
-    for batch in work[:WARM_UP_STEPS]:
-        step(batch)
-    start, rows, i = time.perf_counter(), 0, WARM_UP_STEPS
+def timed_training(
+    step: Callable[[Batch], float], work: list[Batch], seconds: float, state: Callable[[], list[np.ndarray]]
+) -> dict[str, float]:
+    """Steps through the batches for at least so many seconds, after some that are not counted. A step returns how many
+    outputs were active, `state` the arrays of parameters and moments as they are after a step."""
+    start, i = time.perf_counter(), 0
+    while i < WARM_UP_STEPS and time.perf_counter() - start < seconds:
+        step(work[i % len(work)])
+        i += 1
+    arrays = state()
+    for array in arrays:
+        array += 0  # the system gives memory when it is first written to; a long run pays for that only once
+    start, rows, active = time.perf_counter(), 0, []
     while (passed := time.perf_counter() - start) < seconds:
         batch = work[i % len(work)]
-        step(batch)
+        active.append(step(batch))
         rows, i = rows + len(batch.x), i + 1
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"samples_per_second": rows / passed, "steps": i - WARM_UP_STEPS, "peak_rss_bytes": peak}
+    peak, size = peak_rss_bytes(), sum(array.nbytes for array in arrays)
+    return {
+        "samples_per_second": rows / passed,
+        "active": float(np.mean(active)),
+        "peak_gigabytes": peak / 1e9,
+        "state_gigabytes": size / 1e9,
+        "peak_over_state": peak / size,
+    }
+
+
+def timed_calls(call: Callable[[], object], seconds: float) -> float:
+    """Seconds that a call takes on average, after one that is not counted."""
+    call()
+    start, calls = time.perf_counter(), 0
+    while (passed := time.perf_counter() - start) < seconds:
+        call()
+        calls += 1
+    return passed / calls

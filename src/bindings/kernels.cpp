@@ -34,7 +34,7 @@ void bind_kernels(nb::module_& m) {
              same_size(rows, c.shape(0));
              if (n > b.shape(1) || n > c.shape(1)) throw std::invalid_argument("n is more than there are columns");
              k.gemm(rows, n, inner, a.data(), transposed ? 1 : a.shape(1), transposed ? a.shape(1) : 1, b.data(),
-                    b.shape(1), c.data(), c.shape(1), accumulate);
+                    b.shape(1), c.data(), c.shape(1), accumulate, nullptr);
            },
            nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
            nb::arg("accumulate"))

@@ -5,13 +5,21 @@
 #include <numeric>
 
 #include "pool.hpp"
+#include "radix.hpp"
 #include "rng.hpp"
 
 namespace dslide {
 namespace {
 
+// Numbers are not negative.
 void sort_unique(std::vector<int32_t>& v) {
-  std::sort(v.begin(), v.end());
+  if (v.size() < 256) {  // what is short is compared faster than counted
+    std::sort(v.begin(), v.end());
+  } else {
+    std::vector<int32_t> other;
+    const auto largest = static_cast<uint32_t>(*std::max_element(v.begin(), v.end()));
+    radix_sort(v, other, largest, [](int32_t x) { return static_cast<uint32_t>(x); });
+  }
   v.erase(std::unique(v.begin(), v.end()), v.end());
 }
 

@@ -84,27 +84,30 @@ DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weig
 }
 
 // The rows of x that are asked for, spread: row r is at r * spread(inputs).
-const float* DenseLayer::spread_rows(const float* x, Range rows) {
+void DenseLayer::spread_rows(const float* x, Range rows, AlignedFloats& batch) const {
   const size_t inputs = weights_.stride, ld = spread(inputs);
-  if (batch_.size() < rows.end * ld) batch_.resize(rows.end * ld);
+  if (batch.size() < rows.end * ld) batch.resize(rows.end * ld);
   run_parts(rows.end - rows.begin, [&](size_t begin, size_t end, int) {
     for (size_t r = rows.begin + begin; r < rows.begin + end; ++r) {
-      std::memcpy(&batch_[r * ld], x + r * inputs, inputs * sizeof(float));
+      std::memcpy(&batch[r * ld], x + r * inputs, inputs * sizeof(float));
     }
   });
-  return batch_.data();
 }
 
-// Asks for the memory of part `part` of `parts` of the block at `first`, which is rarely in a near cache: the weights
-// and, if they are to be stepped, all that the optimizer keeps.
-void DenseLayer::prefetch_block(const ActiveSet& active, size_t first, size_t end, size_t part, size_t parts,
-                                bool to_step) const {
-  const size_t count = first < end ? std::min(BLOCK, end - first) : 0;
-  for (size_t c = count * part / parts; c < count * (part + 1) / parts; ++c) {
-    const auto neuron = static_cast<size_t>(active.ids[first + c]);
-    weights_.prefetch(neuron, to_step);
-    bias_.prefetch(neuron, to_step);
+// The cache lines that are next: what the optimizer keeps of the block at `first`, if it is to be stepped, and the weights
+// of the block behind it.
+Lines DenseLayer::next_lines(const ActiveSet& active, size_t first, size_t end, bool to_step,
+                             std::vector<const void*>& lines) const {
+  lines.clear();
+  for (size_t p = first; to_step && p < std::min(first + BLOCK, end); ++p) {
+    weights_.add_moment_lines(static_cast<size_t>(active.ids[p]), lines);
+    bias_.add_moment_lines(static_cast<size_t>(active.ids[p]), lines);
   }
+  for (size_t p = first + BLOCK; p < std::min(first + 2 * BLOCK, end); ++p) {
+    weights_.add_value_lines(static_cast<size_t>(active.ids[p]), lines);
+    bias_.add_value_lines(static_cast<size_t>(active.ids[p]), lines);
+  }
+  return {lines.data(), lines.data() + lines.size()};
 }
 
 // The transposed block: (stride x 64), columns past `count` zero. `room` is for the block's rows, if they need it.
@@ -142,7 +145,8 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
       pack(active, first, count, packed.data(), room);
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                    nullptr);
         for (size_t i = 0; i < chunk; ++i) {
           float* out = z + (r + i) * ldz + first;
           for (size_t c = 0; c < count; ++c) {
@@ -161,8 +165,7 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = pass.rows.end - pass.rows.begin;
-  const size_t chunks = (rows + CHUNK - 1) / CHUNK;
-  const float* x = spread_rows(pass.x, pass.rows);
+  spread_rows(pass.x, pass.rows, batch_);
   std::atomic<bool> fine = true;
   begin_dx(pass.dx ? rows : 0, pass.parts);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
@@ -171,7 +174,6 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
     s.gathered.resize(ld * BLOCK);
     s.gradient.resize(ld * BLOCK);
     s.logits.resize(CHUNK * BLOCK);
-    prefetch_block(active, begin, end, 0, 1, pass.optimizer != nullptr);
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       for (size_t c = 0; pass.dx && c < count; ++c) {
@@ -180,16 +182,17 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
         if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
       }
       float bias_gradient[BLOCK] = {};
-      for (size_t r = pass.rows.begin, k = 0; r < pass.rows.end; r += CHUNK, ++k) {
+      Lines next = next_lines(active, first, end, pass.optimizer != nullptr, s.lines);
+      for (size_t r = pass.rows.begin; r < pass.rows.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, pass.rows.end - r);
-        prefetch_block(active, first + BLOCK, end, k, chunks, pass.optimizer != nullptr);
         const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
         if (pass.dx) {
           kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), ld, &s.dx[(r - pass.rows.begin) * ld], ld,
-                      true);
+                      true, &next);
         }
         if (!pass.optimizer) continue;
-        kernel.gemm(count, inputs, chunk, dz, 1, ldz, x + r * ld, ld, s.gradient.data(), ld, r > pass.rows.begin);
+        kernel.gemm(count, inputs, chunk, dz, 1, ldz, &batch_[r * ld], ld, s.gradient.data(), ld, r > pass.rows.begin,
+                    &next);
         for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
       }
       for (size_t c = 0; pass.optimizer && c < count; ++c) {
@@ -255,22 +258,22 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
-  spread_rows(x, range);
+  spread_rows(x, range, batch_);
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
-    prefetch_block(active, begin, end, 0, 1, false);
+    std::vector<const void*> lines;
     const size_t at = static_cast<size_t>(thread) * rows;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const BlockTerms terms(active, bias_, first, count);
       pack(active, first, count, packed.data(), room);
-      prefetch_block(active, first + BLOCK, end, 0, 1, false);
+      Lines next = next_lines(active, first, end, false, lines);
       for (size_t r = range.begin; r < range.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, range.end - r);
         float* z = kept ? kept_block(kept, active, first, r) : logits.data();
-        kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false);
+        kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false, &next);
         kernel.softmax_stats(chunk, BLOCK, z, BLOCK, terms.shift, &maxima[at + r], &sums[at + r]);
       }
     }
@@ -315,7 +318,8 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
         }
         float* z = pass.kept ? kept_block(pass.kept, active, first, r) : s.logits.data();
         if (!have_logits) {
-          kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false);
+          kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false,
+                      nullptr);
         }
         const size_t begin = state.entry;
         state.corrections.clear();

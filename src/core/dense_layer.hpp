@@ -64,10 +64,12 @@ class DenseLayer {
     AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // CHUNK x 64
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
+    std::vector<const void*> lines;
   };
 
-  const float* spread_rows(const float* x, Range rows);
-  void prefetch_block(const ActiveSet& active, size_t first, size_t end, size_t part, size_t parts, bool to_step) const;
+  void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
+  Lines next_lines(const ActiveSet& active, size_t first, size_t end, bool to_step,
+                   std::vector<const void*>& lines) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
   struct Pass;
   template <class MakeGradient>

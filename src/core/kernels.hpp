@@ -27,14 +27,22 @@ constexpr uint32_t COLUMN_SEED = 0x9E37;  // golden ratio of 2^16: neighbouring 
 
 constexpr size_t CHAINS = 12;  // multiply-adds that wait for none of each other: two pipes need 8 to 10 to be full
 
+// Cache lines that are needed soon and far away. A matrix product asks for a few at a time: memory is then read while
+// arithmetic goes on, where a loop over all of them would wait.
+struct Lines {
+  const void* const* next;
+  const void* const* end;
+};
+
 struct Kernels {
   const char* name;
   size_t lanes;  // floats in a vector
 
   // C (m x n, rows ldc apart) = or += A (m x k) B (k x n, rows ldb apart).
-  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view.
+  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view. `lines`, which may be null, are
+  // asked for on the way, as many as there is time for.
   void (*gemm)(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-               float* c, size_t ldc, bool accumulate);
+               float* c, size_t ldc, bool accumulate, Lines* lines);
 
   // sum of a[i] * b[i]
   float (*dot)(const float* a, const float* b, size_t n);

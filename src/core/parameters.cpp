@@ -44,13 +44,12 @@ void step(Numbers w, Numbers m, Numbers v, const float* g, size_t n, uint32_t cl
 // For the random bits of a row's step.
 uint32_t rounding_seed(size_t row, uint32_t clock) { return static_cast<uint32_t>(mix(uint64_t{clock} << 32 | row)); }
 
-// Asks for the memory of `count` numbers.
-template <bool TO_WRITE>
-void ask_for(const Numbers& x, size_t count) {
+// Adds the cache lines of `count` numbers to a list; the first may begin within a line.
+void add_lines(const Numbers& x, size_t count, std::vector<const void*>& lines) {
   const char* first = static_cast<const char*>(x.data);
   const char* end = first + count * x.bytes_each();
   first -= reinterpret_cast<uintptr_t>(first) % CACHE_LINE;
-  for (; first < end; first += CACHE_LINE) __builtin_prefetch(first, TO_WRITE, 2);
+  for (; first < end; first += CACHE_LINE) lines.push_back(first);
 }
 
 }  // namespace
@@ -70,13 +69,14 @@ void Parameters::add_rows(const int32_t* ids, const float* values, size_t count,
   }
 }
 
-void Parameters::prefetch(size_t i, bool to_step) const {
-  const size_t first = i * stride;
-  ask_for<false>(value.from(first), width);
-  if (!to_step) return;
-  if (moment1) ask_for<true>(moment1.from(first), width);
-  if (moment2) ask_for<true>(moment2.from(first), width);
-  __builtin_prefetch(clock + i, 1, 2);
+void Parameters::add_value_lines(size_t i, std::vector<const void*>& lines) const {
+  add_lines(value.from(i * stride), width, lines);
+}
+
+void Parameters::add_moment_lines(size_t i, std::vector<const void*>& lines) const {
+  if (moment1) add_lines(moment1.from(i * stride), width, lines);
+  if (moment2) add_lines(moment2.from(i * stride), width, lines);
+  lines.push_back(clock + i);
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {

@@ -4,11 +4,20 @@
 #include <cmath>
 #include <numeric>
 
+#include "aligned.hpp"
 #include "checks.hpp"
 #include "pool.hpp"
 #include "rng.hpp"
 
 namespace dslide {
+namespace {
+
+constexpr size_t MOST_ASKED_FOR = 256;  // neurons of a bucket
+constexpr int FILTER_BITS = 14;  // 16 KB: stays in the nearest cache
+
+size_t filter_slot(int32_t neuron) { return static_cast<uint32_t>(neuron) * 0x9E3779B1u >> (32 - FILTER_BITS); }
+
+}  // namespace
 
 // Calls row(row number, scratch) for each row, which appends to scratch.hits.neurons; sorts and joins what comes out.
 template <class Row>
@@ -19,13 +28,16 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   run(static_cast<int>(parts), [&](int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.counts.resize(tables_.spec().neurons);
+    s.filter.resize(size_t{1} << FILTER_BITS);
     s.hits.offsets.assign(1, 0);
     s.hits.neurons.clear();
     s.hits.counts.clear();
     const Range range = part(rows, parts, static_cast<size_t>(thread));
+    if (range.begin < range.end) look_up(codes, range.begin, s);
     for (size_t r = range.begin; r < range.end; ++r) {
       const ptrdiff_t begin = static_cast<ptrdiff_t>(s.hits.neurons.size());
-      look_up(codes + r * tables_.spec().tables, r, s);
+      s.buckets.swap(s.next_buckets);
+      if (r + 1 < range.end) look_up(codes, r + 1, s);
       row(r, s);
       std::sort(s.hits.neurons.begin() + begin, s.hits.neurons.end());
       if (with_counts) {
@@ -51,17 +63,20 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   return all;
 }
 
-// Finds the row's buckets and asks for their memory, which is rarely in any cache.
+// Finds the buckets of a row whose turn is next and asks for their memory, which is rarely in any cache.
 void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
   const size_t tables = tables_.spec().tables;
-  s.buckets.resize(tables);
+  codes += row * tables;
+  s.next_buckets.resize(tables);
   for (size_t t = 0; t < tables; ++t) {
     if (codes[t] >= tables_.buckets()) {
       throw std::invalid_argument("row " + std::to_string(row) + ": codes must be below " +
                                   std::to_string(tables_.buckets()) + ", not " + std::to_string(codes[t]));
     }
-    s.buckets[t] = tables_.bucket(t, codes[t]);
-    __builtin_prefetch(s.buckets[t].data());
+    const auto bucket = s.next_buckets[t] = tables_.bucket(t, codes[t]);
+    for (size_t i = 0; i < std::min(bucket.size(), MOST_ASKED_FOR); i += CACHE_LINE / sizeof(int32_t)) {
+      __builtin_prefetch(bucket.data() + i);
+    }
   }
 }
 
@@ -104,18 +119,48 @@ void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
   s.hits.neurons.insert(s.hits.neurons.end(), s.met.begin(), s.met.end());
 }
 
-void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
+// Gives counters to the neurons that take_counted() has left out, which were met once.
+void Query::meet_singles(Scratch& s) const {
   for (const auto bucket : s.buckets) {
     for (const int32_t neuron : bucket) {
-      if (s.counts[static_cast<size_t>(neuron)]++ == 0) s.met.push_back(neuron);
+      if (s.filter[filter_slot(neuron)] != 1) continue;
+      s.counts[static_cast<size_t>(neuron)] = 1;
+      s.met.push_back(neuron);
     }
   }
+}
+
+// Most of the neurons in a row's buckets are met once, a few thousand of them, and a counter for each, anywhere in
+// memory, would cost a cache miss. So they are first counted in the few slots of `filter`: a neuron alone in its slot
+// was met once, and only the others need counters of their own.
+void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
+  std::fill(s.filter.begin(), s.filter.end(), uint8_t{0});
+  for (const auto bucket : s.buckets) {
+    for (const int32_t neuron : bucket) {
+      uint8_t& slot = s.filter[filter_slot(neuron)];
+      slot = static_cast<uint8_t>(slot + (slot < 2));
+    }
+  }
+  size_t all = 0, several = 0;
+  for (const auto bucket : s.buckets) {
+    all += bucket.size();
+    s.several.resize(std::max(s.several.size(), several + bucket.size()));
+    for (const int32_t neuron : bucket) {  // without a branch, which could not be foretold
+      s.several[several] = neuron;
+      several += s.filter[filter_slot(neuron)] != 1;
+    }
+  }
+  for (size_t i = 0; i < several; ++i) {
+    if (s.counts[static_cast<size_t>(s.several[i])]++ == 0) s.met.push_back(s.several[i]);
+  }
   s.tallies.assign(s.buckets.size() + 1, 0);
+  s.tallies[1] = all - several;
   for (const int32_t neuron : s.met) ++s.tallies[s.counts[static_cast<size_t>(neuron)]];
   // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
   size_t limit = s.buckets.size(), left = want;
   while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
   if (limit < at_least) left = 0;
+  if (limit <= 1 && at_least <= 1) meet_singles(s);
   for (const int32_t neuron : s.met) {
     if (s.counts[static_cast<size_t>(neuron)] > limit) s.hits.neurons.push_back(neuron);
   }

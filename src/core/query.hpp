@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "aligned.hpp"
 #include "rng.hpp"
 #include "stripe.hpp"
 #include "tables.hpp"
@@ -51,19 +52,22 @@ class Query {
  private:
   // What one thread works with. `counts` is all zero between rows.
   struct Scratch {
-    std::vector<uint16_t> counts;  // (neurons): tables in which the row met it
+    Aligned<uint16_t> counts;  // (neurons): tables in which the row met it
+    std::vector<uint8_t> filter;   // by hash of the neuron: none, one or more were met
+    std::vector<int32_t> several;  // neurons that share their slot of the filter, as often as they were met
     std::vector<int32_t> met;      // neurons whose count is not zero
     std::vector<size_t> tallies;   // (tables + 1): how many neurons have a count
     std::vector<Lot> lots;         // of the neurons that draw for the last places
     std::vector<uint32_t> order;   // (tables)
-    std::vector<std::span<const int32_t>> buckets;  // (tables): those of the row
-    Hits hits;                                      // of the thread's rows
+    std::vector<std::span<const int32_t>> buckets, next_buckets;  // (tables): those of the row, and of the next
+    Hits hits;  // of the thread's rows
   };
 
   template <class Row>
   Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
   void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
   void take_vanilla(size_t want, uint64_t key, Scratch& s) const;
+  void meet_singles(Scratch& s) const;
   void take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const;
 
   const Tables& tables_;

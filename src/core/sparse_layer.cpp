@@ -6,6 +6,7 @@
 
 #include "aligned.hpp"
 #include "pool.hpp"
+#include "radix.hpp"
 
 namespace dslide {
 namespace {
@@ -26,19 +27,6 @@ RowSlots row_slots(const ActiveSet& active, size_t row) {
 // Position in active.ids of a slot of a row.
 size_t slot_position(const ActiveSet& active, const RowSlots& slots, int64_t slot) {
   return static_cast<size_t>(active.is_per_row ? active.position[static_cast<size_t>(slot)] : slot - slots.begin);
-}
-
-// Sorts by the upper 32 bits, stably, 11 bits at a time.
-void radix_sort(std::vector<uint64_t>& keys, std::vector<uint64_t>& other, uint32_t largest) {
-  constexpr int BITS = 11;
-  other.resize(keys.size());
-  for (int shift = 0; shift < 32 && (largest >> shift) != 0; shift += BITS) {
-    size_t count[(1 << BITS) + 1] = {};
-    for (const uint64_t k : keys) ++count[((k >> (32 + shift)) & ((1 << BITS) - 1)) + 1];
-    for (size_t i = 0; i < (1 << BITS); ++i) count[i + 1] += count[i];
-    for (const uint64_t k : keys) other[count[(k >> (32 + shift)) & ((1 << BITS) - 1)]++] = k;
-    keys.swap(other);
-  }
 }
 
 }  // namespace
@@ -80,7 +68,7 @@ void SparseLayer::group(const SparseBatch& x, size_t rows) {
     largest = std::max(largest, id);
     keys_[e] = (uint64_t{id} << 32) | e;
   }
-  radix_sort(keys_, keys_other_, largest);
+  radix_sort(keys_, keys_other_, largest, [](uint64_t k) { return static_cast<uint32_t>(k >> 32); });
 
   std::vector<int32_t> row_of(count);
   for (size_t i = 0; i < rows; ++i) {
@@ -122,8 +110,15 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
   run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
     std::vector<float> gradient(neurons);
     AlignedFloats room(weights_.room(1));
+    std::vector<const void*> lines;
     for (size_t k = begin; k < end; ++k) {
-      if (k + AHEAD < end) weights_.prefetch(static_cast<size_t>(g.input[k + AHEAD]), true);
+      if (k + AHEAD < end) {
+        const auto next = static_cast<size_t>(g.input[k + AHEAD]);
+        lines.clear();
+        weights_.add_value_lines(next, lines);
+        weights_.add_moment_lines(next, lines);
+        for (const void* line : lines) __builtin_prefetch(line);
+      }
       const auto input = static_cast<size_t>(g.input[k]);
       const size_t first = g.begin[k], count = g.begin[k + 1] - first;
       std::fill(gradient.begin(), gradient.end(), 0.0f);

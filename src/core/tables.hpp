@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "aligned.hpp"
+
 namespace dslide {
 
 // What a bucket with more neurons than its bound keeps.
@@ -70,9 +72,9 @@ class Tables {
 
   TablesSpec spec_;
   size_t buckets_;
-  std::vector<uint32_t> codes_;    // (tables, neurons)
-  std::vector<uint32_t> offsets_;  // (tables, buckets + 1), from the beginning of the table's part of ids_
-  std::vector<int32_t> ids_;       // (tables, neurons), used as far as neurons are kept
+  Aligned<uint32_t> codes_;    // (tables, neurons)
+  Aligned<uint32_t> offsets_;  // (tables, buckets + 1), from the beginning of the table's part of ids_
+  Aligned<int32_t> ids_;       // (tables, neurons), used as far as neurons are kept
 };
 
 }  // namespace dslide

@@ -60,8 +60,10 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride;
+  const size_t inputs = weights_.stride, ld = spread(inputs);
   const auto parts = static_cast<size_t>(threads());
+  AlignedFloats batch;
+  spread_rows(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room(weights_.room(BLOCK));
@@ -76,7 +78,8 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
       const float* bias = bias_.value.floats() + first;
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false);
+        kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                    nullptr);
         for (size_t i = 0; i < chunk; ++i) {
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];

@@ -1,0 +1,58 @@
+"""What sampling costs in accuracy: the same network and epochs, with sampled and with all outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dslide import Config, Trainer
+from dslide.metrics import Evaluation
+
+from .plan import Plan
+from .report import Comparison, Figure, Section
+from .runs import System
+from .throughput import RANDOM
+from .workload import HIDDEN, make_data, read_data
+
+PRECISION = Figure("p_at_1", "P@1", ".3f")
+SECONDS = Figure("seconds", "seconds", ",.1f")
+
+
+def learn(folder: str, threads: int, epochs: int, seed: int, **options: Any) -> dict[str, float]:
+    """Trains dslide with the options given; seconds, and P@1 on test rows."""
+    train, test = read_data(folder), read_data(folder, "test")
+    config = Config(hidden=(HIDDEN,), threads=threads, epochs=epochs, seed=seed, **options)
+    trainer = Trainer(config, train.features, train.labels)
+    result, evaluation = trainer.fit(train), Evaluation(ks=(1,))
+    ids, _ = trainer.network.predict_topk(test.x, 1)
+    evaluation.update(ids, test.y)
+    return {"p_at_1": evaluation.result()["p_at_1"], "seconds": result.seconds}
+
+
+def section(plan: Plan) -> Section:
+    """P@1 at equal epochs, each round with a seed of its own."""
+    shape, usual = plan.accuracy, Config()
+    work = {"folder": str(make_data(plan.data, shape)), "threads": plan.threads, "epochs": plan.epochs}
+    defaults = System("dslide, defaults", f"{__name__}:learn", work)
+    random = System("dslide, 4,096 random", f"{__name__}:learn", work | RANDOM)
+    full = System("dslide, full softmax", f"{__name__}:learn", work | {"output": "full"})
+    options = {"batch_size": usual.batch_size, "learning_rate": usual.learning_rate}
+    torch = System("PyTorch, full softmax", "bench.peers:learn_dense", work | options, needs="torch")
+    return Section(
+        "Accuracy at equal epochs",
+        f"{shape.rows:,} synthetic rows, {shape.features:,} features, hidden {HIDDEN}, {shape.labels:,} labels, "
+        f"{plan.epochs} epochs, batch {usual.batch_size}, Adam at {usual.learning_rate:g} falling to 0 in a straight "
+        f"line; {shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own "
+        "initial weights, in the first layer ten times as large as dslide's, and without dslide's first biases, which "
+        "follow from the labels' frequencies.",
+        [defaults, random, full, torch],
+        [PRECISION, SECONDS],
+        [
+            *(
+                Comparison(sampled, whole, PRECISION, "difference")
+                for whole in (full, torch)
+                for sampled in (defaults, random)
+            ),
+            Comparison(full, torch, PRECISION, "difference"),
+            *(Comparison(whole, defaults, SECONDS) for whole in (full, torch)),
+        ],
+    )

@@ -1,0 +1,120 @@
+"""Every kernel at every instruction-set level, on one thread: `pytest bench/micro --benchmark-only`.
+
+Lengths are those of training with 128 hidden units, and 64 times as much, which is what a block of 64 neurons takes. A
+short kernel takes less time than its call from Python: length 0 shows that. Arrays stay in cache from call to call.
+`--benchmark-json FILE` writes GFLOP/s or GB/s too, of median times, as `extra_info`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dslide import _core
+
+pytestmark = pytest.mark.benchmark(max_time=0.2, min_time=1e-4)
+LEVELS = _core.isa_levels()
+BLOCK = 64  # neurons
+FEATURES = 75  # of a row
+GEMM_SHAPES = [  # m, n, k; whether A is read transposed; whether C is added to
+    (96, 64, 128, False, False),  # logits of 96 rows and a block of neurons
+    (96, 128, 64, False, True),  # gradient of hidden units
+    (64, 128, 96, True, True),  # gradient of weights
+]
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).random(shape, np.float32)
+
+
+def adam(kernels: Any, n: int) -> Callable[[], None]:
+    w, m, v, g = (floats(n) for _ in range(4))
+    return lambda: kernels.adam(w, m, v, g, 1e-3, 0.9, 0.999, 1e-8, 1.0, 1.0, 1.0)
+
+
+def adagrad(kernels: Any, n: int) -> Callable[[], None]:
+    w, v, g = (floats(n) for _ in range(3))
+    return lambda: kernels.adagrad(w, v, g, 1e-3, 1e-8, 1.0)
+
+
+def sgd(kernels: Any, n: int) -> Callable[[], None]:
+    w, g = floats(n), floats(n)
+    return lambda: kernels.sgd(w, g, 1e-3, 1.0)
+
+
+def dot(kernels: Any, n: int) -> Callable[[], None]:
+    a, b = floats(n), floats(n)
+    return lambda: kernels.dot(a, b)
+
+
+def axpy(kernels: Any, n: int) -> Callable[[], None]:
+    x, y = floats(n), floats(n)
+    return lambda: kernels.axpy(0.5, x, y)
+
+
+def shifted_max(kernels: Any, n: int) -> Callable[[], None]:
+    z, shift = floats(n), floats(n)
+    return lambda: kernels.shifted_max(z, shift)
+
+
+def softmax_stats(kernels: Any, n: int) -> Callable[[], None]:
+    z, shift = floats(n), floats(n)
+    return lambda: kernels.softmax_stats(z, shift, 1.0, 1.0)
+
+
+def softmax_gradient(kernels: Any, n: int) -> Callable[[], None]:
+    z, shift = floats(n), floats(n)
+    return lambda: kernels.softmax_gradient(z, shift, 2.0, 0.5)  # z stays between 0 and 1
+
+
+def sigmoid_gradient(kernels: Any, n: int) -> Callable[[], None]:
+    z, shift, weight = (floats(n) for _ in range(3))
+    return lambda: kernels.sigmoid_gradient(z, shift, weight, 0.5)
+
+
+VECTOR_KERNELS = [  # call, length in training, bytes read and written for each element
+    (adam, 128, 28),
+    (adagrad, 128, 20),
+    (sgd, 128, 12),
+    (dot, 128, 8),
+    (axpy, 64, 12),
+    (shifted_max, 64, 8),
+    (softmax_stats, 64, 8),
+    (softmax_gradient, 64, 12),
+    (sigmoid_gradient, 64, 16),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("times", [0, 1, BLOCK])
+@pytest.mark.parametrize(("make", "length", "bytes_each"), VECTOR_KERNELS, ids=[k[0].__name__ for k in VECTOR_KERNELS])
+def test_vectors(benchmark, make, length, bytes_each, times, level):
+    n = times * length
+    benchmark.group = f"{make.__name__}, n = {n}"
+    benchmark(make(_core.Kernels(level), n))
+    if benchmark.stats:  # not with --benchmark-disable
+        benchmark.extra_info["GB/s"] = bytes_each * n / benchmark.stats["median"] / 1e9
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("m", "n", "k", "transposed", "accumulate"), GEMM_SHAPES)
+def test_gemm(benchmark, m, n, k, transposed, accumulate, level):
+    kernels, a, b, c = _core.Kernels(level), floats(k, m) if transposed else floats(m, k), floats(k, n), floats(m, n)
+    benchmark.group = f"gemm, {m} x {n} x {k}"
+    benchmark(kernels.gemm, a, transposed, b, c, n, accumulate)
+    if benchmark.stats:
+        benchmark.extra_info["GFLOP/s"] = 2 * m * n * k / benchmark.stats["median"] / 1e9
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_weighted_sum(benchmark, level):
+    """The first layer of one row: the weights of its features, summed."""
+    n, base, out = 128, floats(4096, 128), floats(128)
+    ids, values = np.random.default_rng(0).integers(0, len(base), FEATURES, dtype=np.int32), floats(FEATURES)
+    benchmark.group = f"weighted_sum, {FEATURES} rows of {n}"
+    benchmark(_core.Kernels(level).weighted_sum, out, ids, values, base)
+    if benchmark.stats:
+        benchmark.extra_info["GFLOP/s"] = 2 * n * FEATURES / benchmark.stats["median"] / 1e9
