@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dslide.config import Config
 from dslide.layers import Layer
 from dslide.network import Network
+from dslide.storage import widened
 
 Matrix = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -107,7 +108,7 @@ class ReferenceLayer:
     of the weights are, the inputs' or the neurons'."""
 
     def __init__(self, layer: Layer, config: Config):
-        stored = layer.arrays["weights"].astype(np.float64)
+        stored = widened(layer.arrays["weights"]).astype(np.float64)
         width = layer.neurons if layer.sparse_input else layer.inputs
         self.input_major = layer.sparse_input
         self.weights = Numbers(stored[:, :width] if self.input_major else stored[:, :width].T, config)

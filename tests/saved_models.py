@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from bf16 import stored
 from inprocess import run_ranks
 
 from dslide.activations import padded
@@ -23,6 +24,8 @@ CONFIGS = {
     "dense": Config(hidden=(5,)),  # fewer neurons than ranks
     "sampled": Config(hidden=(18, 9), hidden_share=(0.5, 1.0), optimizer="adagrad"),
     "sampled last": Config(hidden=(16, 33), hidden_share=(1.0, 0.25), optimizer="sgd"),
+    "bf16": Config(hidden=(18, 9), hidden_share=(0.5, 1.0), weights="bf16", moments="bf16"),
+    "bf16 moments": Config(hidden=(5,), moments="bf16"),
 }
 ONE = CONFIGS["sampled"]  # where any will do
 
@@ -50,7 +53,9 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
         sparse_input = i == 0 or shares[i - 1] < 1
         rows, columns = (inputs, neurons) if sparse_input else (neurons, inputs)
         for suffix in ["", *MOMENTS[config.optimizer]]:
-            keep(i, f"weights{suffix}", random.random((rows, columns), np.float32) + 1, sparse_input, pad=True)
+            storage = config.moments if suffix else config.weights
+            numbers = stored(random.random((rows, columns), np.float32) + 1, storage)
+            keep(i, f"weights{suffix}", numbers, sparse_input, pad=True)
             keep(i, f"bias{suffix}", random.random((neurons, 1), np.float32) + 1, sparse_input)
         keep(i, "weights_clock", random.integers(1, 1000, rows, np.uint32), sparse_input)
         keep(i, "bias_clock", random.integers(1, 1000, neurons, np.uint32), sparse_input)

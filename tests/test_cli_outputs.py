@@ -83,7 +83,9 @@ def test_plan_counts_what_the_network_allocates():
     from dslide.network import Network
 
     sampled = Config(hidden=(20,), output="lsh", optimizer="sgd")
-    for config in (Config(hidden=(20, 48)), sampled, Config(hidden_share=0.5)):
+    configs = [Config(hidden=(20, 48)), sampled, Config(hidden_share=0.5)]
+    stored = [{}, {"weights": "bf16"}, {"moments": "bf16"}]
+    for config in (config.replace(**storage) for config in configs for storage in stored):
         network, planned = Network(config, 1000, 700), plan(config, 1000, 700)
         assert planned.parameters == network.parameters
         sizes = {True: 0, False: 0}
@@ -92,7 +94,7 @@ def test_plan_counts_what_the_network_allocates():
         assert planned.parts["weights"] == sizes[False]
         assert planned.parts["optimizer state"] == sizes[True]
         tables = sum(layer.sampler.tables.bytes() for layer in network.layers if layer.sampler)
-        copies = 3 * planned.parts["weights"]  # renewing copies rows of weights
+        copies = 6 * planned.parts["weights"]  # renewing copies rows of weights, as floats
         assert tables <= planned.parts["hash tables"] <= 2 * tables + copies
 
 

@@ -96,8 +96,10 @@ def test_options_come_from_toml_and_the_command_line_wins(made: Path, tmp_path: 
     assert (config["correction"], config["loss"]) == (False, "sigmoid")
 
 
-def test_resuming_gives_the_network_of_an_unbroken_run(made: Path, tmp_path: Path) -> None:
-    train = ["train", str(made / "s/train.txt"), "--schedule", "constant", *SMALL]
+@pytest.mark.parametrize("stored", ["float32", "bf16"])
+def test_resuming_gives_the_network_of_an_unbroken_run(made: Path, tmp_path: Path, stored: str) -> None:
+    storage = ["--weights", stored, "--moments", stored]
+    train = ["train", str(made / "s/train.txt"), "--schedule", "constant", *storage, *SMALL]
     assert main([*train, "--epochs", "2", "--out", str(tmp_path / "whole")]) == 0
     assert main([*train, "--epochs", "1", "--out", str(tmp_path / "parts")]) == 0
     data = str(made / "s/train.txt")
@@ -106,6 +108,7 @@ def test_resuming_gives_the_network_of_an_unbroken_run(made: Path, tmp_path: Pat
     parts = load_model(tmp_path / "parts/model", optimizer=True)
     assert parts.progress == whole.progress
     assert set(parts.state) == set(whole.state)
+    assert parts.state["layer0.weights"].dtype == {"float32": np.float32, "bf16": np.uint16}[stored]
     for name in whole.state:
         np.testing.assert_array_equal(parts.state[name], whole.state[name], err_msg=name)
     assert summary(tmp_path / "parts")["epochs"] == 2

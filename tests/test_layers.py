@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bf16 import STORED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_cases import KINDS, dense_input, make_active, make_layer, make_targets, sparse_input
@@ -61,10 +62,10 @@ def assert_same_state(layer, reference):
 
 
 @few
-@given(**shapes)
-def test_dense_forward(rows, neurons, inputs, kind, seed, threads):
+@given(stored=st.sampled_from(STORED), **shapes)
+def test_dense_forward(stored, rows, neurons, inputs, kind, seed, threads):
     _core.set_threads(threads)
-    layer = make_layer(inputs, neurons, False, base, seed)
+    layer = make_layer(inputs, neurons, False, base.replace(weights=stored), seed)
     x, matrix = dense_input(rows, inputs, seed)
     active = make_active(kind, neurons, rows, seed)
     expected = ReferenceLayer(layer, base).forward(matrix, Activity.of(active, neurons))
@@ -72,10 +73,10 @@ def test_dense_forward(rows, neurons, inputs, kind, seed, threads):
 
 
 @few
-@given(**shapes)
-def test_sparse_forward(rows, neurons, inputs, kind, seed, threads):
+@given(stored=st.sampled_from(STORED), **shapes)
+def test_sparse_forward(stored, rows, neurons, inputs, kind, seed, threads):
     _core.set_threads(threads)
-    layer = make_layer(inputs, neurons, True, base, seed)
+    layer = make_layer(inputs, neurons, True, base.replace(weights=stored), seed)
     x, matrix, _ = sparse_input(rows, inputs, seed)
     active = make_active(kind, neurons, rows, seed)
     expected = ReferenceLayer(layer, base).forward(matrix, Activity.of(active, neurons))

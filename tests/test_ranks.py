@@ -156,15 +156,25 @@ def test_rounded_wire_formats_stay_close(wire, bound):
     assert_allclose(rounded[0], exact[0], rtol=bound)
 
 
+@pytest.mark.parametrize("option", ["weights", "moments"])
+def test_networks_stored_as_bf16_stay_close_on_several_ranks(option):
+    """Ranks round the numbers they own at random: they agree with one rank in the loss to what bf16 does to it."""
+    config = Config(**BASE | {option: "bf16"})
+    one, many = train(config, 1)[0], train(config, 3)[0]
+    assert many[0] == many[1] == many[2]
+    assert_allclose(many[0], one[0], rtol=0.01)
+
+
+@pytest.mark.parametrize("weights", ["float32", "bf16"])
 @pytest.mark.parametrize("hidden_share", [(), (0.5,)])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_predictions_are_those_of_one_rank(size, hidden_share):
+def test_predictions_are_those_of_one_rank(size, hidden_share, weights):
     x, _ = batch(0)
     rows = SparseRows(x.offsets, x.ids, x.values, FEATURES)
     some = np.array([80, 3, 3, 11], np.int32)
 
     def work(comm):
-        config = Config(**BASE | {"hidden_share": hidden_share, "bucket_size": 0})
+        config = Config(**BASE | {"hidden_share": hidden_share, "bucket_size": 0, "weights": weights})
         network = Network(config, FEATURES, LABELS, comm=comm)
         found = [network.predict_topk(rows, k) for k in (1, 6, 90)]
         return found, network.predict_topk_approximate(rows, 4), network.scores(rows, some)

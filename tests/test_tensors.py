@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bf16 import nearest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,12 +18,17 @@ from dslide.errors import ModelError
 from dslide.tensors import DTYPES, read_tensors, stream_tensors
 
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-array = st.sampled_from(sorted(DTYPES)).flatmap(
-    lambda name: hnp.arrays(DTYPES[name], hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
-)
-arrays_of_any_kind = st.dictionaries(
-    st.text(max_size=8).filter(lambda s: s != "__metadata__"), array, max_size=5
-)
+
+
+def arrays_of(types: list[str]) -> st.SearchStrategy[dict[str, np.ndarray]]:
+    array = st.sampled_from(types).flatmap(
+        lambda name: hnp.arrays(DTYPES[name], hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
+    )
+    return st.dictionaries(st.text(max_size=8).filter(lambda s: s != "__metadata__"), array, max_size=5)
+
+
+arrays_of_any_kind = arrays_of(sorted(DTYPES))
+arrays_numpy_knows = arrays_of(sorted(set(DTYPES) - {"BF16"}))
 
 
 def write_tensors(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
@@ -46,7 +52,7 @@ def test_arrays_come_back(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None
     same(read_tensors(path), arrays)
 
 
-@given(arrays_of_any_kind)
+@given(arrays_numpy_knows)
 @in_one_folder
 def test_the_safetensors_package_reads_ours(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     package = pytest.importorskip("safetensors.numpy")
@@ -55,13 +61,23 @@ def test_the_safetensors_package_reads_ours(tmp_path: Path, arrays: dict[str, np
     same(package.load_file(path), arrays)
 
 
-@given(arrays_of_any_kind)
+@given(arrays_numpy_knows)
 @in_one_folder
 def test_we_read_files_of_the_safetensors_package(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     package = pytest.importorskip("safetensors.numpy")
     path = tmp_path / "a.safetensors"
     package.save_file(arrays, path, metadata={"kind": "test"})
     same(read_tensors(path), arrays)
+
+
+def test_the_safetensors_package_reads_our_bf16(tmp_path: Path) -> None:
+    torch, package = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    path = tmp_path / "a.safetensors"
+    numbers = np.float32([[0.0, 1.5, -0.0078125], [3e38, 1e-30, -2.0]])
+    write_tensors(path, {"a": nearest(numbers), "b": np.ones(3, np.float32)})
+    loaded = package.load_file(path)["a"]
+    assert loaded.dtype == torch.bfloat16
+    assert torch.equal(loaded, torch.from_numpy(numbers).to(torch.bfloat16))
 
 
 def test_what_is_read_is_read_only_aligned_and_mapped(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
+#include <stdexcept>
+
+#include "numbers.hpp"
 
 namespace nb = nanobind;
 
@@ -15,6 +18,22 @@ template <class T, int N>
 using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 template <class T, int N>
 using Out = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+// The same for numbers that are stored as float32 or as bf16, which numpy hasn't: uint16 stands for it.
+template <int N>
+using InStored = nb::ndarray<nb::ro, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <int N>
+using OutStored = nb::ndarray<nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+// What is in such an array; null if it is empty.
+template <class Array>
+Numbers numbers(const Array& array) {
+  const bool is_half = array.dtype() == nb::dtype<uint16_t>();
+  if (!is_half && array.dtype() != nb::dtype<float>()) {
+    throw std::invalid_argument("expected numbers of float32, or of uint16 as bf16");
+  }
+  return {array.size() ? const_cast<void*>(static_cast<const void*>(array.data())) : nullptr, is_half};
+}
 
 // A numpy array that owns `data`.
 template <class T>

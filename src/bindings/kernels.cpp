@@ -21,7 +21,8 @@ void bind_kernels(nb::module_& m) {
   m.def("isa", [] { return std::string(kernels().name); }, "Name of the kernel set in use.");
   m.def("isa_levels", &kernel_levels, "Names of the kernel sets this machine runs, best last.");
 
-  nb::class_<Kernels>(m, "Kernels", "One set of kernels, by name. Arrays are float32.")
+  nb::class_<Kernels>(m, "Kernels",
+                      "One set of kernels, by name. Arrays are float32; uint16 is bf16 where that is taken too.")
       .def("__init__", [](Kernels* k, const std::string& name) { new (k) Kernels(kernels(name)); }, nb::arg("name"))
       .def_prop_ro("name", [](const Kernels& k) { return std::string(k.name); })
       .def_ro("lanes", &Kernels::lanes, "Floats in a vector.")
@@ -49,16 +50,28 @@ void bind_kernels(nb::module_& m) {
            },
            nb::arg("a"), nb::arg("x"), nb::arg("y").noconvert())
       .def("weighted_sum",
-           [](const Kernels& k, Out<float, 1> out, In<int32_t, 1> ids, In<float, 1> values, In<float, 2> base) {
+           [](const Kernels& k, Out<float, 1> out, In<int32_t, 1> ids, In<float, 1> values, InStored<2> base) {
              same_size(ids.shape(0), values.shape(0));
              if (out.shape(0) > base.shape(1)) throw std::invalid_argument("out is longer than the rows");
              for (size_t i = 0; i < ids.shape(0); ++i) {
                if (ids(i) < 0 || static_cast<size_t>(ids(i)) >= base.shape(0)) throw std::invalid_argument("no such row");
              }
-             k.weighted_sum(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), base.data(),
-                            base.shape(1));
+             const Numbers rows = numbers(base);
+             if (rows.is_half) {
+               k.weighted_sum_half(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), rows.halves(),
+                                   base.shape(1));
+             } else {
+               k.weighted_sum(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), rows.floats(),
+                              base.shape(1));
+             }
            },
            nb::arg("out").noconvert(), nb::arg("ids"), nb::arg("values"), nb::arg("base"))
+      .def("widen",
+           [](const Kernels& k, In<uint16_t, 1> from, Out<float, 1> to) {
+             same_size(from.shape(0), to.shape(0));
+             k.widen(reinterpret_cast<const Bf16*>(from.data()), to.data(), to.shape(0));
+           },
+           nb::arg("from_"), nb::arg("to").noconvert())
       .def("shifted_max",
            [](const Kernels& k, In<float, 1> z, In<float, 1> shift) {
              same_size(z.shape(0), shift.shape(0));
@@ -87,32 +100,33 @@ void bind_kernels(nb::module_& m) {
            },
            nb::arg("z").noconvert(), nb::arg("shift"), nb::arg("weight"), nb::arg("scale"))
       .def("adam",
-           [](const Kernels& k, Out<float, 1> w, Out<float, 1> mean, Out<float, 1> square, In<float, 1> g, float rate,
-              float beta1, float beta2, float epsilon, float correct1, float correct2, float keep) {
+           [](const Kernels& k, OutStored<1> w, OutStored<1> mean, OutStored<1> square, In<float, 1> g, float rate,
+              float beta1, float beta2, float epsilon, float correct1, float correct2, float keep, uint32_t seed) {
              same_size(w.shape(0), mean.shape(0));
              same_size(w.shape(0), square.shape(0));
              same_size(w.shape(0), g.shape(0));
-             k.adam(w.data(), mean.data(), square.data(), g.data(), w.shape(0),
-                    {rate, beta1, beta2, epsilon, correct1, correct2, keep});
+             if (mean.dtype() != square.dtype()) throw std::invalid_argument("moments must be stored alike");
+             k.adam(numbers(w), numbers(mean), numbers(square), g.data(), w.shape(0),
+                    {rate, beta1, beta2, epsilon, correct1, correct2, keep}, seed);
            },
            nb::arg("w").noconvert(), nb::arg("m").noconvert(), nb::arg("v").noconvert(), nb::arg("g"), nb::arg("rate"),
            nb::arg("beta1"), nb::arg("beta2"), nb::arg("epsilon"), nb::arg("correct1"), nb::arg("correct2"),
-           nb::arg("keep"))
+           nb::arg("keep"), nb::arg("seed") = 0)
       .def("adagrad",
-           [](const Kernels& k, Out<float, 1> w, Out<float, 1> v, In<float, 1> g, float rate, float epsilon,
-              float keep) {
+           [](const Kernels& k, OutStored<1> w, OutStored<1> v, In<float, 1> g, float rate, float epsilon, float keep,
+              uint32_t seed) {
              same_size(w.shape(0), v.shape(0));
              same_size(w.shape(0), g.shape(0));
-             k.adagrad(w.data(), v.data(), g.data(), w.shape(0), rate, epsilon, keep);
+             k.adagrad(numbers(w), numbers(v), g.data(), w.shape(0), rate, epsilon, keep, seed);
            },
            nb::arg("w").noconvert(), nb::arg("v").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("epsilon"),
-           nb::arg("keep"))
+           nb::arg("keep"), nb::arg("seed") = 0)
       .def("sgd",
-           [](const Kernels& k, Out<float, 1> w, In<float, 1> g, float rate, float keep) {
+           [](const Kernels& k, OutStored<1> w, In<float, 1> g, float rate, float keep, uint32_t seed) {
              same_size(w.shape(0), g.shape(0));
-             k.sgd(w.data(), g.data(), w.shape(0), rate, keep);
+             k.sgd(numbers(w), g.data(), w.shape(0), rate, keep, seed);
            },
-           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"))
+           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"), nb::arg("seed") = 0)
       .def("multiply_add",
            [](const Kernels& k, size_t rounds, float factor, float addend, Out<float, 1> sums) {
              same_size(sums.shape(0), CHAINS * k.lanes);

@@ -110,10 +110,13 @@ Lines DenseLayer::next_lines(const ActiveSet& active, size_t first, size_t end, 
   return {lines.data(), lines.data() + lines.size()};
 }
 
-// The transposed block: (stride x 64), columns past `count` zero.
-void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float* packed) const {
+// The transposed block: (stride x 64), columns past `count` zero. `room` is for the block's rows, if they need it.
+void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const {
   const float* rows[BLOCK];
-  for (size_t c = 0; c < count; ++c) rows[c] = weights_.row(static_cast<size_t>(active.ids[first + c]));
+  room.resize(weights_.room(BLOCK));
+  for (size_t c = 0; c < count; ++c) {
+    rows[c] = weights_.row(static_cast<size_t>(active.ids[first + c]), room.data() + weights_.room(c));
+  }
   pack_block(rows, count, weights_.stride, packed);
 }
 
@@ -122,22 +125,24 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
   const size_t inputs = weights_.stride, rows = active.rows;
   if (active.is_per_row) {
     run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
+      AlignedFloats room(weights_.room(1));
       for (size_t p = begin; p < end; ++p) {
         const auto neuron = static_cast<size_t>(active.ids[p]);
+        const float* w = weights_.row(neuron, room.data());
         for (int64_t s = active.neuron_begin[p]; s < active.neuron_begin[p + 1]; ++s) {
           const auto row = static_cast<size_t>(active.neuron_row[static_cast<size_t>(s)]);
           z[active.neuron_slot[static_cast<size_t>(s)]] =
-              kernel.dot(x + row * inputs, weights_.row(neuron), inputs) + bias_.value[neuron];
+              kernel.dot(x + row * inputs, w, inputs) + bias_.value[neuron];
         }
       }
     });
     return;
   }
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
-    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
-      pack(active, first, count, packed.data());
+      pack(active, first, count, packed.data(), room);
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
@@ -172,8 +177,9 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       for (size_t c = 0; pass.dx && c < count; ++c) {
-        std::memcpy(&s.gathered[c * ld], weights_.row(static_cast<size_t>(active.ids[first + c])),
-                    inputs * sizeof(float));
+        float* row = &s.gathered[c * ld];
+        const float* stored = weights_.row(static_cast<size_t>(active.ids[first + c]), row);
+        if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
       }
       float bias_gradient[BLOCK] = {};
       Lines next = next_lines(active, first, end, pass.optimizer != nullptr, s.lines);
@@ -220,8 +226,10 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.gradient.resize(std::max(s.gradient.size(), inputs));
+    s.room.resize(weights_.room(1));
     for (size_t p = begin; p < end; ++p) {
       const auto neuron = static_cast<size_t>(active.ids[p]);
+      const float* w = weights_.row(neuron, s.room.data());
       std::fill_n(s.gradient.begin(), inputs, 0.0f);
       float bias_gradient = 0;
       for (auto e = static_cast<size_t>(active.neuron_begin[p]); e < static_cast<size_t>(active.neuron_begin[p + 1]);
@@ -229,7 +237,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
         const auto row = static_cast<size_t>(active.neuron_row[e]);
         const float g = dz[active.neuron_slot[e]];
         kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
-        kernel.axpy(g, weights_.row(neuron), &s.dx[row * spread(inputs)], inputs);
+        kernel.axpy(g, w, &s.dx[row * spread(inputs)], inputs);
         bias_gradient += g;
       }
       if (!weights_.update(neuron, s.gradient.data(), optimizer) || !bias_.update(neuron, &bias_gradient, optimizer)) {
@@ -254,13 +262,13 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
     std::vector<const void*> lines;
     const size_t at = static_cast<size_t>(thread) * rows;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const BlockTerms terms(active, bias_, first, count);
-      pack(active, first, count, packed.data());
+      pack(active, first, count, packed.data(), room);
       Lines next = next_lines(active, first, end, false, lines);
       for (size_t r = range.begin; r < range.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, range.end - r);
@@ -304,7 +312,7 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
         State& state = states[static_cast<size_t>(thread)];
         const size_t block = first / BLOCK;
         if (r == pass.rows.begin) {
-          if (!have_logits) pack(active, first, count, s.packed.data());
+          if (!have_logits) pack(active, first, count, s.packed.data(), s.room);
           state.terms = BlockTerms(active, bias_, first, count);
           state.entry = by_block.begin[block];
         }

@@ -61,6 +61,7 @@ class DenseLayer {
     AlignedFloats packed;    // inputs x 64: the block, transposed
     AlignedFloats gathered;  // 64 x inputs, rows spread: the block
     AlignedFloats gradient;  // 64 x inputs, rows spread
+    AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // CHUNK x 64
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
     std::vector<const void*> lines;
@@ -69,7 +70,7 @@ class DenseLayer {
   void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
   Lines next_lines(const ActiveSet& active, size_t first, size_t end, bool to_step,
                    std::vector<const void*>& lines) const;
-  void pack(const ActiveSet& active, size_t first, size_t count, float* packed) const;
+  void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
   struct Pass;
   template <class MakeGradient>
   bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);

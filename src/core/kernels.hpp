@@ -1,13 +1,16 @@
 // The arithmetic everything else is made of: pure functions on float arrays, one set per instruction-set level.
 //
-// kernels_vector.cpp holds the fast versions and is compiled once per level (v2, v3 and v4 of x86-64; one baseline
-// elsewhere); kernels_reference.cpp holds slow, obvious ones with the same signatures, which the tests hold the fast
-// ones against and which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0 included.
+// kernels_vector.cpp and kernels_stored.cpp hold the fast versions and are compiled once per level (v2, v3 and v4 of
+// x86-64; one baseline elsewhere); kernels_reference.cpp holds slow, obvious ones with the same signatures, which the
+// tests hold the fast ones against and which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0
+// included.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "numbers.hpp"
 
 namespace dslide {
 
@@ -19,6 +22,8 @@ struct AdamStep {
   float correct2;  // 1 / (1 - beta2^t)
   float keep;      // factor on the weight before the step: 1 - rate * weight_decay
 };
+
+constexpr uint32_t COLUMN_SEED = 0x9E37;  // golden ratio of 2^16: neighbouring columns get numbers spread evenly
 
 constexpr size_t CHAINS = 12;  // multiply-adds that wait for none of each other: two pipes need 8 to 10 to be full
 
@@ -45,10 +50,6 @@ struct Kernels {
   // y[i] += a * x[i]
   void (*axpy)(float a, const float* x, float* y, size_t n);
 
-  // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
-  void (*weighted_sum)(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
-                       size_t stride);
-
   // The largest z[i] + shift[i]; -infinity for n = 0.
   float (*shifted_max)(const float* z, const float* shift, size_t n);
 
@@ -65,14 +66,28 @@ struct Kernels {
   // which is the loss, and its gradient, of answering "no" everywhere.
   float (*sigmoid_gradient)(float* z, const float* shift, const float* weight, size_t n, float scale);
 
-  // One step of the optimizer on a row of n weights w with gradient g; m and v are its moments.
-  void (*adam)(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& step);
-  void (*adagrad)(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep);
-  void (*sgd)(float* w, const float* g, size_t n, float rate, float keep);
-
   // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums that stay in registers: as fast as this
   // set can multiply and add.
   void (*multiply_add)(size_t rounds, float factor, float addend, float* sums);
+
+  // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
+  void (*weighted_sum)(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
+                       size_t stride);
+  void (*weighted_sum_half)(float* out, size_t n, const int32_t* ids, const float* values, size_t count,
+                            const Bf16* base, size_t stride);
+
+  void (*widen)(const Bf16* from, float* to, size_t n);
+
+  // One step of the optimizer on a row of n weights w with gradient g; m and v are its moments, both stored alike.
+  //
+  // What is stored as bf16 is rounded up or down at random, up with the chance of where it lies between the two: then
+  // steps far smaller than a bf16's last place count on average, where rounding to the nearest would drop them all. The
+  // random number of column j, the same for weight and moments, is (seed + j * COLUMN_SEED) mod 2^16; it takes the seed
+  // to be random. Numbers that bf16 can hold stay as they are, and none that is finite becomes infinite.
+  void (*adam)(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamStep& step, uint32_t seed);
+  void (*adagrad)(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep,
+                  uint32_t seed);
+  void (*sgd)(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t seed);
 };
 
 // The set in use: the best this machine runs, or the one DSLIDE_ISA names.

@@ -1,4 +1,5 @@
 // Slow, obvious versions of every kernel, in double precision where sums are long: what the fast ones must equal.
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -27,15 +28,6 @@ float dot(const float* a, const float* b, size_t n) {
 
 void axpy(float a, const float* x, float* y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] += a * x[i];
-}
-
-void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
-                  size_t stride) {
-  for (size_t j = 0; j < n; ++j) {
-    double sum = out[j];
-    for (size_t i = 0; i < count; ++i) sum += double{values[i]} * base[static_cast<size_t>(ids[i]) * stride + j];
-    out[j] = static_cast<float>(sum);
-  }
 }
 
 float shifted_max(const float* z, const float* shift, size_t n) {
@@ -73,38 +65,84 @@ float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t
   return static_cast<float>(loss);
 }
 
-void adam(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& s) {
-  for (size_t i = 0; i < n; ++i) {
-    m[i] = s.beta1 * m[i] + (1 - s.beta1) * g[i];
-    v[i] = s.beta2 * v[i] + (1 - s.beta2) * g[i] * g[i];
-    const float mean = m[i] * s.correct1, root = std::sqrt(v[i] * s.correct2);
-    w[i] = w[i] * s.keep - s.rate * mean / (root + s.epsilon);
-  }
-}
-
-void adagrad(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep) {
-  for (size_t i = 0; i < n; ++i) {
-    v[i] += g[i] * g[i];
-    w[i] = w[i] * keep - rate * g[i] / (std::sqrt(v[i]) + epsilon);
-  }
-}
-
-void sgd(float* w, const float* g, size_t n, float rate, float keep) {
-  for (size_t i = 0; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
-}
-
 void multiply_add(size_t rounds, float factor, float addend, float* sums) {
   for (size_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < CHAINS; ++i) sums[i] = sums[i] * factor + addend;
   }
 }
 
+template <class Stored, class Read>
+void add_rows(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Stored* base,
+              size_t stride, const Read& read) {
+  for (size_t j = 0; j < n; ++j) {
+    double sum = out[j];
+    for (size_t i = 0; i < count; ++i) sum += double{values[i]} * read(base[static_cast<size_t>(ids[i]) * stride + j]);
+    out[j] = static_cast<float>(sum);
+  }
+}
+
+void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
+                  size_t stride) {
+  add_rows(out, n, ids, values, count, base, stride, [](float x) { return x; });
+}
+
+void weighted_sum_half(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Bf16* base,
+                       size_t stride) {
+  add_rows(out, n, ids, values, count, base, stride, [](Bf16 x) { return dslide::widen(x); });
+}
+
+void widen(const Bf16* from, float* to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = dslide::widen(from[i]);
+}
+
+// 16 bits of a column, random if the seed is.
+uint32_t random_bits(uint32_t seed, size_t column) {
+  return (seed + static_cast<uint32_t>(column) * COLUMN_SEED) & 0xffff;
+}
+
+// Stores x; as bf16, the one farther from zero of its two neighbours if the part that has no room, of 2^16, and the
+// random number below 2^16 are 2^16 or more together.
+void put(const Numbers& to, size_t i, float x, uint32_t random) {
+  if (!to.is_half) {
+    to.floats()[i] = x;
+    return;
+  }
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const bool can_grow = std::fabs(x) < 0x1.FEp127f;  // the largest finite bf16; false for NaN
+  const bool up = can_grow && (bits & 0xffff) + random > 0xffff;
+  to.halves()[i] = {static_cast<uint16_t>((bits >> 16) + (up ? 1 : 0))};
+}
+
+void adam(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamStep& s, uint32_t seed) {
+  for (size_t i = 0; i < n; ++i) {
+    const float first = s.beta1 * m[i] + (1 - s.beta1) * g[i];
+    const float second = s.beta2 * v[i] + (1 - s.beta2) * g[i] * g[i];
+    const float mean = first * s.correct1, root = std::sqrt(second * s.correct2);
+    const uint32_t random = random_bits(seed, i);
+    put(w, i, w[i] * s.keep - s.rate * mean / (root + s.epsilon), random);
+    put(m, i, first, random);
+    put(v, i, second, random);
+  }
+}
+
+void adagrad(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep, uint32_t seed) {
+  for (size_t i = 0; i < n; ++i) {
+    const float second = v[i] + g[i] * g[i];
+    const uint32_t random = random_bits(seed, i);
+    put(w, i, w[i] * keep - rate * g[i] / (std::sqrt(second) + epsilon), random);
+    put(v, i, second, random);
+  }
+}
+
+void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
+  for (size_t i = 0; i < n; ++i) put(w, i, w[i] * keep - rate * g[i], random_bits(seed, i));
+}
+
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference",   1,   gemm,    dot,  axpy,   weighted_sum,     shifted_max,
-                         softmax_stats, softmax_gradient, sigmoid_gradient, adam, adagrad, sgd,
-                         multiply_add};
+  static const Kernels t{"reference",      1,  gemm, dot, axpy, shifted_max, softmax_stats, softmax_gradient,
+                         sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
   return t;
 }
 

@@ -1,39 +1,18 @@
-// The fast kernels, written once over a vector type whose width follows from the level this file is compiled for.
-//
-// Only plain types and functions with internal linkage in here: an inline function of a library header, compiled here
-// with AVX-512, could be picked by the linker for the whole program and end it on an older CPU. For the same reason
-// nothing is initialised at load time.
+// The fast kernels on plain floats.
 #include <math.h>
-#include <string.h>
 
-#include "kernels.hpp"
+#include "kernels_vector.hpp"
 
 namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr size_t W = 16;      // floats in a vector
 constexpr int TILE_ROWS = 6;  // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
 #else
-#if defined(__AVX2__)
-constexpr size_t W = 8;
-#else
-constexpr size_t W = 4;
-#endif
 constexpr int TILE_ROWS = 3;  // 3 rows x 4 vectors take 12 of 16 registers, 3 + 1 are left for the factors
 #endif
 
-typedef float V __attribute__((vector_size(W * sizeof(float))));
-typedef int32_t I __attribute__((vector_size(W * sizeof(int32_t))));
-
-inline V load(const float* p) {
-  V v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
-inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
-inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not drop it
 inline V vmax(V a, V b) { return a > b ? a : b; }  // b if either is NaN
 inline V vmin(V a, V b) { return a < b ? a : b; }
 
@@ -43,7 +22,7 @@ inline float join_lanes(V v, const Join& join) {
   I lane;
   for (size_t i = 0; i < W; ++i) lane[i] = static_cast<int32_t>(i);
 #pragma GCC unroll 4
-  for (size_t half = W / 2; half > 0; half /= 2) v = join(v, __builtin_shuffle(v, lane ^ static_cast<int32_t>(half)));
+  for (size_t half = W / 2; half > 0; half /= 2) v = join(v, shuffled(v, lane ^ static_cast<int32_t>(half)));
   return v[0];
 }
 inline float sum_lanes(V v) {
@@ -63,13 +42,6 @@ inline void store_part(float* p, V v, size_t n) {
   float x[W];
   store(x, v);
   for (size_t i = 0; i < n; ++i) p[i] = x[i];
-}
-
-inline V vsqrt(V v) {
-  float x[W];
-  store(x, v);
-  for (size_t i = 0; i < W; ++i) x[i] = sqrtf(x[i]);  // becomes one vector instruction
-  return load(x);
 }
 
 // exp of x up to 88, to about 2e-7 relative; below -87.3 it stays what it is there, the smallest normal floats. NaN stays
@@ -204,36 +176,6 @@ void axpy(float a, const float* x, float* y, size_t n) {
   for (; i < n; ++i) y[i] += a * x[i];
 }
 
-// COLUMNS vectors of the output stay in registers while all rows pass by.
-template <int COLUMNS>
-inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const float* base,
-                             size_t stride) {
-  V sum[COLUMNS];
-#pragma GCC unroll 8
-  for (int j = 0; j < COLUMNS; ++j) sum[j] = load(out + j * W);
-  for (size_t i = 0; i < count; ++i) {
-    const float* row = base + static_cast<size_t>(ids[i]) * stride;
-    const V value = splat(values[i]);
-#pragma GCC unroll 8
-    for (int j = 0; j < COLUMNS; ++j) sum[j] += value * load(row + j * W);
-  }
-#pragma GCC unroll 8
-  for (int j = 0; j < COLUMNS; ++j) store(out + j * W, sum[j]);
-}
-
-void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
-                  size_t stride) {
-  size_t j = 0;
-  for (; j + 8 * W <= n; j += 8 * W) weighted_columns<8>(out + j, ids, values, count, base + j, stride);
-  for (; j + W <= n; j += W) weighted_columns<1>(out + j, ids, values, count, base + j, stride);
-  if (j < n) {
-    for (size_t i = 0; i < count; ++i) {
-      const float* row = base + static_cast<size_t>(ids[i]) * stride;
-      for (size_t q = j; q < n; ++q) out[q] += values[i] * row[q];
-    }
-  }
-}
-
 float shifted_max(const float* z, const float* shift, size_t n) {
   V largest = splat(-__builtin_inff());
   size_t i = 0;
@@ -301,49 +243,6 @@ float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t
   return sum_lanes(loss);
 }
 
-inline float root(float x) { return sqrtf(x); }
-inline V root(V x) { return vsqrt(x); }
-
-// On one weight or a vector of them.
-template <class T>
-inline void adam_step(T& w, T& m, T& v, T g, const AdamStep& s) {
-  m = s.beta1 * m + (1 - s.beta1) * g;
-  v = s.beta2 * v + (1 - s.beta2) * g * g;
-  w = w * s.keep - s.rate * (m * s.correct1) / (root(v * s.correct2) + s.epsilon);
-}
-
-void adam(float* w, float* m, float* v, const float* g, size_t n, const AdamStep& step) {
-  const AdamStep s = step;  // a copy, which the compiler knows that no store below changes
-  size_t i = 0;
-  for (; i + W <= n; i += W) {
-    V wi = load(w + i), mi = load(m + i), vi = load(v + i);
-    adam_step(wi, mi, vi, load(g + i), s);
-    store(w + i, wi);
-    store(m + i, mi);
-    store(v + i, vi);
-  }
-  for (; i < n; ++i) adam_step(w[i], m[i], v[i], g[i], s);
-}
-
-void adagrad(float* w, float* v, const float* g, size_t n, float rate, float epsilon, float keep) {
-  size_t i = 0;
-  for (; i + W <= n; i += W) {
-    const V gi = load(g + i), vi = load(v + i) + gi * gi;
-    store(v + i, vi);
-    store(w + i, load(w + i) * keep - rate * gi / (vsqrt(vi) + epsilon));
-  }
-  for (; i < n; ++i) {
-    v[i] += g[i] * g[i];
-    w[i] = w[i] * keep - rate * g[i] / (sqrtf(v[i]) + epsilon);
-  }
-}
-
-void sgd(float* w, const float* g, size_t n, float rate, float keep) {
-  size_t i = 0;
-  for (; i + W <= n; i += W) store(w + i, load(w + i) * keep - rate * load(g + i));
-  for (; i < n; ++i) w[i] = w[i] * keep - rate * g[i];
-}
-
 void multiply_add(size_t rounds, float factor, float addend, float* sums) {
   const V by = splat(factor), plus = splat(addend);
   V sum[CHAINS];
@@ -363,8 +262,17 @@ void multiply_add(size_t rounds, float factor, float addend, float* sums) {
 // Filled in when asked for, not at load time.
 const Kernels& table() {
   static Kernels t;
-  t = Kernels{nullptr,       W,   gemm, dot, axpy, weighted_sum, shifted_max, softmax_stats, softmax_gradient,
-              sigmoid_gradient, adam, adagrad, sgd, multiply_add};
+  t = Kernels{};
+  t.lanes = W;
+  t.gemm = gemm;
+  t.dot = dot;
+  t.axpy = axpy;
+  t.shifted_max = shifted_max;
+  t.softmax_stats = softmax_stats;
+  t.softmax_gradient = softmax_gradient;
+  t.sigmoid_gradient = sigmoid_gradient;
+  t.multiply_add = multiply_add;
+  add_stored(t);
   return t;
 }
 

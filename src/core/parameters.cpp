@@ -30,37 +30,60 @@ namespace {
 // Whether all of it is finite and can be squared, so that no weight or moment becomes infinite.
 bool usable(const float* gradient, size_t n) { return std::isfinite(kernels().dot(gradient, gradient, n)); }
 
-void step(float* w, float* m, float* v, const float* g, size_t n, uint32_t clock, const Optimizer& optimizer) {
+void step(Numbers w, Numbers m, Numbers v, const float* g, size_t n, uint32_t clock, const Optimizer& optimizer,
+          uint32_t seed) {
   const Kernels& kernel = kernels();
   switch (optimizer.kind()) {
-    case Optimizer::Kind::adam: return kernel.adam(w, m, v, g, n, optimizer.adam_step(clock));
+    case Optimizer::Kind::adam: return kernel.adam(w, m, v, g, n, optimizer.adam_step(clock), seed);
     case Optimizer::Kind::adagrad:
-      return kernel.adagrad(w, v, g, n, optimizer.rate, optimizer.epsilon(), optimizer.keep());
-    case Optimizer::Kind::sgd: return kernel.sgd(w, g, n, optimizer.rate, optimizer.keep());
+      return kernel.adagrad(w, v, g, n, optimizer.rate, optimizer.epsilon(), optimizer.keep(), seed);
+    case Optimizer::Kind::sgd: return kernel.sgd(w, g, n, optimizer.rate, optimizer.keep(), seed);
   }
+}
+
+// For the random bits of a row's step.
+uint32_t rounding_seed(size_t row, uint32_t clock) { return static_cast<uint32_t>(mix(uint64_t{clock} << 32 | row)); }
+
+// Adds the cache lines of `count` numbers to a list; the first may begin within a line.
+void add_lines(const Numbers& x, size_t count, std::vector<const void*>& lines) {
+  const char* first = static_cast<const char*>(x.data);
+  const char* end = first + count * x.bytes_each();
+  first -= reinterpret_cast<uintptr_t>(first) % CACHE_LINE;
+  for (; first < end; first += CACHE_LINE) lines.push_back(first);
 }
 
 }  // namespace
 
+const float* Parameters::row(size_t i, float* room) const {
+  const Numbers from = value.from(i * stride);
+  if (!from.is_half) return from.floats();
+  kernels().widen(from.halves(), room, stride);
+  return room;
+}
+
+void Parameters::add_rows(const int32_t* ids, const float* values, size_t count, float* out) const {
+  if (value.is_half) {
+    kernels().weighted_sum_half(out, width, ids, values, count, value.halves(), stride);
+  } else {
+    kernels().weighted_sum(out, width, ids, values, count, value.floats(), stride);
+  }
+}
+
 void Parameters::add_value_lines(size_t i, std::vector<const void*>& lines) const {
-  const size_t first = i * stride;
-  for (size_t at = first; at < first + width; at += CACHE_LINE / sizeof(float)) lines.push_back(value + at);
+  add_lines(value.from(i * stride), width, lines);
 }
 
 void Parameters::add_moment_lines(size_t i, std::vector<const void*>& lines) const {
-  const size_t first = i * stride;
-  for (size_t at = first; at < first + width; at += CACHE_LINE / sizeof(float)) {
-    if (moment1) lines.push_back(moment1 + at);
-    if (moment2) lines.push_back(moment2 + at);
-  }
+  if (moment1) add_lines(moment1.from(i * stride), width, lines);
+  if (moment2) add_lines(moment2.from(i * stride), width, lines);
   lines.push_back(clock + i);
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
   if (!usable(gradient, width)) return false;
   const size_t at = i * stride;
-  step(value + at, moment1 ? moment1 + at : nullptr, moment2 ? moment2 + at : nullptr, gradient, width, clock[i],
-       optimizer);
+  step(value.from(at), moment1.from(at), moment2.from(at), gradient, width, clock[i], optimizer,
+       rounding_seed(i, clock[i]));
   ++clock[i];
   return true;
 }
@@ -68,30 +91,33 @@ bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimi
 bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, const float* gradient,
                                 const Optimizer& optimizer) const {
   if (!usable(gradient, count)) return false;
+  const uint32_t seed = rounding_seed(i, clock[i]);
   for (size_t j = 0; j < count; ++j) {
     const size_t at = i * stride + static_cast<size_t>(columns[j]);
-    step(value + at, moment1 ? moment1 + at : nullptr, moment2 ? moment2 + at : nullptr, gradient + j, 1, clock[i],
-         optimizer);
+    step(value.from(at), moment1.from(at), moment2.from(at), gradient + j, 1, clock[i], optimizer,
+         seed + static_cast<uint32_t>(columns[j]) * COLUMN_SEED);
   }
   ++clock[i];
   return true;
 }
 
 void check_bias(const Parameters& bias, size_t neurons) {
-  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1) {
-    throw std::invalid_argument("bias must be neurons x 1");
+  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1 || bias.value.is_half) {
+    throw std::invalid_argument("bias must be neurons x 1 floats");
   }
 }
 
-void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
+void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
                 const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
   run_parts(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const uint64_t row_seed = mix(seed, rows_of.whole(i));
-      float* row = value + i * stride;
-      for (size_t j = 0; j < width; ++j) row[j] = reach * (2 * unit_float(mix(row_seed ^ columns_of.whole(j))) - 1);
-      for (size_t j = width; j < stride; ++j) row[j] = 0;
+      const Numbers row = value.from(i * stride);
+      for (size_t j = 0; j < stride; ++j) {
+        const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.whole(j))) - 1);
+        row.set_nearest(j, j < width ? number : 0);
+      }
     }
   });
 }

@@ -34,19 +34,28 @@ class Optimizer {
 };
 
 struct Parameters {
-  float* value;              // rows x width, rows `stride` apart
-  float* moment1;            // same shape, or null if the optimizer has none
-  float* moment2;            // same shape, or null
+  Numbers value;             // rows x width, rows `stride` apart
+  Numbers moment1;           // same shape, or null if the optimizer has none
+  Numbers moment2;           // same shape, or null; stored as moment1 is
   uint32_t* clock;           // rows
   size_t rows, width, stride;
 
-  float* row(size_t i) const { return value + i * stride; }
+  // Row i as floats, padding included: in place if it is stored so, else in `room`, which must be `stride` floats.
+  const float* row(size_t i, float* room) const;
+  // How much room that takes for so many rows at a time.
+  size_t room(size_t count) const { return value.is_half ? count * stride : 0; }
+  float at(size_t i, size_t column) const { return value[i * stride + column]; }
+
+  // out[j] += sum over e < count of values[e] * row ids[e]'s column j, j < width
+  void add_rows(const int32_t* ids, const float* values, size_t count, float* out) const;
 
   // Adds the cache lines of row i to a list: those of its numbers; those of what the optimizer keeps of them.
   void add_value_lines(size_t i, std::vector<const void*>& lines) const;
   void add_moment_lines(size_t i, std::vector<const void*>& lines) const;
 
-  // One optimizer step on row i. False, and the row left as it was, if the gradient's square is not finite.
+  // One optimizer step on row i. What is stored as bf16 is rounded at random (kernels.hpp), with random bits that are a
+  // function of row, column and the row's clock. False, and the row left as it was, if the gradient's square is not
+  // finite.
   bool update(size_t i, const float* gradient, const Optimizer& optimizer) const;
 
   // The same on some columns of row i only; gradient[j] belongs to columns[j].
@@ -54,13 +63,14 @@ struct Parameters {
                       const Optimizer& optimizer) const;
 };
 
-// Throws std::invalid_argument unless `bias` has one number for each of `neurons`.
+// Throws std::invalid_argument unless `bias` has one float for each of `neurons`.
 void check_bias(const Parameters& bias, size_t neurons);
 
 // Fills rows x width numbers, rows `stride` apart, uniformly in ±scale*sqrt(3) (standard deviation `scale`), each a
-// function of (seed, row, column) alone; the padding between width and stride is set to zero.
+// function of (seed, row, column) alone, rounded to the nearest if need be; the padding between width and stride is set
+// to zero.
 // `rows_of` and `columns_of` say which rows and columns of the whole matrix these are.
-void initialise(float* value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
+void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
                 const Stripe& rows_of, const Stripe& columns_of);
 
 }  // namespace dslide

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "aligned.hpp"
 #include "pool.hpp"
 #include "radix.hpp"
 
@@ -35,16 +36,14 @@ SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : we
 }
 
 void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* z, size_t ldz) const {
-  const Kernels& kernel = kernels();
   run_parts(active.rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const int64_t first = x.offsets[i];
       const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
       if (active.is_everything) {
         float* out = z + i * ldz;
-        std::memcpy(out, bias_.value, bias_.rows * sizeof(float));
-        kernel.weighted_sum(out, weights_.width, x.ids + first, x.values + first, count, weights_.value,
-                            weights_.stride);
+        std::memcpy(out, bias_.value.floats(), bias_.rows * sizeof(float));
+        weights_.add_rows(x.ids + first, x.values + first, count, out);
         continue;
       }
       const RowSlots slots = row_slots(active, i);
@@ -52,7 +51,7 @@ void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* 
         const auto neuron = static_cast<size_t>(active.ids[slot_position(active, slots, s)]);
         float sum = bias_.value[neuron];
         for (int64_t e = first; e < x.offsets[i + 1]; ++e) {
-          sum += x.values[e] * weights_.row(static_cast<size_t>(x.ids[e]))[neuron];
+          sum += x.values[e] * weights_.at(static_cast<size_t>(x.ids[e]), neuron);
         }
         z[s] = sum;
       }
@@ -110,6 +109,7 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
   std::atomic<bool> fine = true;
   run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
     std::vector<float> gradient(neurons);
+    AlignedFloats room(weights_.room(1));
     std::vector<const void*> lines;
     for (size_t k = begin; k < end; ++k) {
       if (k + AHEAD < end) {
@@ -124,8 +124,9 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
       std::fill(gradient.begin(), gradient.end(), 0.0f);
       kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
       if (dx) {
+        const float* w = weights_.row(input, room.data());
         for (size_t e = first; e < first + count; ++e) {
-          dx[g.element[e]] = kernel.dot(weights_.row(input), dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
+          dx[g.element[e]] = kernel.dot(w, dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
         }
       }
       if (!weights_.update(input, gradient.data(), optimizer)) fine = false;
@@ -155,7 +156,7 @@ bool SparseLayer::learn_sampled(const ActiveSet& active, const float* dz, float*
             positions.push_back(static_cast<int32_t>(p));
           }
           sum[p] += g.value[e] * dz[s];
-          back += weights_.row(input)[active.ids[p]] * dz[s];
+          back += weights_.at(input, static_cast<size_t>(active.ids[p])) * dz[s];
         }
         if (dx) dx[g.element[e]] = back;
       }

@@ -66,14 +66,16 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
   spread_rows(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK);
+    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room(weights_.room(BLOCK));
     Best* mine = &best[static_cast<size_t>(thread) * rows];
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const float* block_rows[BLOCK];
-      for (size_t c = 0; c < count; ++c) block_rows[c] = weights_.row(first + c);
+      for (size_t c = 0; c < count; ++c) {
+        block_rows[c] = weights_.row(first + c, room.data() + weights_.room(c));
+      }
       pack_block(block_rows, count, inputs, packed.data());
-      const float* bias = bias_.value + first;
+      const float* bias = bias_.value.floats() + first;
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
@@ -107,12 +109,16 @@ void DenseLayer::topk_of_lists(const float* x, size_t rows, const Lists& lists, 
   run_parts(rows, [&](size_t begin, size_t end, int) {
     Best best;
     std::vector<Candidate> all;
+    AlignedFloats room(weights_.room(1));
     for (size_t i = begin; i < end; ++i) {
       best.clear();
       for (const int32_t* id = lists.begin(i); id != lists.end(i); ++id) {
-        if (id + PREFETCH < lists.end(i)) __builtin_prefetch(weights_.row(static_cast<size_t>(id[PREFETCH])));
+        if (id + PREFETCH < lists.end(i)) {
+          __builtin_prefetch(weights_.value.from(static_cast<size_t>(id[PREFETCH]) * inputs).data);
+        }
         const auto neuron = static_cast<size_t>(*id);
-        best.offer({kernel.dot(x + i * inputs, weights_.row(neuron), inputs) + bias_.value[neuron], *id}, k);
+        const float* w = weights_.row(neuron, room.data());
+        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.value[neuron], *id}, k);
       }
       all = best.all();
       write_row(all, k, ids + i * k, scores + i * k);

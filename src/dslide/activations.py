@@ -4,6 +4,7 @@ ones (CSR) for the network's input and behind a sampled layer."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +12,21 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
-ALIGNMENT = 64  # bytes; also what a row is padded to, so that every row begins a cache line
+ALIGNMENT = 64  # bytes; also what a row of floats is padded to, so that every row begins a cache line
 
 
 def padded(width: int) -> int:
-    """The width in floats that a row of `width` takes in memory."""
+    """The numbers, floats or not, that a row of `width` has room for in memory."""
     lanes = ALIGNMENT // 4
     return -(-width // lanes) * lanes
 
 
-def aligned_zeros(rows: int, columns: int) -> Floats:
+def aligned_zeros(rows: int, columns: int, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
     """Zeros that begin at a cache line; memory is taken from the system only where it is written to."""
-    raw = np.zeros(rows * columns * 4 + ALIGNMENT, dtype=np.uint8)
+    size = rows * columns * np.dtype(dtype).itemsize
+    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + rows * columns * 4].view(np.float32).reshape(rows, columns)
+    return raw[start : start + size].view(dtype).reshape(rows, columns)
 
 
 @dataclass(frozen=True)

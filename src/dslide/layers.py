@@ -14,9 +14,10 @@ from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
 from .shard import WHOLE, Shard
-from .state_layout import MOMENTS
+from .state_layout import MOMENTS, array_dtype
+from .storage import widened
 
-TRANSPOSED_BYTES = 32 << 20  # most memory for weights of a sparse layer, transposed to be hashed
+COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they are stored
 
 
 class Layer:
@@ -38,29 +39,28 @@ class Layer:
             config.optimizer, config.beta1, config.beta2, config.epsilon, config.weight_decay
         )
         rows, width = (inputs, neurons) if sparse_input else (neurons, inputs)
-        moments = len(MOMENTS[config.optimizer]) if trainable else 0
+        moments = MOMENTS[config.optimizer] if trainable else ()
         if weights is None:
-            weights = {"weights": aligned_zeros(rows, padded(width)), "bias": aligned_zeros(neurons, 1)}
-            _core.initialise(
-                weights["weights"], width, scale, seed, shard.rank, shard.size, axis=1 if sparse_input else 0
-            )
+            stored = aligned_zeros(rows, padded(width), array_dtype(config, "weights"))
+            weights = {"weights": stored, "bias": aligned_zeros(neurons, 1)}
+            _core.initialise(stored, width, scale, seed, shard.rank, shard.size, axis=1 if sparse_input else 0)
         self.arrays: dict[str, npt.NDArray[Any]] = dict(weights)
         self._parameters = [
-            self._make_parameters("weights", rows, width, moments, trainable),
-            self._make_parameters("bias", neurons, 1, moments, trainable),
+            self._make_parameters("weights", rows, width, moments, trainable, config),
+            self._make_parameters("bias", neurons, 1, moments, trainable, config),
         ]
         kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
         self.native = kind(*self._parameters)
         family = training_family(config.family)
         self.sampler = Sampler(total, inputs, family, config, seed, shard) if sampled and trainable else None
 
-    def _make_parameters(self, which: str, rows: int, width: int, moments: int, trainable: bool) -> Any:
+    def _make_parameters(
+        self, which: str, rows: int, width: int, moments: tuple[str, ...], trainable: bool, config: Config
+    ) -> Any:
         value = self.arrays[which]
         none = np.zeros((0, 0), np.float32)
-        if moments == 2:
-            self.arrays[f"{which}_moment1"] = aligned_zeros(*value.shape)
-        if moments >= 1:
-            self.arrays[f"{which}_moment2"] = aligned_zeros(*value.shape)
+        for name in (f"{which}_{moment}" for moment in moments):
+            self.arrays[name] = aligned_zeros(len(value), value.shape[1], array_dtype(config, name))
         clock = np.zeros(rows if trainable else 0, np.uint32)
         if trainable:
             self.arrays[f"{which}_clock"] = clock
@@ -101,9 +101,10 @@ class Layer:
     def codes(self, functions: Any, ids: Ids) -> Codes:
         """Bucket numbers of some neurons, (ids, tables)."""
         weights = self.arrays["weights"]
-        if not self.sparse_input:
+        if not self.sparse_input and weights.dtype == np.float32:
             codes: Codes = functions.dense(weights[:, : self.inputs], ids)
             return codes
-        step = max(1, TRANSPOSED_BYTES // (4 * self.inputs))
+        step = max(1, COPIED_BYTES // (4 * self.inputs))
         pieces = [ids[begin : begin + step] for begin in range(0, len(ids), step)]
-        return np.concatenate([functions.dense(np.ascontiguousarray(weights[:, piece].T)) for piece in pieces])
+        rows = (weights[:, piece].T if self.sparse_input else weights[piece, : self.inputs] for piece in pieces)
+        return np.concatenate([functions.dense(widened(np.ascontiguousarray(some))) for some in rows])

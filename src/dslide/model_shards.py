@@ -18,6 +18,7 @@ from .errors import ModelError
 from .model_files import OPTIMIZER, WEIGHTS, Manifest, check_content, check_size, shard_file
 from .shard import Shard
 from .state_layout import ArrayLayout, is_parameter
+from .storage import checked
 from .tensors import BLOCK, Array, TensorFile, open_tensors
 
 
@@ -54,7 +55,7 @@ class ScatteredArrays(Mapping[str, Array]):
         if layout.axis is None:  # the same on all ranks
             return np.array(self._files[name][0][1].arrays[name])
         shape = layout.shape(self._shard)
-        made: Array = aligned_zeros(*shape) if len(shape) == 2 else np.zeros(shape, layout.dtype)
+        made: Array = aligned_zeros(*shape, layout.dtype) if len(shape) == 2 else np.zeros(shape, layout.dtype)
         for writer, file in self._files[name]:
             given = file.arrays[name]
             own, theirs = common_neurons(layout.neurons, self._shard, writer)
@@ -128,7 +129,7 @@ def _check_arrays(path: Path, arrays: dict[str, Array], expected: dict[str, Arra
         if name not in expected:
             raise ModelError(f"{path}: array {name!r} is none of the network that config.json describes")
     for name, layout in expected.items():
-        given, shape = arrays.get(name), layout.shape(writer)
-        if given is None or given.shape != shape or given.dtype != layout.dtype:
-            found = "missing" if given is None else f"{given.dtype}{list(given.shape)}"
-            raise ModelError(f"{path}: array {name} is {found}, expected {layout.dtype}{list(shape)}")
+        try:
+            checked(arrays, name, layout.dtype, layout.shape(writer))
+        except ModelError as error:
+            raise ModelError(f"{path}: {error}") from None

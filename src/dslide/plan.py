@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from .activations import padded
 from .config import Config
 from .hashing import automatic, training_family
-from .layers import TRANSPOSED_BYTES
+from .layers import COPIED_BYTES
 from .memory import check_memory, format_bytes
 from .network import KEPT_BYTES
 from .sampler import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
 from .state_layout import MOMENTS
+from .storage import STORAGE
 from .threads import available_cores
 
 PROGRAM_BYTES = 80_000_000  # Python, numpy and this package: 56 MB measured, more with scikit-learn
@@ -61,9 +62,9 @@ def plan(
         own = -(-neurons // ranks)
         length, width = (inputs, own) if sparse else (own, inputs)
         parameters += inputs * neurons + neurons
-        layer = 4 * (length * padded(width) + own)
-        weights += layer + 4 * (length + own)  # and clocks
-        moments += len(MOMENTS[config.optimizer]) * layer
+        numbers = length * padded(width)
+        weights += STORAGE[config.weights].itemsize * numbers + 4 * own + 4 * (length + own)  # biases and clocks
+        moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if is_sampled:
             tables += table_bytes(config, neurons, inputs, threads, ranks)
         # each thread has its own gradient of the layer's input; messages are out and in at once
@@ -97,5 +98,5 @@ def table_bytes(config: Config, neurons: int, inputs: int, threads: int, ranks: 
     neurons = -(-neurons // ranks)
     count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
     buckets = count * (8 * neurons + 4 * ((1 << bits) + 1))  # codes and numbers of neurons; where buckets begin
-    renewing = 4 * neurons + min(TRANSPOSED_BYTES, 4 * inputs * neurons) + 4 * count * min(neurons, NEURONS_AT_A_TIME)
+    renewing = 4 * neurons + min(COPIED_BYTES, 4 * inputs * neurons) + 4 * count * min(neurons, NEURONS_AT_A_TIME)
     return buckets + renewing + neurons + threads * 2 * neurons

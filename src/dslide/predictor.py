@@ -17,11 +17,13 @@ from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros,
 from .comm import Communicator, solo
 from .config import Config
 from .data import SparseRows
-from .errors import ConfigError, DataError, ModelError, known_to_all
+from .errors import ConfigError, DataError, known_to_all
 from .exchange import Exchanges
 from .hashing import prediction_family
 from .layers import Layer
 from .sampler import Sampler, resolve_output
+from .state_layout import array_dtype
+from .storage import checked
 
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
@@ -60,7 +62,7 @@ class Predictor:
             scale = config.init_scale * (FIRST_SCALE if sparse else 1 / np.sqrt(inputs))
             given = None
             if weights is not None:
-                given = _layer_arrays(weights, f"layer{i}", inputs, self.shard.count(neurons), sparse)
+                given = _layer_arrays(weights, config, f"layer{i}", inputs, self.shard.count(neurons), sparse)
             self.layers.append(
                 Layer(
                     f"layer{i}", inputs, neurons, sparse, sampled, float(scale), config,
@@ -183,27 +185,20 @@ class Predictor:
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Copies arrays given by name over the network's own; all of them must be there."""
         for name, own in self.state().items():
-            given = arrays.get(name)
-            if given is None or given.shape != own.shape or given.dtype != own.dtype:
-                found = "missing" if given is None else f"{given.dtype}{list(given.shape)}"
-                raise ModelError(f"array {name} is {found}, expected {own.dtype}{list(own.shape)}")
-            own[...] = given
+            own[...] = checked(arrays, name, own.dtype, own.shape)
         self.version += 1
 
 
 def _layer_arrays(
-    weights: Mapping[str, npt.NDArray[Any]], name: str, inputs: int, neurons: int, sparse: bool
+    weights: Mapping[str, npt.NDArray[Any]], config: Config, name: str, inputs: int, neurons: int, sparse: bool
 ) -> dict[str, npt.NDArray[Any]]:
     """A layer's weights and bias out of a mapping, checked."""
     rows, width = (inputs, neurons) if sparse else (neurons, inputs)
-    found = {}
-    for which, shape in (("weights", (rows, padded(width))), ("bias", (neurons, 1))):
-        array = weights.get(f"{name}.{which}")
-        if array is None or array.shape != shape or array.dtype != np.float32:
-            state = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-            raise ModelError(f"array {name}.{which} is {state}, expected float32{list(shape)}")
-        found[which] = array
-    return found
+    shapes = {"weights": (rows, padded(width)), "bias": (neurons, 1)}
+    return {
+        which: checked(weights, f"{name}.{which}", array_dtype(config, which), shape)
+        for which, shape in shapes.items()
+    }
 
 
 def _topk_of(z: Floats, k: int, names: Ids | None = None) -> tuple[Ids, Floats]:

@@ -10,8 +10,18 @@ import numpy as np
 from .activations import padded
 from .config import Config
 from .shard import WHOLE, Shard, neuron_axis
+from .storage import STORAGE
 
 MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # what optimizers keep of a parameter
+
+
+def array_dtype(config: Config, array: str) -> np.dtype[Any]:
+    """The type of one of a layer's arrays (`weights`, `bias_moment1`, ...). Biases, few as they are, stay float32."""
+    if array.endswith("_clock"):
+        return np.dtype(np.uint32)
+    if array.startswith("bias"):
+        return STORAGE["float32"]
+    return STORAGE[config.weights if array == "weights" else config.moments]
 
 
 @dataclass(frozen=True)
@@ -41,10 +51,11 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
         for which, rest in (("weights", (inputs if sparse_input else padded(inputs),)), ("bias", (1,))):
             for name in (which, *(f"{which}_{moment}" for moment in MOMENTS[config.optimizer])):
                 axis = neuron_axis(name, sparse_input)
-                layouts[f"layer{i}.{name}"] = ArrayLayout(np.dtype(np.float32), neurons, axis, rest)
-            axis = neuron_axis(f"{which}_clock", sparse_input)
+                layouts[f"layer{i}.{name}"] = ArrayLayout(array_dtype(config, name), neurons, axis, rest)
+            clock = f"{which}_clock"
+            axis = neuron_axis(clock, sparse_input)
             of_clock = (inputs,) if axis is None else ()
-            layouts[f"layer{i}.{which}_clock"] = ArrayLayout(np.dtype(np.uint32), neurons, axis, of_clock)
+            layouts[f"layer{i}.{clock}"] = ArrayLayout(array_dtype(config, clock), neurons, axis, of_clock)
         inputs, sparse_input = neurons, i < len(shares) and shares[i] < 1
     return layouts
 

@@ -23,10 +23,11 @@ ALIGNMENT = 64  # bytes: where the data begins, so that mapped arrays suit vecto
 HEADER_LIMIT = 1 << 20  # bytes: a header needs some hundred bytes per array; more is damage
 BLOCK = 1 << 24  # bytes written at a time
 
+# In arrays of uint16 we keep bf16 (storage.py), and nothing else.
 DTYPES = {
     name: np.dtype(code)
     for name, code in {
-        "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
+        "BOOL": "?", "U8": "<u1", "I8": "<i1", "BF16": "<u2", "I16": "<i2", "F16": "<f2",
         "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
     }.items()
 }  # fmt: skip
