@@ -94,20 +94,20 @@ void DenseLayer::spread_rows(const float* x, Range rows, AlignedFloats& batch) c
   });
 }
 
-// The cache lines that are next: what the optimizer keeps of the block at `first`, if it is to be stepped, and the weights
-// of the block behind it.
-Lines DenseLayer::next_lines(const ActiveSet& active, size_t first, size_t end, bool to_step,
-                             std::vector<const void*>& lines) const {
-  lines.clear();
+// The memory that is needed next: what the optimizer keeps of the block at `first`, if it is to be stepped, and the
+// weights of the block behind it.
+Ahead DenseLayer::ahead_of(const ActiveSet& active, size_t first, size_t end, bool to_step,
+                           std::vector<Piece>& pieces) const {
+  pieces.clear();
   for (size_t p = first; to_step && p < std::min(first + BLOCK, end); ++p) {
-    weights_.add_moment_lines(static_cast<size_t>(active.ids[p]), lines);
-    bias_.add_moment_lines(static_cast<size_t>(active.ids[p]), lines);
+    weights_.add_moments(static_cast<size_t>(active.ids[p]), pieces);
+    bias_.add_moments(static_cast<size_t>(active.ids[p]), pieces);
   }
   for (size_t p = first + BLOCK; p < std::min(first + 2 * BLOCK, end); ++p) {
-    weights_.add_value_lines(static_cast<size_t>(active.ids[p]), lines);
-    bias_.add_value_lines(static_cast<size_t>(active.ids[p]), lines);
+    weights_.add_value(static_cast<size_t>(active.ids[p]), pieces);
+    bias_.add_value(static_cast<size_t>(active.ids[p]), pieces);
   }
-  return {lines.data(), lines.data() + lines.size()};
+  return {pieces.data(), pieces.data() + pieces.size()};
 }
 
 // The transposed block: (stride x 64), columns past `count` zero. `room` is for the block's rows, if they need it.
@@ -182,17 +182,17 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
         if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
       }
       float bias_gradient[BLOCK] = {};
-      Lines next = next_lines(active, first, end, pass.optimizer != nullptr, s.lines);
+      Ahead ahead = ahead_of(active, first, end, pass.optimizer != nullptr, s.pieces);
       for (size_t r = pass.rows.begin; r < pass.rows.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, pass.rows.end - r);
         const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
         if (pass.dx) {
           kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), ld, &s.dx[(r - pass.rows.begin) * ld], ld,
-                      true, &next);
+                      true, &ahead);
         }
         if (!pass.optimizer) continue;
         kernel.gemm(count, inputs, chunk, dz, 1, ldz, &batch_[r * ld], ld, s.gradient.data(), ld, r > pass.rows.begin,
-                    &next);
+                    &ahead);
         for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
       }
       for (size_t c = 0; pass.optimizer && c < count; ++c) {
@@ -263,17 +263,17 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
-    std::vector<const void*> lines;
+    std::vector<Piece> pieces;
     const size_t at = static_cast<size_t>(thread) * rows;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const BlockTerms terms(active, bias_, first, count);
       pack(active, first, count, packed.data(), room);
-      Lines next = next_lines(active, first, end, false, lines);
+      Ahead ahead = ahead_of(active, first, end, false, pieces);
       for (size_t r = range.begin; r < range.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, range.end - r);
         float* z = kept ? kept_block(kept, active, first, r) : logits.data();
-        kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false, &next);
+        kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false, &ahead);
         kernel.softmax_stats(chunk, BLOCK, z, BLOCK, terms.shift, &maxima[at + r], &sums[at + r]);
       }
     }

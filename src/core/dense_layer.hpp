@@ -64,12 +64,11 @@ class DenseLayer {
     AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // CHUNK x 64
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
-    std::vector<const void*> lines;
+    std::vector<Piece> pieces;  // of memory that is needed next
   };
 
   void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
-  Lines next_lines(const ActiveSet& active, size_t first, size_t end, bool to_step,
-                   std::vector<const void*>& lines) const;
+  Ahead ahead_of(const ActiveSet& active, size_t first, size_t end, bool to_step, std::vector<Piece>& pieces) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
   struct Pass;
   template <class MakeGradient>

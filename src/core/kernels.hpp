@@ -27,11 +27,15 @@ constexpr uint32_t COLUMN_SEED = 0x9E37;  // golden ratio of 2^16: neighbouring 
 
 constexpr size_t CHAINS = 12;  // multiply-adds that wait for none of each other: two pipes need 8 to 10 to be full
 
-// Cache lines that are needed soon and far away. A matrix product asks for a few at a time: memory is then read while
-// arithmetic goes on, where a loop over all of them would wait.
-struct Lines {
-  const void* const* next;
-  const void* const* end;
+// Memory that is needed soon and far away. A matrix product asks for a few cache lines of it at a time: they are then
+// read while arithmetic goes on, where a loop over all of them would wait.
+struct Piece {
+  const char* at;  // somewhere in its first line
+  size_t lines;    // at least 1
+};
+struct Ahead {
+  Piece* next;
+  Piece* end;
 };
 
 struct Kernels {
@@ -39,10 +43,10 @@ struct Kernels {
   size_t lanes;  // floats in a vector
 
   // C (m x n, rows ldc apart) = or += A (m x k) B (k x n, rows ldb apart).
-  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view. `lines`, which may be null, are
-  // asked for on the way, as many as there is time for.
+  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view. Memory `ahead`, which may be null,
+  // is asked for on the way, as much as there is time for.
   void (*gemm)(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-               float* c, size_t ldc, bool accumulate, Lines* lines);
+               float* c, size_t ldc, bool accumulate, Ahead* ahead);
 
   // sum of a[i] * b[i]
   float (*dot)(const float* a, const float* b, size_t n);

@@ -10,7 +10,7 @@ namespace reference {
 namespace {
 
 void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-          float* c, size_t ldc, bool accumulate, Lines*) {
+          float* c, size_t ldc, bool accumulate, Ahead*) {
   for (size_t i = 0; i < m; ++i) {
     for (size_t j = 0; j < n; ++j) {
       double sum = accumulate ? c[i * ldc + j] : 0.0;

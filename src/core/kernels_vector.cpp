@@ -118,34 +118,39 @@ inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const flo
 }
 
 // Asks for a few lines: about as many as arrive while a tile is computed.
-inline void fetch_some(Lines* lines) {
-  if (!lines) return;
-  for (int i = 0; i < 4 && lines->next != lines->end; ++i) __builtin_prefetch(*lines->next++);
+inline void fetch_some(Ahead* ahead) {
+  if (!ahead) return;
+  for (int i = 0; i < 4 && ahead->next != ahead->end; ++i) {
+    Piece& piece = *ahead->next;
+    __builtin_prefetch(piece.at);
+    piece.at += 64;
+    if (--piece.lines == 0) ++ahead->next;
+  }
 }
 
 // All m rows of a panel of VECTORS * W columns, ROWS at a time.
 template <int ROWS, int VECTORS>
 void panel(size_t m, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
-           size_t ldc, bool accumulate, Lines* lines) {
+           size_t ldc, bool accumulate, Ahead* ahead) {
   size_t i = 0;
   for (; i + ROWS <= m && (m - i != ROWS + 1 || ROWS == 1); i += ROWS) {  // two small tiles rather than a single row
-    fetch_some(lines);
+    fetch_some(ahead);
     tile<ROWS, VECTORS>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
   }
   if constexpr (ROWS > 1) {
     if (i < m) {
-      panel<(ROWS + 1) / 2, VECTORS>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate, lines);
+      panel<(ROWS + 1) / 2, VECTORS>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate, ahead);
     }
   }
 }
 
 void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-          float* c, size_t ldc, bool accumulate, Lines* lines) {
+          float* c, size_t ldc, bool accumulate, Ahead* ahead) {
   size_t j = 0;
   for (; j + 4 * W <= n; j += 4 * W) {
-    panel<TILE_ROWS, 4>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate, lines);
+    panel<TILE_ROWS, 4>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate, ahead);
   }
-  for (; j + W <= n; j += W) panel<6, 1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate, lines);
+  for (; j + W <= n; j += W) panel<6, 1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate, ahead);
   for (; j < n; ++j) {
     for (size_t i = 0; i < m; ++i) {
       float sum = accumulate ? c[i * ldc + j] : 0.0f;

@@ -41,15 +41,15 @@ void step(Numbers w, Numbers m, Numbers v, const float* g, size_t n, uint32_t cl
   }
 }
 
-// For the random bits of a row's step.
-uint32_t rounding_seed(size_t row, uint32_t clock) { return static_cast<uint32_t>(mix(uint64_t{clock} << 32 | row)); }
+// For the random bits of a row's step, if there is anything to round.
+uint32_t rounding_seed(const Parameters& p, size_t row) {
+  if (!p.value.is_half && !p.moment1.is_half && !p.moment2.is_half) return 0;
+  return static_cast<uint32_t>(mix(uint64_t{p.clock[row]} << 32 | row));
+}
 
-// Adds the cache lines of `count` numbers to a list; the first may begin within a line.
-void add_lines(const Numbers& x, size_t count, std::vector<const void*>& lines) {
-  const char* first = static_cast<const char*>(x.data);
-  const char* end = first + count * x.bytes_each();
-  first -= reinterpret_cast<uintptr_t>(first) % CACHE_LINE;
-  for (; first < end; first += CACHE_LINE) lines.push_back(first);
+// The memory of `count` numbers, as if they began with a cache line: then none of a padded row's is missed.
+Piece piece(const Numbers& x, size_t count) {
+  return {static_cast<const char*>(x.data), (count * x.bytes_each() + CACHE_LINE - 1) / CACHE_LINE};
 }
 
 }  // namespace
@@ -69,21 +69,21 @@ void Parameters::add_rows(const int32_t* ids, const float* values, size_t count,
   }
 }
 
-void Parameters::add_value_lines(size_t i, std::vector<const void*>& lines) const {
-  add_lines(value.from(i * stride), width, lines);
+void Parameters::add_value(size_t i, std::vector<Piece>& pieces) const {
+  pieces.push_back(piece(value.from(i * stride), width));
 }
 
-void Parameters::add_moment_lines(size_t i, std::vector<const void*>& lines) const {
-  if (moment1) add_lines(moment1.from(i * stride), width, lines);
-  if (moment2) add_lines(moment2.from(i * stride), width, lines);
-  lines.push_back(clock + i);
+void Parameters::add_moments(size_t i, std::vector<Piece>& pieces) const {
+  if (moment1) pieces.push_back(piece(moment1.from(i * stride), width));
+  if (moment2) pieces.push_back(piece(moment2.from(i * stride), width));
+  pieces.push_back({reinterpret_cast<const char*>(clock + i), 1});
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
   if (!usable(gradient, width)) return false;
   const size_t at = i * stride;
   step(value.from(at), moment1.from(at), moment2.from(at), gradient, width, clock[i], optimizer,
-       rounding_seed(i, clock[i]));
+       rounding_seed(*this, i));
   ++clock[i];
   return true;
 }
@@ -91,7 +91,7 @@ bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimi
 bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, const float* gradient,
                                 const Optimizer& optimizer) const {
   if (!usable(gradient, count)) return false;
-  const uint32_t seed = rounding_seed(i, clock[i]);
+  const uint32_t seed = rounding_seed(*this, i);
   for (size_t j = 0; j < count; ++j) {
     const size_t at = i * stride + static_cast<size_t>(columns[j]);
     step(value.from(at), moment1.from(at), moment2.from(at), gradient + j, 1, clock[i], optimizer,

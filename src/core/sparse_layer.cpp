@@ -110,14 +110,16 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
   run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
     std::vector<float> gradient(neurons);
     AlignedFloats room(weights_.room(1));
-    std::vector<const void*> lines;
+    std::vector<Piece> ahead;
     for (size_t k = begin; k < end; ++k) {
       if (k + AHEAD < end) {
         const auto next = static_cast<size_t>(g.input[k + AHEAD]);
-        lines.clear();
-        weights_.add_value_lines(next, lines);
-        weights_.add_moment_lines(next, lines);
-        for (const void* line : lines) __builtin_prefetch(line);
+        ahead.clear();
+        weights_.add_value(next, ahead);
+        weights_.add_moments(next, ahead);
+        for (const Piece& piece : ahead) {
+          for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE);
+        }
       }
       const auto input = static_cast<size_t>(g.input[k]);
       const size_t first = g.begin[k], count = g.begin[k + 1] - first;
