@@ -97,6 +97,20 @@ def test_weighted_sum(kernels, n, count, pad, seed):
 
 
 @few
+@given(tables=st.integers(0, 40), seed=seeds)
+def test_add_choices(kernels, tables, seed):
+    """Sums of floats are the same to the bit: the order of additions is part of what a hash code is."""
+    rng = np.random.default_rng(seed)
+    tiles, sums = floats(rng, tables, 16, 8), floats(rng, 8, 8, offset=1)
+    chosen = rng.integers(0, 16, (tables, 8))
+    expected, got = sums.copy(), sums.copy()
+    for level, out in ((REFERENCE, expected), (kernels, got)):
+        level.add_choices(tiles, (4 * chosen).astype(np.uint8), out)
+    assert_array_equal(got, expected)
+    assert_allclose(expected, sums + tiles[np.arange(tables)[:, None], chosen].sum(0), rtol=1e-5, atol=1e-5)
+
+
+@few
 @given(rows=st.integers(0, 70), n=lengths, scale=st.sampled_from([1.0, 20.0, 200.0]), seed=seeds)
 def test_softmax(kernels, rows, n, scale, seed):
     rng = np.random.default_rng(seed)

@@ -77,6 +77,19 @@ void bind_kernels(nb::module_& m) {
              same_size(z.shape(0), shift.shape(0));
              return k.shifted_max(z.data(), shift.data(), z.shape(0));
            })
+      .def("add_choices",
+           [](const Kernels& k, In<float, 3> tiles, In<uint8_t, 2> choices, Out<float, 2> sums) {
+             same_size(tiles.shape(0), choices.shape(0));
+             if (tiles.shape(1) != 16 || tiles.shape(2) != 8 || choices.shape(1) != 8 || sums.shape(0) != 8 ||
+                 sums.shape(1) != 8) {
+               throw std::invalid_argument("tiles must be (tables, 16, 8), choices (tables, 8), sums (8, 8)");
+             }
+             for (size_t i = 0; i < choices.size(); ++i) {
+               if (choices.data()[i] > 60 || choices.data()[i] % 4) throw std::invalid_argument("no such tile");
+             }
+             k.add_choices(tiles.data(), choices.data(), tiles.shape(0), sums.data());
+           },
+           nb::arg("tiles"), nb::arg("choices"), nb::arg("sums").noconvert())
       .def("softmax_stats",
            [](const Kernels& k, In<float, 2> z, In<float, 1> shift, Out<float, 1> maximum, Out<float, 1> sum) {
              same_size(z.shape(1), shift.shape(0));

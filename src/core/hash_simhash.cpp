@@ -10,7 +10,9 @@
 #include <bit>
 #include <cstring>
 
+#include "aligned.hpp"
 #include "hash_family.hpp"
+#include "kernels.hpp"
 
 namespace dslide {
 namespace {
@@ -44,25 +46,17 @@ inline void sums_of_group(const Tile* x, Tile* sums) {
   }
 }
 
-// sums[p] += sum over groups g of group_sums[g][choices[g][p]]; choices is (groups, kPanel). The hottest loop.
-inline void add_groups(const Tile* group_sums, const uint8_t* choices, size_t groups, Tile* sums) {
-  Tile acc[kPanel];
-  for (size_t p = 0; p < kPanel; ++p) acc[p] = sums[p];
-  for (size_t g = 0; g < groups; ++g, group_sums += kChoices, choices += kPanel) {
-    for (size_t p = 0; p < kPanel; ++p) {
-      const Tile& sum = group_sums[choices[p]];
-      acc[p].half[0] += sum.half[0];
-      acc[p].half[1] += sum.half[1];
-    }
-  }
-  for (size_t p = 0; p < kPanel; ++p) sums[p] = acc[p];
-}
-
 // Which of a tile's sums are positive, bit j of words[r] for sums[j] of row r; k is at most 64.
-inline void positive_bits(const float* sums, size_t k, uint64_t* words) {
+inline void positive_bits(const Tile* sums, size_t k, uint64_t* words) {
+  using FourInts = int32_t __attribute__((vector_size(16)));
   for (size_t r = 0; r < kTile; ++r) words[r] = 0;
-  for (size_t j = 0; j < k; ++j) {
-    for (size_t r = 0; r < kTile; ++r) words[r] |= static_cast<uint64_t>(sums[j * kTile + r] > 0.0f) << j;
+  for (size_t first = 0; first < k; first += 32) {  // the bits of four rows are gathered in lanes of 32 bits
+    FourInts bits[2] = {};
+    for (size_t j = first; j < std::min(k, first + 32); ++j) {
+      const int32_t bit = static_cast<int32_t>(1u << (j - first));
+      for (size_t h = 0; h < 2; ++h) bits[h] |= (sums[j].half[h] > 0.0f) & bit;
+    }
+    for (size_t r = 0; r < kTile; ++r) words[r] |= uint64_t{static_cast<uint32_t>(bits[r / 4][r % 4])} << first;
   }
 }
 
@@ -92,10 +86,11 @@ class SimHash final : public HashFunctions {
 
  private:
   void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
+    const Kernels& kernel = kernels();
     const size_t width = words_ * 64;                 // projections, some at the end unused
     std::vector<uint8_t> choices(width * kBlock);     // (panels, kBlock, kPanel)
-    std::vector<Tile> group_sums(kBlock * kChoices);  // (kBlock, kChoices)
-    std::vector<Tile> sums(kChunk / kTile * width);   // (tiles, width)
+    Aligned<Tile> group_sums(kBlock * kChoices);  // (kBlock, kChoices)
+    Aligned<Tile> sums(kChunk / kTile * width);   // (tiles, width)
     for (size_t first = begin; first < end; first += kChunk) {
       const size_t last = std::min(first + kChunk, end);
       std::fill(sums.begin(), sums.end(), Tile{});
@@ -106,13 +101,14 @@ class SimHash final : public HashFunctions {
         for (size_t row = first; row < last; row += kTile, tile_sums += width) {
           sum_groups(x, row, last, d, depth, group_sums.data());
           for (size_t p = 0; p < spec_.k * spec_.tables; p += kPanel) {
-            add_groups(group_sums.data(), &choices[p * kBlock], groups, tile_sums + p);
+            kernel.add_choices(reinterpret_cast<const float*>(group_sums.data()), &choices[p * kBlock], groups,
+                               reinterpret_cast<float*>(tile_sums + p));
           }
         }
       }
       const Tile* tile_sums = sums.data();
       for (size_t row = first; row < last; row += kTile, tile_sums += width) {
-        finish(reinterpret_cast<const float*>(tile_sums), std::min(kTile, last - row), codes + row * spec_.tables);
+        finish(tile_sums, std::min(kTile, last - row), codes + row * spec_.tables);
       }
     }
   }
@@ -142,7 +138,7 @@ class SimHash final : public HashFunctions {
   uint64_t signs(size_t coordinate, size_t word) const { return mix(spec_.seed, coordinate, word); }
 
   // Which of its sums each projection takes from each group, beginning at coordinate d: choices is (panels, kBlock,
-  // kPanel).
+  // kPanel), as add_choices() of the kernels wants them.
   void choose(size_t d, size_t groups, uint8_t* choices) const {
     static_assert(kPanel == 8 && std::endian::native == std::endian::little);
     for (size_t g = 0; g < groups; ++g) {
@@ -151,7 +147,7 @@ class SimHash final : public HashFunctions {
         for (size_t i = 0; i < kGroup; ++i) of_group[i] = signs(d + g * kGroup + i, w);
         for (size_t byte = 0; byte < 8; ++byte) {
           uint64_t panel = 0;
-          for (size_t i = 0; i < kGroup; ++i) panel |= bits_to_bytes(of_group[i] >> 8 * byte) << i;
+          for (size_t i = 0; i < kGroup; ++i) panel |= bits_to_bytes(of_group[i] >> 8 * byte) << (2 + i);
           std::memcpy(choices + ((w * 8 + byte) * kBlock + g) * kPanel, &panel, kPanel);
         }
       }
@@ -174,11 +170,11 @@ class SimHash final : public HashFunctions {
     }
   }
 
-  // sums is (k * tables, kTile), codes (rows, tables).
-  void finish(const float* sums, size_t rows, uint32_t* codes) const {
+  // sums is (k * tables), codes (rows, tables).
+  void finish(const Tile* sums, size_t rows, uint32_t* codes) const {
     uint64_t words[kTile];
     for (size_t t = 0; t < spec_.tables; ++t) {
-      positive_bits(sums + t * spec_.k * kTile, spec_.k, words);
+      positive_bits(sums + t * spec_.k, spec_.k, words);
       for (size_t r = 0; r < rows; ++r) {
         codes[r * spec_.tables + t] = join(1, spec_.k, spec_.table_bits, [&](size_t) { return words[r]; });
       }

@@ -54,6 +54,10 @@ struct Kernels {
   // y[i] += a * x[i]
   void (*axpy)(float a, const float* x, float* y, size_t n);
 
+  // sums[p] += table 0's tile choices[p], then table 1's tile choices[8 + p], and so on, for p < 8 and so many tables of
+  // 16 tiles of 8 floats; choices are multiples of 4, four times the number of the tile.
+  void (*add_choices)(const float* tiles, const uint8_t* choices, size_t tables, float* sums);
+
   // The largest z[i] + shift[i]; -infinity for n = 0.
   float (*shifted_max)(const float* z, const float* shift, size_t n);
 

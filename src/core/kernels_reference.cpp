@@ -30,6 +30,15 @@ void axpy(float a, const float* x, float* y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] += a * x[i];
 }
 
+void add_choices(const float* tiles, const uint8_t* choices, size_t tables, float* sums) {
+  for (size_t t = 0; t < tables; ++t) {
+    for (size_t p = 0; p < 8; ++p) {
+      const float* tile = tiles + t * 16 * 8 + choices[t * 8 + p] / 4 * 8;
+      for (size_t i = 0; i < 8; ++i) sums[p * 8 + i] += tile[i];
+    }
+  }
+}
+
 float shifted_max(const float* z, const float* shift, size_t n) {
   float largest = -std::numeric_limits<float>::infinity();
   for (size_t i = 0; i < n; ++i) largest = std::fmax(largest, z[i] + shift[i]);
@@ -141,7 +150,7 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference",      1,  gemm, dot, axpy, shifted_max, softmax_stats, softmax_gradient,
+  static const Kernels t{"reference",      1,  gemm, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
                          sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
   return t;
 }

@@ -181,6 +181,22 @@ void axpy(float a, const float* x, float* y, size_t n) {
   for (; i < n; ++i) y[i] += a * x[i];
 }
 
+void add_choices(const float* tiles, const uint8_t* choices, size_t tables, float* sums) {
+  typedef float Tile __attribute__((vector_size(32)));  // as one vector, or two
+  Tile sum[8];
+  memcpy(sum, sums, sizeof sum);
+  const char* at = reinterpret_cast<const char*>(tiles);
+  for (size_t t = 0; t < tables; ++t, at += 16 * sizeof(Tile), choices += 8) {
+#pragma GCC unroll 8
+    for (int p = 0; p < 8; ++p) {
+      Tile tile;
+      memcpy(&tile, at + 8 * static_cast<size_t>(choices[p]), sizeof tile);  // 8: what an address may be scaled by
+      sum[p] += tile;
+    }
+  }
+  memcpy(sums, sum, sizeof sum);
+}
+
 float shifted_max(const float* z, const float* shift, size_t n) {
   V largest = splat(-__builtin_inff());
   size_t i = 0;
@@ -272,6 +288,7 @@ const Kernels& table() {
   t.gemm = gemm;
   t.dot = dot;
   t.axpy = axpy;
+  t.add_choices = add_choices;
   t.shifted_max = shifted_max;
   t.softmax_stats = softmax_stats;
   t.softmax_gradient = softmax_gradient;
