@@ -97,6 +97,21 @@ def test_weighted_sum(kernels, n, count, pad, seed):
 
 
 @few
+@given(count=st.integers(0, 24), more=st.integers(0, 3), fours=st.integers(0, 9), pad=st.integers(0, 5), seed=seeds)
+def test_pack(kernels, count, more, fours, pad, seed):
+    rng = np.random.default_rng(seed)
+    width = -(-count // 4) * 4 + 4 * more
+    rows, out = floats(rng, count, 4 * fours, offset=1), floats(rng, 4 * fours, width + pad, offset=3)
+    expected, got = out.copy(), out.copy()
+    REFERENCE.pack(rows, expected, width)
+    kernels.pack(rows, got, width)
+    assert_array_equal(got, expected)
+    assert_array_equal(expected[:, :count], rows.T)
+    assert not expected[:, count:width].any()
+    assert_array_equal(expected[:, width:], out[:, width:])  # columns past the width are somebody else's
+
+
+@few
 @given(tables=st.integers(0, 40), seed=seeds)
 def test_add_choices(kernels, tables, seed):
     """Sums of floats are the same to the bit: the order of additions is part of what a hash code is."""

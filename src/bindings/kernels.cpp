@@ -38,6 +38,17 @@ void bind_kernels(nb::module_& m) {
            },
            nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
            nb::arg("accumulate"))
+      .def("pack",
+           [](const Kernels& k, In<float, 2> rows, Out<float, 2> out, size_t width) {
+             const size_t n = rows.shape(1);
+             if (n % 4 || width % 4 || rows.shape(0) > width || width > out.shape(1) || n != out.shape(0)) {
+               throw std::invalid_argument("pack: shapes don't fit");
+             }
+             std::vector<const float*> at;
+             for (size_t i = 0; i < rows.shape(0); ++i) at.push_back(rows.data() + i * n);
+             k.pack(at.data(), at.size(), width, n, out.data(), out.shape(1));
+           },
+           nb::arg("rows"), nb::arg("out").noconvert(), nb::arg("width"))
       .def("dot",
            [](const Kernels& k, In<float, 1> a, In<float, 1> b) {
              same_size(a.shape(0), b.shape(0));

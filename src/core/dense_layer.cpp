@@ -7,58 +7,13 @@
 #include <limits>
 #include <stdexcept>
 
-#include "pack.hpp"
+#include "block.hpp"
 #include "pool.hpp"
 
 namespace dslide {
 namespace {
 
 constexpr size_t CHUNK = 96;  // rows of the batch at a time: their logits (24 KB) stay in the first-level cache
-constexpr float NOTHING = -1e30f;  // a logit whose exponential is 0
-
-// A label in a block of neurons: row of the batch, column of the block, index of the label.
-struct Entry {
-  uint32_t row, column;
-  int64_t label;
-};
-
-// The labels of each block of active neurons, by row.
-struct EntriesByBlock {
-  std::vector<size_t> begin;  // blocks + 1
-  std::vector<Entry> entries;
-
-  EntriesByBlock(const Labels& labels, Range rows, size_t blocks) : begin(blocks + 1, 0) {
-    for (int64_t e = labels.lists.offsets[rows.begin]; e < labels.lists.offsets[rows.end]; ++e) {
-      if (labels.found[e] >= 0) ++begin[static_cast<size_t>(labels.found[e]) / BLOCK + 1];
-    }
-    for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
-    entries.resize(begin[blocks]);
-    std::vector<size_t> next(begin.begin(), begin.end() - 1);
-    for (size_t i = rows.begin; i < rows.end; ++i) {
-      for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
-        if (labels.found[e] < 0) continue;
-        const auto at = static_cast<size_t>(labels.found[e]);
-        entries[next[at / BLOCK]++] = {static_cast<uint32_t>(i), static_cast<uint32_t>(at % BLOCK), e};
-      }
-    }
-  }
-};
-
-// What is added to a block's products, by column; columns past the block's neurons count for nothing.
-struct BlockTerms {
-  float bias[BLOCK], shift[BLOCK], weight[BLOCK];  // bias; bias + log-weight; weight
-
-  BlockTerms() = default;
-  BlockTerms(const ActiveSet& active, const Parameters& biases, size_t first, size_t count) {
-    for (size_t c = 0; c < BLOCK; ++c) {
-      const bool used = c < count;
-      const float log_weight = used ? active.log_weight[first + c] : 0.0f;
-      bias[c] = used ? biases.value[active.ids[first + c]] : NOTHING;
-      shift[c] = bias[c] + log_weight;
-      weight[c] = used ? std::exp(log_weight) : 0.0f;
-    }
-  }
-};
 
 // Logits of the block that begins at position `first`, from row r on: (rows x 64), block after block.
 float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) {
@@ -117,7 +72,7 @@ void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float
   for (size_t c = 0; c < count; ++c) {
     rows[c] = weights_.row(static_cast<size_t>(active.ids[first + c]), room.data() + weights_.room(c));
   }
-  pack_block(rows, count, weights_.stride, packed);
+  kernels().pack(rows, count, BLOCK, weights_.stride, packed, PACKED);
 }
 
 void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size_t ldz) {

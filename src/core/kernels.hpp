@@ -48,6 +48,10 @@ struct Kernels {
   void (*gemm)(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
                float* c, size_t ldc, bool accumulate, Ahead* ahead);
 
+  // Rows side by side: out[p * ld + c] = rows[c][p] for c < count and p < n, and 0 for c from count to width. n and width
+  // are multiples of 4.
+  void (*pack)(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld);
+
   // sum of a[i] * b[i]
   float (*dot)(const float* a, const float* b, size_t n);
 

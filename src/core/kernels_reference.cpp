@@ -20,6 +20,12 @@ void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_c
   }
 }
 
+void pack(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld) {
+  for (size_t p = 0; p < n; ++p) {
+    for (size_t c = 0; c < width; ++c) out[p * ld + c] = c < count ? rows[c][p] : 0.0f;
+  }
+}
+
 float dot(const float* a, const float* b, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += double{a[i]} * b[i];
@@ -150,7 +156,7 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference",      1,  gemm, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
+  static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
                          sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
   return t;
 }

@@ -7,6 +7,8 @@ namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
+constexpr size_t LINE = 16;  // floats in a cache line
+
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 6;  // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
 #else
@@ -14,7 +16,6 @@ constexpr int TILE_ROWS = 3;  // 3 rows x 4 vectors take 12 of 16 registers, 3 +
 #endif
 
 inline V vmax(V a, V b) { return a > b ? a : b; }  // b if either is NaN
-inline V vmin(V a, V b) { return a < b ? a : b; }
 
 // All lanes joined by `join`, which is given vectors: halves against halves, until one lane is left.
 template <class Join>
@@ -123,7 +124,7 @@ inline void fetch_some(Ahead* ahead) {
   for (int i = 0; i < 4 && ahead->next != ahead->end; ++i) {
     Piece& piece = *ahead->next;
     __builtin_prefetch(piece.at);
-    piece.at += 64;
+    piece.at += LINE * sizeof(float);
     if (--piece.lines == 0) ++ahead->next;
   }
 }
@@ -156,6 +157,29 @@ void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_c
       float sum = accumulate ? c[i * ldc + j] : 0.0f;
       for (size_t p = 0; p < k; ++p) sum += a[i * a_row + p * a_col] * b[p * ldb + j];
       c[i * ldc + j] = sum;
+    }
+  }
+}
+
+void pack(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld) {
+  typedef float Four __attribute__((vector_size(16)));
+  typedef int32_t Places __attribute__((vector_size(16)));
+  static const float zeros[LINE] = {};
+  for (size_t p = 0; p < n; p += LINE) {  // a cache line of each row at a time
+    const size_t line = n - p < LINE ? n - p : LINE;
+    for (size_t c = 0; c < width; c += 4) {
+      const float* row[4];
+      for (size_t i = 0; i < 4; ++i) row[i] = c + i < count ? rows[c + i] + p : zeros;
+      for (size_t q = 0; q < line; q += 4) {  // four floats of four rows change places
+        Four a[4];
+        for (size_t i = 0; i < 4; ++i) memcpy(&a[i], row[i] + q, sizeof(Four));
+        const Four low01 = shuffled(a[0], a[1], Places{0, 4, 1, 5}), low23 = shuffled(a[2], a[3], Places{0, 4, 1, 5});
+        const Four high01 = shuffled(a[0], a[1], Places{2, 6, 3, 7}), high23 = shuffled(a[2], a[3], Places{2, 6, 3, 7});
+        const Four changed[4] = {
+            shuffled(low01, low23, Places{0, 1, 4, 5}), shuffled(low01, low23, Places{2, 3, 6, 7}),
+            shuffled(high01, high23, Places{0, 1, 4, 5}), shuffled(high01, high23, Places{2, 3, 6, 7})};
+        for (size_t i = 0; i < 4; ++i) memcpy(out + (p + q + i) * ld + c, &changed[i], sizeof(Four));
+      }
     }
   }
 }
@@ -286,6 +310,7 @@ const Kernels& table() {
   t = Kernels{};
   t.lanes = W;
   t.gemm = gemm;
+  t.pack = pack;
   t.dot = dot;
   t.axpy = axpy;
   t.add_choices = add_choices;

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "dense_layer.hpp"
-#include "pack.hpp"
+#include "block.hpp"
 #include "pool.hpp"
 
 namespace dslide {
@@ -74,7 +74,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
       for (size_t c = 0; c < count; ++c) {
         block_rows[c] = weights_.row(first + c, room.data() + weights_.room(c));
       }
-      pack_block(block_rows, count, inputs, packed.data());
+      kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
       const float* bias = bias_.value.floats() + first;
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);

@@ -1,0 +1,70 @@
+// Blocks of 64 active neurons: how they lie in working memory, and what is known of each beside its weights.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "active.hpp"
+#include "loss.hpp"
+#include "parameters.hpp"
+#include "pool.hpp"
+
+namespace dslide {
+
+constexpr size_t BLOCK = 64;  // neurons in a block
+
+// Floats from one row of working memory to the next for rows of so many (a multiple of 16): an odd number of cache
+// lines. With a power of two the same columns of all rows would fall into a few sets of the cache and drive each other
+// out, which costs matrix products a tenth of their speed.
+constexpr size_t spread(size_t width) { return (width / 16 | 1) * 16; }
+
+constexpr size_t PACKED = spread(BLOCK);  // floats from one row of a packed block to the next
+
+constexpr float NOTHING = -1e30f;  // a logit whose exponential is 0
+
+// A label in a block of neurons: row of the batch, column of the block, index of the label.
+struct Entry {
+  uint32_t row, column;
+  int64_t label;
+};
+
+// The labels of each block of active neurons, by row.
+struct EntriesByBlock {
+  std::vector<size_t> begin;  // blocks + 1
+  std::vector<Entry> entries;
+
+  EntriesByBlock(const Labels& labels, Range rows, size_t blocks) : begin(blocks + 1, 0) {
+    for (int64_t e = labels.lists.offsets[rows.begin]; e < labels.lists.offsets[rows.end]; ++e) {
+      if (labels.found[e] >= 0) ++begin[static_cast<size_t>(labels.found[e]) / BLOCK + 1];
+    }
+    for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
+    entries.resize(begin[blocks]);
+    std::vector<size_t> next(begin.begin(), begin.end() - 1);
+    for (size_t i = rows.begin; i < rows.end; ++i) {
+      for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
+        if (labels.found[e] < 0) continue;
+        const auto at = static_cast<size_t>(labels.found[e]);
+        entries[next[at / BLOCK]++] = {static_cast<uint32_t>(i), static_cast<uint32_t>(at % BLOCK), e};
+      }
+    }
+  }
+};
+
+// What is added to a block's products, by column; columns past the block's neurons count for nothing.
+struct BlockTerms {
+  float bias[BLOCK], shift[BLOCK], weight[BLOCK];  // bias; bias + log-weight; weight
+
+  BlockTerms() = default;
+  BlockTerms(const ActiveSet& active, const Parameters& biases, size_t first, size_t count) {
+    for (size_t c = 0; c < BLOCK; ++c) {
+      const bool used = c < count;
+      const float log_weight = used ? active.log_weight[first + c] : 0.0f;
+      bias[c] = used ? biases.value[active.ids[first + c]] : NOTHING;
+      shift[c] = bias[c] + log_weight;
+      weight[c] = used ? std::exp(log_weight) : 0.0f;
+    }
+  }
+};
+
+}  // namespace dslide
