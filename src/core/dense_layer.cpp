@@ -253,7 +253,7 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
   const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride, ld = spread(inputs);
   const EntriesByBlock by_block(labels, pass.rows, (active.ids.size() + BLOCK - 1) / BLOCK);
-  struct State {  // of a thread
+  struct alignas(2 * CACHE_LINE) State {  // of a thread
     BlockTerms terms;
     size_t entry;  // the next label of its block
     std::vector<Correction> corrections;

@@ -57,7 +57,7 @@ class DenseLayer {
   void topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, int32_t* ids, float* scores) const;
 
  private:
-  struct Scratch {
+  struct alignas(2 * CACHE_LINE) Scratch {  // of a thread; threads that wrote to one line would wait for each other
     AlignedFloats packed;    // inputs x 64: the block, transposed
     AlignedFloats gathered;  // 64 x inputs, rows spread: the block
     AlignedFloats gradient;  // 64 x inputs, rows spread

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -41,6 +42,17 @@ class FlushDenormals {
 #endif
 };
 
+constexpr std::chrono::microseconds SPIN{500};  // how long a thread looks out for work before it goes to sleep
+
+// Tells the core that this is a loop that waits.
+inline void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -57,25 +69,45 @@ class Pool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   void run(const std::function<void(int)>& fn) {
+    fn_ = &fn;
+    error_ = nullptr;
+    running_.store(workers_.size(), std::memory_order_relaxed);
     {
-      std::lock_guard lock(mutex_);
-      fn_ = &fn;
-      running_ = workers_.size();
-      error_ = nullptr;
-      ++generation_;
+      std::lock_guard lock(mutex_);  // no worker is just then on its way to sleep
+      generation_.fetch_add(1, std::memory_order_release);
     }
     start_.notify_all();
     call(0);
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return running_ == 0; });
+    const auto done = [this] { return running_.load(std::memory_order_acquire) == 0; };
+    if (!spin_until(done)) {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, done);
+    }
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
+  // Waits without sleeping, for a short time: steps of a network are many short runs, and to wake a thread can take as
+  // long as one of them. True if `ready` came.
+  template <class Ready>
+  static bool spin_until(const Ready& ready) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    do {
+      for (int i = 0; i < 64; ++i) {
+        if (ready()) return true;
+        pause();
+      }
+      std::this_thread::yield();  // to whoever else wants this core
+    } while (Clock::now() - begin < SPIN);
+    return ready();
+  }
+
   void stop() {
     {
       std::lock_guard lock(mutex_);
       stop_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
     }
     start_.notify_all();
     for (auto& worker : workers_) worker.join();
@@ -92,17 +124,19 @@ class Pool {
   }
 
   void work(int thread) {
-    unsigned long long seen = 0;
-    for (;;) {
-      {
+    for (unsigned long long seen = 0;;) {
+      const auto started = [&] { return generation_.load(std::memory_order_acquire) != seen; };
+      if (!spin_until(started)) {
         std::unique_lock lock(mutex_);
-        start_.wait(lock, [&] { return stop_ || generation_ != seen; });
-        if (stop_) return;
-        seen = generation_;
+        start_.wait(lock, started);
       }
+      ++seen;  // run() waits for all workers, so that none is ever more than one behind
+      if (stop_) return;
       call(thread);
-      std::lock_guard lock(mutex_);
-      if (--running_ == 0) done_.notify_one();
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        std::lock_guard lock(mutex_);  // the one who waits is not just then on its way to sleep
+        done_.notify_one();
+      }
     }
   }
 
@@ -110,9 +144,9 @@ class Pool {
   std::condition_variable start_, done_;
   const std::function<void(int)>* fn_ = nullptr;
   std::exception_ptr error_;
-  size_t running_ = 0;
-  unsigned long long generation_ = 0;
-  bool stop_ = false;
+  std::atomic<size_t> running_ = 0;
+  std::atomic<unsigned long long> generation_ = 0;
+  std::atomic<bool> stop_ = false;
   std::vector<std::thread> workers_;
 };
 

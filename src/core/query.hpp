@@ -51,7 +51,7 @@ class Query {
 
  private:
   // What one thread works with. `counts` is all zero between rows.
-  struct Scratch {
+  struct alignas(2 * CACHE_LINE) Scratch {
     Aligned<uint16_t> counts;  // (neurons): tables in which the row met it
     std::vector<uint8_t> filter;   // by hash of the neuron: none, one or more were met
     std::vector<int32_t> several;  // neurons that share their slot of the filter, as often as they were met
