@@ -13,7 +13,8 @@ case $kind in
   address)
     flags=address,undefined
     libraries="libasan.so libubsan.so"
-    core_tests="$core_tests tests/test_kernels.py tests/test_hash.py tests/test_network_gradients.py"
+    core_tests="$core_tests tests/test_kernels.py tests/test_kernels_stored.py tests/test_hash.py
+                tests/test_network_gradients.py"
     ;;
   thread)
     flags=thread
