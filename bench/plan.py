@@ -23,10 +23,11 @@ class Plan:
     growth: tuple[int, ...] = (67_009, 670_091, 6_700_910)  # numbers of labels
     accuracy: Shape = ACCURACY
     epochs: int = 5  # of training for accuracy
+    table_epochs: int = 3  # of training to see what hash tables cost
 
 
 def full_plan(data: Path, threads: int) -> Plan:
-    return Plan(data, threads, rounds=3, seconds=8)
+    return Plan(data, threads, rounds=3, seconds=8, table_epochs=24)  # with as many steps as Amazon-670K's rows make
 
 
 def quick_plan(data: Path, threads: int) -> Plan:
