@@ -9,10 +9,12 @@ import pytest
 
 from bench import machine
 from bench.__main__ import SECTIONS, measure
+from bench.micro.test_kernels import VECTOR_KERNELS
 from bench.plan import Plan
 from bench.report import Comparison, Figure, Section, as_json, comparison_table, system_table
 from bench.runs import Outcome, System, run_rounds
 from bench.workload import Shape
+from dslide import _core
 
 SPEED, MEMORY = Figure("speed", "samples/s"), Figure("memory", "GB", ".1f")
 
@@ -36,6 +38,14 @@ def three():
         Comparison(ours, absent, SPEED),
     ]
     return Section("Speed", "Made up.", [ours, peer, absent], [SPEED, MEMORY], comparisons), outcomes
+
+
+@pytest.mark.parametrize("kernel", VECTOR_KERNELS, ids=lambda kernel: kernel[0].__name__)
+def test_micro_benchmarks_call_kernels_as_they_are(kernel):
+    make, length, _ = kernel
+    for level in _core.isa_levels():
+        for times in (0, 1, 3):
+            make(_core.Kernels(level), times * length)()
 
 
 def test_table_has_medians_with_lowest_and_highest(three):

@@ -61,13 +61,24 @@ def shifted_max(kernels: Any, n: int) -> Callable[[], None]:
 
 
 def softmax_stats(kernels: Any, n: int) -> Callable[[], None]:
-    z, shift = floats(n), floats(n)
-    return lambda: kernels.softmax_stats(z, shift, 1.0, 1.0)
+    z, shift, maximum, total = floats(n // BLOCK, BLOCK), floats(BLOCK), floats(n // BLOCK), floats(n // BLOCK)
+    return lambda: kernels.softmax_stats(z, shift, maximum, total)
 
 
 def softmax_gradient(kernels: Any, n: int) -> Callable[[], None]:
-    z, shift = floats(n), floats(n)
-    return lambda: kernels.softmax_gradient(z, shift, 2.0, 0.5)  # z stays between 0 and 1
+    z, shift, norms = floats(n // BLOCK, BLOCK), floats(BLOCK), floats(n // BLOCK) + 2
+    return lambda: kernels.softmax_gradient(z, shift, norms, 0.5)  # z stays between 0 and 1
+
+
+def pack(kernels: Any, n: int) -> Callable[[], None]:
+    rows, out = floats(BLOCK, n // BLOCK), floats(n // BLOCK, BLOCK + 16)
+    return lambda: kernels.pack(rows, out, BLOCK)
+
+
+def add_choices(kernels: Any, n: int) -> Callable[[], None]:
+    tiles, sums = floats(n // BLOCK, 16, 8), floats(8, 8)
+    choices = 4 * np.random.default_rng(0).integers(0, 16, (n // BLOCK, 8), dtype=np.uint8)
+    return lambda: kernels.add_choices(tiles, choices, sums)
 
 
 def sigmoid_gradient(kernels: Any, n: int) -> Callable[[], None]:
@@ -84,6 +95,8 @@ VECTOR_KERNELS = [  # call, length in training, bytes read and written for each 
     (shifted_max, 64, 8),
     (softmax_stats, 64, 8),
     (softmax_gradient, 64, 12),
+    (pack, 256, 8),
+    (add_choices, 64, 4),
     (sigmoid_gradient, 64, 16),
 ]
 
