@@ -56,6 +56,14 @@ def sparse_input(rows: int, inputs: int, seed: int) -> tuple[Sparse, np.ndarray,
     return Sparse(offsets, at[1].astype(np.int32), x[at]), x.astype(np.float64), present
 
 
+def any_input(sparse: bool, rows: int, inputs: int, seed: int) -> tuple[Dense | Sparse, np.ndarray, np.ndarray]:
+    """Activations of either kind, the same as a float64 matrix, and which of its elements are there."""
+    if sparse:
+        return sparse_input(rows, inputs, seed)
+    x, matrix = dense_input(rows, inputs, seed)
+    return x, matrix, np.ones_like(matrix, bool)
+
+
 @dataclass
 class Targets:
     """Labels in the form layers take them, and as a (rows, neurons) matrix."""

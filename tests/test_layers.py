@@ -7,7 +7,7 @@ import pytest
 from bf16 import STORED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_cases import KINDS, dense_input, make_active, make_layer, make_targets, sparse_input
+from layer_cases import KINDS, any_input, dense_input, make_active, make_layer, make_targets, sparse_input
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_network import LOSSES, Activity, ReferenceLayer, from_slots, softmax_loss, to_slots
 
@@ -95,11 +95,7 @@ def test_learning_over_several_steps(sparse, optimizer, rows, neurons, inputs, k
     for step in range(4):
         active = make_active(kind, neurons, rows, seed + step)
         activity = Activity.of(active, neurons)
-        if sparse:
-            x, matrix, present = sparse_input(rows, inputs, seed + step)
-        else:
-            x, matrix = dense_input(rows, inputs, seed + step)
-            present = np.ones_like(matrix, bool)
+        x, matrix, present = any_input(sparse, rows, inputs, seed + step)
         dz = np.random.default_rng(seed + step).standard_normal((rows, neurons)) * activity.mask / rows
         dz = dz.astype(np.float32).astype(np.float64)
         before = {name: array.copy() for name, array in layer.arrays.items()}

@@ -14,7 +14,7 @@ from bf16 import STORED, UNIT, nearest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import run_ranks
-from layer_cases import KINDS, dense_input, make_active, make_layer, make_targets, sparse_input
+from layer_cases import KINDS, any_input, dense_input, make_active, make_layer, make_targets, sparse_input
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_network import LOSSES, Activity, ReferenceLayer, to_slots
 
@@ -83,11 +83,7 @@ def test_learning(sparse, rows, neurons, inputs, kind, optimizer, storage, seed)
         reference = reference_of(layer, config)
         active = make_active(kind, neurons, rows, seed + step)
         activity = Activity.of(active, neurons)
-        if sparse:
-            x, matrix, present = sparse_input(rows, inputs, seed + step)
-        else:
-            x, matrix = dense_input(rows, inputs, seed + step)
-            present = np.ones_like(matrix, bool)
+        x, matrix, present = any_input(sparse, rows, inputs, seed + step)
         dz = np.random.default_rng(seed + step).standard_normal((rows, neurons)) * activity.mask / rows
         slots = to_slots(active, dz)
         fine, dx = layer.learn(x, active, slots.reshape(rows if active.is_everything else 1, -1))
