@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
-from dslide import Config, Trainer
+from dslide import Config, Trainer, phases
+from dslide.machine_speed import measure_speeds
+from dslide.profile import Profile
 
 from .plan import Plan
 from .report import Figure, Section
@@ -14,40 +14,23 @@ from .runs import System
 from .workload import HIDDEN, make_data, read_data
 
 
-class Stopwatch:
-    """Adds up the time that calls take."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                self.seconds += time.perf_counter() - start
-
-        return call
-
-
 def train(folder: str, threads: int, epochs: int, seed: int) -> dict[str, float]:
-    """Trains with defaults, watching the output layer's hash tables; then renews them as if every neuron had moved."""
+    """Trains with defaults, its phases timed; then renews the tables as if every neuron had moved."""
     data = read_data(folder)
     config = Config(hidden=(HIDDEN,), threads=threads, epochs=epochs, seed=seed, output="lsh")  # also if tiny
-    trainer = Trainer(config, data.features, data.labels)
-    sampler, asking, renewing = trainer.network.output.sampler, Stopwatch(), Stopwatch()
-    sampler.hits, sampler.renew = asking.around(sampler.hits), renewing.around(sampler.renew)
-    result = trainer.fit(data)
-    in_training = renewing.seconds
-    sampler.moved[:] = True
+    profile = Profile(measure_speeds(threads))
+    trainer = Trainer(config, data.features, data.labels, profile=profile)
+    trainer.fit(data)
+    shares = {name: profile.phases[name].seconds / profile.seconds for name in (phases.HITS, phases.RENEWING)}
+    trainer.network.output.sampler.moved[:] = True
+    start = time.perf_counter()
     trainer.network.renew_tables()
     return {
-        "renew_seconds": renewing.seconds - in_training,
-        "training_seconds": result.seconds,
-        "asking_share": asking.seconds / result.seconds,
-        "renewing_share": in_training / result.seconds,
-        "hashing_share": (asking.seconds + in_training) / result.seconds,
+        "renew_seconds": time.perf_counter() - start,
+        "training_seconds": profile.seconds,
+        "asking_share": shares[phases.HITS],
+        "renewing_share": shares[phases.RENEWING],
+        "hashing_share": sum(shares.values()),
     }
 
 
