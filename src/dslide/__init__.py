@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .model_folder import load_model
     from .network import Network
     from .trainer import Callback, Trainer
+    from .vectors import Vectors
 
     __version__: str
 
@@ -24,6 +25,7 @@ __all__ = [
     "SlideClassifier",
     "SparseRows",
     "Trainer",
+    "Vectors",
     "__version__",
     "load",
     "load_model",
@@ -38,6 +40,7 @@ _HOMES = {
     "SlideClassifier": "estimator",
     "SparseRows": "data",
     "Trainer": "trainer",
+    "Vectors": "vectors",
     "load": "data",
     "load_model": "model_folder",
 }

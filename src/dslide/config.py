@@ -134,10 +134,7 @@ class Config:
     watchdog: float = option(60.0, "seconds of silence after which a rank is given up and the job ended", 0.1, 86400)
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = _checked(field, hints[field.name], getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+        check_fields(self)
         if not self.hidden:
             raise ConfigError("hidden: a network needs at least one hidden layer, but the list is empty")
         if self.hidden_share and len(self.hidden_share) != len(self.hidden):
@@ -183,6 +180,13 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
+
+
+def check_fields(options: Any) -> None:
+    """Brings every value of a dataclass of options into its declared type, or raises ConfigError."""
+    hints = typing.get_type_hints(type(options))
+    for field in dataclasses.fields(options):
+        object.__setattr__(options, field.name, _checked(field, hints[field.name], getattr(options, field.name)))
 
 
 def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:

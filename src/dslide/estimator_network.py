@@ -23,7 +23,7 @@ RESULT_BYTES = 10**9  # largest matrix of scores that is made
 
 def new_trainer(config: Config, data: Dataset) -> Trainer:
     """A fresh network for this data, and what trains it."""
-    comm = _ranks(config, data.features, data.labels, len(data.x), data.x.nnz + data.y.nnz)
+    comm = _ranks(config, data.features, data.labels, data.data_bytes)
     return Trainer(config, data.features, data.labels, comm=comm)
 
 
@@ -32,11 +32,11 @@ def use_rank_threads(threads: int) -> None:
     use_threads(Config(threads=threads).threads or neighbours(job()).threads)
 
 
-def _ranks(config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0) -> Communicator:
+def _ranks(config: Config, features: int, labels: int, data_bytes: int = 0) -> Communicator:
     """The ranks that this process trains with, mostly itself alone, once it is known that memory suffices."""
     comm = job(config.watchdog)
     here = neighbours(comm)
-    planned = plan(config, features, labels, rows, nonzeros, comm.size, here.threads)
+    planned = plan(config, features, labels, data_bytes, comm.size, here.threads)
     comm.together("memory", lambda: planned.check(here.ranks))
     return comm
 

@@ -21,8 +21,8 @@ MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
 LABEL_COUNTS = "label_counts.safetensors"
 CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
-VECTORIZER, PROGRESS, ESTIMATOR = "vectorizer.json", "progress.json", "estimator.json"
-COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, PROGRESS, ESTIMATOR)  # never cut
+VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "progress.json", "estimator.json"
+COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # never cut
 MAX_SHARDS = 1 << 16
 READ_SIZE = 1 << 20  # bytes
 

@@ -26,6 +26,7 @@ from .model_files import (
     MANIFEST,
     OPTIMIZER,
     PROGRESS,
+    TOKENS,
     VECTORIZER,
     WEIGHTS,
     Entry,
@@ -63,6 +64,7 @@ class SavedModel:
     label_counts: Array | None = None  # [labels] int64: occurrences in the training data, for PSP@k
     rows: int = 0  # of the training data
     base: int = 0  # what indices counted from in the files of the training data
+    tokens: dict[str, Any] | None = None  # TokenOptions, if it was trained on a stream of words
     estimator: dict[str, Any] | None = None  # what SlideClassifier knows of its labels
 
 
@@ -138,7 +140,7 @@ def _write_rest(folder: Path, model: SavedModel, optimizer: bool, shards: int, e
     for name, content in (
         (CONFIG, model.config.to_dict() | sizes), (PROGRESS, model.progress if optimizer else None),
         (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
-        (ESTIMATOR, model.estimator),
+        (TOKENS, model.tokens), (ESTIMATOR, model.estimator),
     ):  # fmt: skip
         if content is not None:
             entries[name] = write_json(folder / name, content)
@@ -183,6 +185,7 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
         label_counts=counts,
         rows=rows,
         base=base,
+        tokens=optional(TOKENS),
         estimator=optional(ESTIMATOR),
     )
     layouts = array_layouts(config, features, labels)

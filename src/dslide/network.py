@@ -20,6 +20,7 @@ from . import _core, phases, work
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .config import Config
 from .errors import Diverged
+from .labels import Labels
 from .layers import Layer
 from .predictor import Predictor
 from .profile import Profile, timed
@@ -29,15 +30,6 @@ KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the se
 MOST_PARTS, LEAST_PART = 4, 64  # a batch is cut into at most so many parts, of at least so many rows
 
 Hits = tuple[Offsets, Ids]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The batch's labels as training targets."""
-
-    offsets: Offsets  # rows + 1
-    ids: Ids
-    targets: Floats
 
 
 @dataclass(frozen=True)

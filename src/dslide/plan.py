@@ -48,10 +48,10 @@ class Plan:
 
 
 def plan(
-    config: Config, features: int, labels: int, rows: int = 0, nonzeros: int = 0, ranks: int = 1, threads: int = 0
+    config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0
 ) -> Plan:
-    """The memory for training on data of this size; `nonzeros` counts features and labels of all rows together.
-    `threads` are those of a rank, if the options leave them open."""
+    """The memory for training on data that takes so many bytes itself. `threads` are those of a rank, if the options
+    leave them open."""
     threads = config.threads or threads or available_cores()
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
@@ -84,7 +84,7 @@ def plan(
         "weights": weights,
         "optimizer state": moments,
         "hash tables": tables,
-        "data": 16 * (rows + 1) + 8 * nonzeros,
+        "data": data_bytes,
         "work space": work,
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),
     }

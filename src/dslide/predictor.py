@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
+from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .comm import Communicator, solo
 from .config import Config
 from .data import SparseRows
 from .errors import ConfigError, DataError, known_to_all
 from .exchange import Exchanges
 from .hashing import prediction_family
+from .labels import targets
 from .layers import Layer
 from .sampler import Sampler, resolve_output
 from .state_layout import array_dtype
@@ -141,6 +142,52 @@ class Predictor:
             out[begin:end] = self.exchange.gather_scores(own, places, len(order))[:, columns]
         return out
 
+    def exact_loss(self, x: SparseRows, y: SparseRows) -> float:
+        """The mean loss of rows with the given label weights, over all labels and without sampling. Softmax:
+        cross-entropy of the rows that have labels; sigmoid: binary cross-entropy, summed over labels, of all rows.
+        Labels that the network has no neurons for don't count."""
+        total, rows = self.exact_loss_sum(x, y)
+        return total / rows if rows else float("nan")
+
+    def exact_loss_sum(self, x: SparseRows, y: SparseRows) -> tuple[float, int]:
+        """The sum whose mean is `exact_loss`, and over how many rows it goes."""
+        softmax = self.config.loss == "softmax"
+        y = y.where(y.indices < self.labels) if y.columns > self.labels else y
+        if softmax and y.empty_rows():
+            rows = np.flatnonzero(np.diff(y.indptr))
+            x, y = x.take(rows), y.take(rows)
+        total = 0.0
+        for begin, end in self._row_blocks(len(x), 0 if softmax else self.output.neurons):
+            labels = targets(y.rows(begin, end), self.config.loss)
+            own = self.shard.owned_lists(labels.offsets, labels.ids, labels.targets)
+            h = self.last_hidden(x.rows(begin, end))
+            loss = self._softmax_loss(h, *own) if softmax else self._sigmoid_loss(h, *own)
+            total += self.exchange.summary(loss, 0.0, True, False)().loss
+        return total, len(x)
+
+    def _softmax_loss(self, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
+        """What own labels add to the rows' losses."""
+        everything = self.output.everything(h.rows)
+        maximum, total = np.full(h.rows, -np.inf, np.float32), np.zeros(h.rows, np.float32)
+        if isinstance(h, Dense):
+            self.output.native.softmax_stats(h.values, everything, maximum, total, None)
+        else:
+            _core.softmax_stats(everything, self._all_logits(h), maximum, total)
+        log_norm = self.exchange.normaliser(maximum, total)()
+        lists = _core.ActiveSet.sampled(True, self.output.neurons, offsets, ids, None, None, 0, 0, False)
+        z = self.output.forward(h, lists).reshape(-1)
+        return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - z))
+
+    def _sigmoid_loss(self, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
+        """What own labels, and own neurons that are none, add to the rows' losses."""
+        everything = self.output.everything(h.rows)
+        return float(_core.sigmoid_gradient(everything, self._all_logits(h), offsets, ids, weights, 1.0))
+
+    def _all_logits(self, h: Activations) -> Floats:
+        """Of own neurons, row by row, without padding."""
+        z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
+        return np.ascontiguousarray(z).reshape(-1)
+
     def last_hidden(self, x: SparseRows) -> Activations:
         """What the output layer sees, with every hidden neuron computed."""
         if x.columns > self.features:
@@ -196,8 +243,7 @@ def _layer_arrays(
     rows, width = (inputs, neurons) if sparse else (neurons, inputs)
     shapes = {"weights": (rows, padded(width)), "bias": (neurons, 1)}
     return {
-        which: checked(weights, f"{name}.{which}", array_dtype(config, which), shape)
-        for which, shape in shapes.items()
+        which: checked(weights, f"{name}.{which}", array_dtype(config, which), shape) for which, shape in shapes.items()
     }
 
 

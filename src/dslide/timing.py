@@ -11,7 +11,8 @@ import numpy as np
 from .activations import Sparse
 from .comm import Communicator, solo
 from .config import Config
-from .network import Labels, Network
+from .labels import Labels
+from .network import Network
 from .sampler import resolve_output
 from .threads import use_threads
 

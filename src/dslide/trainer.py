@@ -15,10 +15,11 @@ from . import phases
 from .activations import Sparse
 from .comm import Communicator, solo
 from .config import Config
-from .data import Dataset, SparseRows
+from .data import Data, Rows, SparseRows
 from .errors import DataError
 from .interrupt import deferred_interrupt
-from .network import Labels, Network
+from .labels import targets
+from .network import Network
 from .profile import Profile, timed
 from .ranks import Effort, check_agreement, neighbours, spread
 from .threads import use_threads
@@ -107,18 +108,22 @@ class Trainer:
         self._stop = False  # after the step at hand
         self._own_active = 0.0  # active output neurons of this rank, summed over steps
 
-    def fit(self, data: Dataset) -> Result:
+    def fit(self, data: Data) -> Result:
         """Runs the epochs that are left of `config.epochs`. On Ctrl-C the step at hand is finished and the result says
-        so; calling again goes on."""
+        so; calling again goes on. Where epochs have different numbers of rows, the schedule of the learning rate takes
+        all to have as many as the first."""
         self._use_threads()
         if self.comm.size > 1:
             facts = {"the data (its checksum)": data.checksum, "the number of steps done": self.step}
             check_agreement(self.comm, self.config, facts)
-        rows = self._trainable_rows(data)
-        per_epoch = math.ceil(len(rows) / self.config.batch_size)
+        self._check_data(data)
+        first = len(self._trainable(data.epoch(0, self.config.seed)))
+        if first == 0:
+            raise DataError(f"{data.source}: there is no row with a label to learn from")
+        per_epoch = math.ceil(first / self.config.batch_size)
         total_steps = per_epoch * self.config.epochs
         if self.step == 0:
-            self.network.set_output_bias(label_frequencies(data.y))
+            self.network.set_output_bias(data.label_frequencies())
         self._tell(lambda c: c.on_start(self, total_steps))
         start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
         loss, interrupted = math.nan, False
@@ -130,9 +135,7 @@ class Trainer:
                 self._pressed = pressed
                 while self.epoch < self.config.epochs:
                     epoch_start, epoch_rows, epoch_loss = time.perf_counter(), 0, 0.0
-                    for batch in self._batches(rows):
-                        with timed(self.profile, phases.READING, reading, data, batch):
-                            x, y = data.x.take(batch), data.y.take(batch)
+                    for x, y in self._read(data):
                         info = self.train_batch(x, y, total_steps)
                         self.position += info.rows
                         samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
@@ -193,25 +196,32 @@ class Trainer:
         self.position, self.samples = progress["position"], progress["samples"]
         self._renewal.skip_to(self.step)
 
-    def _trainable_rows(self, data: Dataset) -> npt.NDArray[np.int64]:
-        """Rows to train on: softmax can learn nothing from a row without labels."""
-        network = self.network
+    def _check_data(self, data: Data) -> None:
         for what, have, limit in (
-            ("features", data.x.columns, network.features),
-            ("labels", data.y.columns, network.labels),
+            ("features", data.features, self.network.features),
+            ("labels", data.labels, self.network.labels),
         ):
             if have > limit:
                 raise DataError(f"{data.source}: the data has {have} {what} but the network was made for {limit}")
-        rows = np.arange(len(data.x))
-        if self.config.loss == "softmax":
-            rows = np.flatnonzero(np.diff(data.y.indptr) > 0)
-        if len(rows) == 0:
-            raise DataError(f"{data.source}: there is no row with a label to learn from")
-        return rows
 
-    def _batches(self, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    def _trainable(self, rows: Rows) -> npt.NDArray[np.signedinteger]:
+        """Rows to train on: softmax can learn nothing from a row without labels."""
+        return rows.with_labels() if self.config.loss == "softmax" else np.arange(len(rows))
+
+    def _read(self, data: Data) -> Iterator[tuple[SparseRows, SparseRows]]:
+        """Features and labels of what is left of the present epoch, batch by batch."""
+        rows = data.epoch(self.epoch, self.config.seed)
+        for batch in self._batches(self._trainable(rows)):
+            yield self._take(rows, batch)
+
+    def _take(self, rows: Rows, batch: npt.NDArray[np.signedinteger]) -> tuple[SparseRows, SparseRows]:
+        with timed(self.profile, phases.READING, lambda: reading(x, y)):
+            x, y = rows.take(batch)
+        return x, y
+
+    def _batches(self, rows: npt.NDArray[np.signedinteger]) -> Iterator[npt.NDArray[np.signedinteger]]:
         """What is left of the present epoch, in an order that depends on seed and epoch alone."""
-        order = rows[np.random.default_rng([self.config.seed, self.epoch]).permutation(len(rows))]
+        order = np.random.default_rng([self.config.seed, self.epoch]).permutation(rows)
         for begin in range(self.position, len(order), self.config.batch_size):
             yield order[begin : begin + self.config.batch_size]
 
@@ -257,20 +267,3 @@ def learning_rate(config: Config, step: int, total_steps: int) -> float:
     if config.schedule == "cosine":
         return config.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
     return config.learning_rate
-
-
-def label_frequencies(y: SparseRows) -> npt.NDArray[np.float64]:
-    """The share of rows that have each label, moved a little towards the middle so that none is 0 or 1."""
-    counts = np.bincount(y.indices, minlength=y.columns)
-    return (counts + 0.5) / (len(y) + 1)
-
-
-def targets(y: SparseRows, loss: str) -> Labels:
-    """Label weights as training targets: for softmax in proportion within a row, for sigmoid as they are."""
-    weights = y.values
-    if loss == "softmax":
-        sums = np.bincount(np.repeat(np.arange(len(y)), np.diff(y.indptr)), weights, len(y))
-        weights = (weights / np.repeat(sums, np.diff(y.indptr))).astype(np.float32)
-    return Labels(y.indptr, y.indices, weights)
-
-

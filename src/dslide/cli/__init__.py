@@ -17,6 +17,8 @@ COMMANDS = {
     "train": "train a network",
     "evaluate": "measure a trained network on data with known labels",
     "predict": "write the best labels of each row",
+    "vectors": "write the word vectors of a trained network",
+    "neighbours": "say which words are nearest to some words",
     "convert": "turn data into a folder that is read at once",
     "synth": "make random data of a given shape",
     "plan": "say how much memory a network needs",

@@ -14,7 +14,7 @@ from .options import add_reading_options, describe, reading_options, whole_numbe
 from .ranks import add_rank_options
 
 if TYPE_CHECKING:
-    from ..data import Dataset, SparseRows
+    from ..data import Data, SparseRows
     from ..predictor import Predictor
     from ..tensors import Array as Ids  # [rows, k] int32
 
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     result, exact = evaluate(network.predict_topk, network, data, saved.label_counts, saved.rows, ks)
     say(table(result, ks))
+    say(loss_line(exact_loss(network, data)))
     say(f"exact prediction: {result['rows_per_second']:,.0f} rows/s")
     if arguments.approximate:
         start = time.perf_counter()
@@ -80,7 +81,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
 def evaluate(
     predict: Callable[[SparseRows, int], tuple[Any, Any]],
     network: Predictor,
-    data: Dataset,
+    data: Data,
     label_counts: Any,
     rows: int,
     ks: Sequence[int],
@@ -92,15 +93,29 @@ def evaluate(
 
     evaluation = Evaluation(ks, label_counts, rows)
     seconds, all_ids = 0.0, []
-    for begin, end in pieces(len(data.x)):
-        x = data.x.rows(begin, end)
+    for begin, end in pieces(len(data)):
+        x, y = data.rows(begin, end)
         start = time.perf_counter()
         ids, _ = predict(x, min(max(ks), network.labels))
         seconds += time.perf_counter() - start
-        evaluation.update(ids, data.y.rows(begin, end))
+        evaluation.update(ids, y)
         all_ids.append(ids)
-    speed = {"rows_per_second": len(data.x) / max(seconds, 1e-9)}
+    speed = {"rows_per_second": len(data) / max(seconds, 1e-9)}
     return evaluation.result() | speed, np.concatenate(all_ids)
+
+
+def exact_loss(network: Predictor, data: Data) -> float:
+    """The mean loss over the rows that have labels, with no label left out of the sums."""
+    total, rows = 0.0, 0
+    for begin, end in pieces(len(data)):
+        loss, counted = network.exact_loss_sum(*data.rows(begin, end))
+        total, rows = total + loss, rows + counted
+    return total / rows if rows else float("nan")
+
+
+def loss_line(loss: float) -> str:
+    """The loss in words."""
+    return f"loss over all labels: {loss:.4f}"
 
 
 def table(result: dict[str, float], ks: Sequence[int]) -> str:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
 from ..model_folder import SavedModel, load_together, model_folder
+from .tokens import is_stream, load_stream, options_of
 
 if TYPE_CHECKING:
     from ..comm import Communicator
-    from ..data import Dataset, TextVectorizer
+    from ..data import Data, Dataset, TextVectorizer
     from ..predictor import Predictor
 
 ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
@@ -41,8 +42,10 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
     return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
 
 
-def load_for(saved: SavedModel, path: str | Path, options: dict[str, Any]) -> Dataset:
+def load_for(saved: SavedModel, path: str | Path, options: dict[str, Any]) -> Data:
     """Data with the columns of the model; DataError if it has features that the model lacks."""
+    if is_stream(options, saved):
+        return load_stream(path, options, options_of(saved, path), saved.label_names)
     return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
 
 

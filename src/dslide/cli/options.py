@@ -12,7 +12,7 @@ from ..config import Config, literal_choices
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..data import Dataset
+    from ..data import Data
 
 
 TEXT_HELP = {
@@ -123,8 +123,12 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def describe(name: str, data: Dataset) -> str:
+def describe(name: str, data: Data) -> str:
     """One line about a data set."""
+    from ..data import Tokens
+
+    if isinstance(data, Tokens):
+        return f"{name}: {data.in_words()}"
     rows = max(len(data.x), 1)
     text = (
         f"{name}: {len(data.x):,} rows, {data.x.columns:,} features, {data.y.columns:,} labels; a row has "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..comm import job
+from ..data.files import new_file
 from ..errors import ConfigError, DataError
 from ..model_folder import SavedModel
 from .models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
     output = arguments.output
     pieces_of_data = comm.together("reading the data", lambda: _rows(saved, arguments, comm))
-    with _new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
+    with new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
         for x in pieces_of_data:
             ids, scores = predict(x, min(arguments.k, network.labels))
             if comm.rank == 0:
@@ -67,27 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _new_file(target: str) -> Iterator[TextIO]:
-    """A file to write that takes its name when it is complete; an existing one is refused and left alone."""
-    partial = Path(f"{target}.partial")
-    try:
-        if os.path.lexists(target):
-            raise ConfigError(f"{target}: exists already; give another --output or remove it")
-        with open(partial, "w", encoding="utf-8") as file:
-            yield file
-        partial.rename(target)
-    except OSError as error:
-        raise ConfigError(f"{target}: can't be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _rows(saved: SavedModel, arguments: argparse.Namespace, comm: Communicator) -> Iterator[SparseRows]:
     """The features of all rows, in pieces."""
     options = reading_options(arguments)
     if arguments.data != "-":
-        x = load_for(saved, arguments.data, options).x
+        data = load_for(saved, arguments.data, options)
     elif (vectorizer := vectorizer_of(saved)) is not None:
         return (vectorizer.transform(lines) for lines in _stdin(comm))
     else:
@@ -96,10 +80,10 @@ def _rows(saved: SavedModel, arguments: argparse.Namespace, comm: Communicator) 
             text = "".join(f"{line}\n" for lines in _stdin(comm) for line in lines)
             copy.write_text(text, "utf-8", "surrogateescape")
             try:
-                x = load_for(saved, copy, options).x
+                data = load_for(saved, copy, options)
             except DataError as error:
                 raise DataError(str(error).replace(str(copy), "stdin")) from None
-    return (x.rows(begin, end) for begin, end in pieces(len(x)))
+    return (data.rows(begin, end)[0] for begin, end in pieces(len(data)))
 
 
 def _stdin(comm: Communicator) -> Iterator[list[str]]:

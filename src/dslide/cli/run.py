@@ -4,6 +4,7 @@ first one speaks for all."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import time
@@ -11,19 +12,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..config import Config
+from ..data import Tokens
 from ..memory import format_bytes, peak_rss_bytes
 from ..metrics import KS
 from ..model_folder import SavedModel, save_model
 from ..progress import JsonLog, ProgressLine, clock, finite
 from ..trainer import Callback, Trainer
-from .evaluate import evaluate, table
+from .evaluate import evaluate, exact_loss, loss_line, table
 
 if TYPE_CHECKING:
     from ..comm import Communicator
-    from ..data import Dataset
+    from ..data import Data
     from ..profile import Profile
     from ..trainer import EpochInfo, Result
 
@@ -34,13 +34,13 @@ class Run(Callback):
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
     def __init__(
-        self, comm: Communicator, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool,
+        self, comm: Communicator, folder: Path, config: Config, data: Data, saved: SavedModel | None, quiet: bool,
         profile: Profile | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
         self.data = data
-        self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
-        self.trainer = Trainer(config, data.x.columns, data.y.columns, comm=comm, profile=profile)
+        self.label_counts = data.label_counts
+        self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
         if saved is not None:
             comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
@@ -73,13 +73,14 @@ class Run(Callback):
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
             progress={**self.trainer.progress(), "data": data.checksum},
             label_counts=self.label_counts,
-            rows=len(data.x),
+            rows=len(data),
             base=data.base,
+            tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
         )
         save_model(self.folder / "model", model, comm=self.comm)
         self._saved_at = time.monotonic()
 
-    def summarize(self, result: Result, planned_bytes: int, test: Dataset | None) -> None:
+    def summarize(self, result: Result, planned_bytes: int, test: Data | None) -> None:
         """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it. Ranks measure
         together, the first one writes and prints."""
         from .. import _core
@@ -97,15 +98,16 @@ class Run(Callback):
             "parameters": network.parameters,
             "features": network.features,
             "labels": network.labels,
-            "rows": len(self.data.x),
+            "rows": len(self.data),
             "planned_bytes": planned_bytes,
         }
         metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in KS]
         measured: dict[str, float] = {}
         if test is not None:
             measured, _ = evaluate(
-                network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
+                network.predict_topk, network, test, self.label_counts, len(self.data), KS
             )
+            measured["loss"] = exact_loss(network, test)
         spread = dict(result.spread)
         about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         others = self.comm.gather_objects("memory used", about)
@@ -115,6 +117,7 @@ class Run(Callback):
         summary |= {name: measured.get(name) for name in metrics}
         summary |= {
             "test_rows": measured.get("rows"),
+            "test_loss": measured.get("loss"),
             "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in others),
             "ranks": self.comm.size,
             **spread,
@@ -141,6 +144,7 @@ class Run(Callback):
             self._tell_profile(self.trainer.profile)
         if measured:
             print(table(measured, KS))
+            print(loss_line(measured["loss"]))
         print(f"saved in {self.folder}")
 
     def _tell_profile(self, profile: Profile) -> None:

@@ -19,10 +19,11 @@ from .options import (
     text_options,
 )
 from .ranks import add_rank_options
+from .tokens import add_token_options, is_stream, load_stream, token_options
 
 if TYPE_CHECKING:
     from ..comm import Communicator
-    from ..data import Dataset
+    from ..data import Data
     from ..model_folder import SavedModel
     from ..profile import Profile
 
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_reading_options(parser)
     add_text_options(parser)
+    add_token_options(parser)
     add_config_options(parser)
     add_rank_options(parser)
 
@@ -75,9 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ..ranks import neighbours
 
     here = neighbours(comm)
-    planned = plan(
-        config, data.x.columns, data.y.columns, len(data.x), data.x.nnz + data.y.nnz, comm.size, here.threads
-    )
+    planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads)
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
@@ -160,24 +160,29 @@ def _free_folder(data: str) -> Path:
     return folder
 
 
-def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Dataset, Dataset | None]:
+def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data, Data | None]:
     """The data to train on and to test on, with the same columns."""
     from ..data import load
     from .models import load_for, load_like
 
     options = reading_options(arguments)
-    if saved is None:
+    stream = is_stream(options, saved)
+    words = token_options(arguments, saved, stream)
+    data: Data
+    if stream:
+        data = load_stream(arguments.data, options, words)
+    elif saved is None:
         data = load(arguments.data, **options, **text_options(arguments))
     else:
         options.pop("label_names", None)
         data = load_for(saved, arguments.data, options)
-        if data.checksum != saved.progress.get("data"):
-            raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
-    if data.x.columns == 0 or data.y.columns == 0:
-        raise DataError(f"{arguments.data}: there are no {'labels' if data.x.columns else 'features'} in it")
+    if saved is not None and data.checksum != saved.progress.get("data"):
+        raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
+    if data.features == 0 or data.labels == 0:
+        raise DataError(f"{arguments.data}: there are no {'labels' if data.features else 'features'} in it")
     if arguments.test is None:
         return data, None
     as_given = {"format": options["format"], "base": options["base"]}
-    return data, load_like(
-        arguments.test, as_given, data.vectorizer, data.label_names, data.base, data.x.columns
-    )
+    if stream:
+        return data, load_stream(arguments.test, as_given, words, data.label_names)
+    return data, load_like(arguments.test, as_given, data.vectorizer, data.label_names, data.base, data.features)

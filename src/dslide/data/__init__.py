@@ -8,16 +8,22 @@ from .ondisk import open_dataset, write_dataset
 from .rows import SparseRows
 from .synth import synthesize
 from .text import TextOptions, TextVectorizer
+from .tokens import Data, Rows, TokenOptions, Tokens, load_tokens
 
 __all__ = [
     "FORMATS",
+    "Data",
     "Dataset",
+    "Rows",
     "SparseRows",
     "TextOptions",
     "TextVectorizer",
+    "TokenOptions",
+    "Tokens",
     "convert",
     "detect_format",
     "load",
+    "load_tokens",
     "open_dataset",
     "read_names",
     "synthesize",

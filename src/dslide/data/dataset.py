@@ -8,8 +8,10 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import DataError
 from .rows import SparseRows
@@ -72,6 +74,47 @@ class Dataset:
             return self.with_checksum(combined_checksum(self.x.columns, self.y.columns, sums)).checksum
         return self._checksum
 
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """The rows that have each label."""
+        return np.bincount(self.y.indices, minlength=self.y.columns)
+
+    def label_frequencies(self) -> NDArray[np.float64]:
+        """The share of rows that have each label, moved a little towards the middle so that none is 0 or 1."""
+        return smoothed_frequencies(self.label_counts, len(self))
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """The rows of an epoch."""
+        return len(self)
+
+    @property
+    def values_per_row(self) -> tuple[float, float]:
+        """Features and labels of a row, on average."""
+        rows = max(len(self), 1)
+        return self.x.nnz / rows, self.y.nnz / rows
+
+    @property
+    def data_bytes(self) -> int:
+        """The memory that the rows take."""
+        return rows_bytes(len(self), self.x.nnz + self.y.nnz)
+
+    def epoch(self, number: int, seed: int) -> Dataset:
+        """The rows to train on in an epoch: always all of them."""
+        return self
+
+    def with_labels(self) -> NDArray[np.int64]:
+        """The numbers of the rows that have labels."""
+        return np.flatnonzero(np.diff(self.y.indptr) > 0)
+
+    def take(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
+        """Features and labels of the chosen rows, copied, in the order given."""
+        return self.x.take(rows), self.y.take(rows)
+
+    def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
+        """Features and labels of rows begin to end."""
+        return self.x.rows(begin, end), self.y.rows(begin, end)
+
     def with_checksum(self, checksum: str) -> Dataset:
         """This dataset, from now on with a checksum that is known already."""
         object.__setattr__(self, "_checksum", checksum)
@@ -81,6 +124,16 @@ class Dataset:
         """A copy with other label names; a checksum that is known stays so."""
         copy = dataclasses.replace(self, label_names=names)
         return copy if self._checksum is None else copy.with_checksum(self._checksum)
+
+
+def smoothed_frequencies(counts: NDArray[Any], rows: float) -> NDArray[np.float64]:
+    """Counts out of so many rows as shares, moved a little towards the middle so that none is 0 or 1."""
+    return (counts + 0.5) / (rows + 1)
+
+
+def rows_bytes(rows: int, nonzeros: int) -> int:
+    """The memory of a dataset's rows; `nonzeros` counts features and labels of all of them together."""
+    return 16 * (rows + 1) + 8 * nonzeros
 
 
 def combined_checksum(features: int, labels: int, sums: Mapping[str, int]) -> str:
@@ -104,6 +157,4 @@ def _labels_only(y: SparseRows, where: str) -> SparseRows:
             f"{where}row {y.row_of(at)}, label {y.indices[at]}: a label's weight can't be negative, "
             f"found {y.values[at]:g}"
         )
-    kept = y.values != 0
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
-    return SparseRows(before[y.indptr], y.indices[kept], y.values[kept], y.columns)
+    return y.where(y.values != 0)

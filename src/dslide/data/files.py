@@ -13,12 +13,13 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TextIO, cast
 
 from ..errors import DataError
 
 BLOCK_BYTES = 1 << 23  # text held at a time; larger ones come from fresh pages each time, which is slower
 MAX_LINE_BYTES = 1 << 28
+BLANKS = (b" ", b"\t", b"\n", b"\r", b"\v", b"\f")  # what stands between words
 
 _GZIP, _XZ, _BOM = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\xef\xbb\xbf"
 
@@ -55,7 +56,39 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tu
 
     Every block ends with a newline, the last one too; a byte order mark is taken off.
     """
-    line, rest, begin = 1, b"", True
+    for line, block in _whole_pieces(path, block_bytes, "line", (b"\n",)):
+        yield line, block if block.endswith(b"\n") else block + b"\n"
+
+
+def word_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+    """Blocks of whole words, each with the number of the line that it begins in. Lines may be of any length."""
+    return _whole_pieces(path, block_bytes, "word", BLANKS)
+
+
+def _whole_pieces(
+    path: str | Path, block_bytes: int, what: str, ends: Sequence[bytes]
+) -> Iterator[tuple[int, bytes]]:
+    """Blocks of a file cut behind one of `ends`, each with the number of the line that it begins in."""
+    line, rest = 1, b""
+    for data in _blocks(path, block_bytes):
+        end = min((at for at in map(data.find, ends) if at >= 0), default=-1)
+        if len(rest) + (end if end >= 0 else len(data)) > MAX_LINE_BYTES:
+            raise DataError(f"{path}, line {line}: the {what} is longer than {MAX_LINE_BYTES >> 20} MB")
+        if end < 0:
+            rest += data
+            continue
+        cut = max(map(data.rfind, ends)) + 1
+        block = b"".join((rest, memoryview(data)[:cut]))
+        yield line, block
+        line += block.count(b"\n")
+        rest = data[cut:]
+    if rest:
+        yield line, rest
+
+
+def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
+    """The bytes of a plain, gzip or xz file without its byte order mark; DataError if there are none."""
+    begin = True
     with open_file(path) as raw:
         magic = raw.read(6)
         raw.seek(0)
@@ -64,27 +97,13 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tu
             file = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
         elif magic.startswith(_XZ):
             file = lzma.LZMAFile(raw)  # noqa: SIM115 (raw is closed)
-        while True:
-            data = _read(path, file, block_bytes)
-            if begin and data:
+        while data := _read(path, file, block_bytes):
+            if begin:
                 data, begin = data.removeprefix(_BOM), False
-            end = data.find(b"\n") if data else -1
-            if len(rest) + (end if end >= 0 else len(data)) > MAX_LINE_BYTES:
-                raise DataError(f"{path}, line {line}: the line is longer than {MAX_LINE_BYTES >> 20} MB")
-            if not data:
-                break
-            if end < 0:
-                rest += data
-                continue
-            cut = data.rfind(b"\n") + 1
-            block = b"".join((rest, memoryview(data)[:cut]))
-            yield line, block
-            line += block.count(b"\n")
-            rest = data[cut:]
-        if rest:
-            yield line, rest + b"\n"
-        elif begin:
-            raise DataError(f"{path}: the file is empty")
+            if data:
+                yield data
+    if begin:
+        raise DataError(f"{path}: the file is empty")
 
 
 def _read(path: str | Path, file: IO[bytes], size: int) -> bytes:
@@ -100,14 +119,18 @@ def _read(path: str | Path, file: IO[bytes], size: int) -> bytes:
 
 def decode_lines(path: str | Path, first_line: int, block: bytes) -> list[str]:
     """The lines of a block from `line_blocks` as text, without their ends."""
+    return [line.removesuffix("\r") for line in decode(path, first_line, block).split("\n")[:-1]]
+
+
+def decode(path: str | Path, first_line: int, block: bytes) -> str:
+    """A block of a file as text; DataError, with the line, if it is none."""
     try:
-        text = block.decode()
+        return block.decode()
     except UnicodeDecodeError as error:
         line = first_line + block.count(b"\n", 0, error.start)
         raise DataError(
             f"{path}, line {line}: not UTF-8 text, found {quoted(block[error.start : error.end])}"
         ) from None
-    return [line.removesuffix("\r") for line in text.split("\n")[:-1]]
 
 
 def read_names(path: str | Path) -> list[str]:
@@ -164,6 +187,22 @@ def new_folder(target: str | Path) -> Iterator[Path]:
         if error.errno == errno.ENOSPC:
             raise DataError(f"{target}: can't be written, there is no space left on the disk") from None
         raise DataError(f"{target}: can't be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def new_file(target: str | Path) -> Iterator[TextIO]:
+    """A text file to write that takes its name when it is complete; an existing one is refused and left alone."""
+    partial = Path(f"{target}.partial")
+    try:
+        if os.path.lexists(target):
+            raise DataError(f"{target}: exists already, give another name or remove it")
+        with open(partial, "w", encoding="utf-8") as file:
+            yield file
+        partial.rename(target)
+    except OSError as error:
+        raise DataError(f"{target}: can't be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -18,8 +18,8 @@ from .svmtext import Base, looks_like_header, looks_like_row, read_svm_text
 from .text import TextVectorizer
 from .tsv import read_tsv
 
-Format = Literal["xmc", "libsvm", "npz", "tsv", "csr"]
-FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr")
+Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "tokens"]
+FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr", "tokens")
 
 
 def load(
@@ -39,7 +39,7 @@ def load(
     Formats: `xmc` (XMLRepository text with a header), `libsvm` (the same without; sizes from `features` and
     `labels` or the largest index), `npz` (scipy matrices X.npz and Y.npz, or `y`), `tsv`
     (`label label<TAB>text`, through `vectorizer` or one learned from it), `csr` (a folder made by
-    `write_dataset` or `convert`).
+    `write_dataset` or `convert`). For `tokens` see `load_tokens`.
 
     `base` is what xmc and libsvm indices count from. "auto" takes 1 for libsvm if no 0 occurs, for xmc only
     if also the index that would be too large by one occurs; give test data the `base` of the training data's
@@ -90,6 +90,11 @@ def check_options(format: str, base: Base, y: object, **numbers: int | None) -> 
     """Raises ConfigError for a value that is none, or an option that the format has no use for."""
     if format not in FORMATS:
         raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
+    if format == "tokens":
+        raise ConfigError(
+            "format: a stream of tokens has no rows until training draws them, so it can't be loaded or converted; "
+            "dslide train takes the file itself, and in Python dslide.data.load_tokens does"
+        )
     if base not in ("auto", 0, 1) or isinstance(base, bool):
         raise ConfigError(f"base: expected auto, 0 or 1, not {base!r}")
     if base == 1 and format not in ("xmc", "libsvm"):

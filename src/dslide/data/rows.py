@@ -110,6 +110,11 @@ class SparseRows:
         indptr = np.asarray(self.indptr[begin : end + 1]) - first
         return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.columns)
 
+    def where(self, keep: NDArray[np.bool_]) -> SparseRows:
+        """The rows without the values for which `keep`, (nnz), is false."""
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
+        return SparseRows(before[self.indptr], self.indices[keep], self.values[keep], self.columns)
+
     def empty_rows(self) -> int:
         """How many rows have no values at all."""
         return int(np.count_nonzero(self.indptr[1:] == self.indptr[:-1]))
@@ -135,14 +140,15 @@ class RowsBuilder:
 
     def finish(self, rows: int, columns: int, base: int = 0) -> SparseRows:
         """The first `rows` rows (those left out must be empty), with `base` taken off every index."""
-        indptr = _join(self._ends, np.int64)[: rows + 1]
-        indices = _join(self._indices, np.int32)
+        indptr = join(self._ends, np.int64)[: rows + 1]
+        indices = join(self._indices, np.int32)
         if base:
             indices -= np.int32(base)
-        return SparseRows(indptr, indices, _join(self._values, np.float32), columns)
+        return SparseRows(indptr, indices, join(self._values, np.float32), columns)
 
 
-def _join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
+def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    """The pieces as one array; they are taken out on the way, so that nothing is held twice."""
     joined: NDArray[Any] = np.empty(sum(map(len, pieces)), dtype)
     at = 0
     while pieces:

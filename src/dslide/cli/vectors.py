@@ -1,0 +1,24 @@
+"""dslide vectors: the word vectors of a trained network, as a file that other tools read."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model, with named features")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="file to make, in word2vec's text format; it must not exist (default: none, it has to be given)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..vectors import Vectors
+
+    vectors = Vectors.open(arguments.model)
+    vectors.save(arguments.output)
+    print(f"wrote {len(vectors):,} vectors of {vectors.matrix.shape[1]:,} numbers to {arguments.output}")
+    return 0

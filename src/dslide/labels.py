@@ -1,0 +1,28 @@
+"""The labels of a batch as the network wants them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .activations import Floats, Ids, Offsets
+from .data import SparseRows
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The batch's labels as training targets."""
+
+    offsets: Offsets  # rows + 1
+    ids: Ids
+    targets: Floats
+
+
+def targets(y: SparseRows, loss: str) -> Labels:
+    """Label weights as training targets: for softmax in proportion within a row, for sigmoid as they are."""
+    weights = y.values
+    if loss == "softmax":
+        sums = np.bincount(np.repeat(np.arange(len(y)), np.diff(y.indptr)), weights, len(y))
+        weights = (weights / np.repeat(sums, np.diff(y.indptr))).astype(np.float32)
+    return Labels(y.indptr, y.indices, weights)
