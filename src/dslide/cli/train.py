@@ -170,6 +170,7 @@ def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data
     words = token_options(arguments, saved, stream)
     data: Data
     if stream:
+        text_options(arguments)  # refused if there are any
         data = load_stream(arguments.data, options, words)
     elif saved is None:
         data = load(arguments.data, **options, **text_options(arguments))
