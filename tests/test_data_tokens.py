@@ -149,7 +149,7 @@ def test_epochs_are_what_a_walk_along_the_stream_gives(
     options = TokenOptions(window=window, min_count=1, subsample=subsample)
     made = stream(tmp_path_factory.mktemp("t"), text, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "DRAWN_WORDS", chunk)
+        patch.setattr(tokens, "PIECE_WORDS", chunk)
         rows = made.epoch(number, seed)
     expected = reference.epoch(kept, window, subsample, number, seed)
     assert len(rows) == len(expected)

@@ -28,7 +28,7 @@ from .rows import SparseRows, join
 from .windows import WindowRows
 
 READ_BYTES = 1 << 20  # text cut into words at a time: those take ten times the room
-DRAWN_WORDS = 1 << 20  # of the stream, gone through at a time
+PIECE_WORDS = 1 << 18  # of the stream, gone through at a time: temporary arrays take up to 24 bytes a word
 MAX_WORDS = 2**31 - 1  # positions in a stream are int32
 NAME_BYTES = 100  # of memory for the name of a word, about
 NOTHING, LINE_END = 0, 1  # numbers that stand for no word while a file is read
@@ -93,7 +93,7 @@ class Tokens:
     @cached_property
     def label_counts(self) -> NDArray[np.int64]:
         """How often each word is in the stream."""
-        return np.bincount(self.words, minlength=len(self.names))
+        return _counted(self.words, len(self.names))
 
     @cached_property
     def checksum(self) -> str:
@@ -133,10 +133,12 @@ class Tokens:
 
     @property
     def data_bytes(self) -> int:
-        """The memory that training needs for the data: the stream, and an epoch with the order of its rows."""
-        stream = self.words.nbytes + self.offsets.nbytes + NAME_BYTES * len(self.names)
+        """The memory that training needs for the data: the stream, twice while it is read, and later an epoch with the
+        order of its rows."""
+        stream = self.words.nbytes + self.offsets.nbytes
         drawn = 0 if self.options.subsample == 0 else 4 * self._kept.sum() + self.offsets.nbytes
-        return stream + int(drawn + 9 * self._kept.sum())  # reach of windows, rows, and those in order
+        epoch = int(drawn + 9 * self._kept.sum())  # reach of windows, rows, and those in order
+        return stream + max(stream, epoch) + NAME_BYTES * len(self.names)
 
     def epoch(self, number: int, seed: int) -> WindowRows:
         """The rows of an epoch: words that are too frequent left out by chance, then windows of chance size."""
@@ -151,8 +153,8 @@ class Tokens:
     def _subsampled(self, random: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         pieces: deque[NDArray[np.int32]] = deque()
         offsets, total = np.empty_like(self.offsets), 0
-        for begin in range(0, len(self), DRAWN_WORDS):
-            piece = self.words[begin : begin + DRAWN_WORDS]
+        for begin in range(0, len(self), PIECE_WORDS):
+            piece = self.words[begin : begin + PIECE_WORDS]
             keep = random.random(len(piece), np.float32) < self._chances[piece]
             pieces.append(piece[keep])
             first, last = np.searchsorted(self.offsets, [begin, begin + len(piece) + 1])
@@ -178,7 +180,7 @@ class Tokens:
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share!r}")
         cut = round(len(self) * (1 - share))
-        counts = np.bincount(self.words[:cut], minlength=len(self.names))
+        counts = _counted(self.words[:cut], len(self.names))
         order, number_of = _numbered(counts, self.names, self.options.min_count)
         names = [self.names[i] for i in order]
         parts = []
@@ -247,6 +249,14 @@ def load_tokens(
     if len(words) > MAX_WORDS:
         raise DataError(f"{path}: has {len(words):,} words, more than {MAX_WORDS:,}")
     return Tokens(words, offsets, names, options, str(path), int(counts.sum()) - len(words))
+
+
+def _counted(words: NDArray[np.int32], columns: int) -> NDArray[np.int64]:
+    """How often each number occurs."""
+    counts = np.zeros(columns, np.int64)
+    for begin in range(0, len(words), PIECE_WORDS):
+        counts += np.bincount(words[begin : begin + PIECE_WORDS], minlength=columns)
+    return counts
 
 
 def _numbered(counts: NDArray[np.int64], names: Sequence[str], min_count: int) -> tuple[list[int], NDArray[np.int32]]:
