@@ -15,11 +15,11 @@ import numpy as np
 
 from ..config import Config
 from ..memory import format_bytes, peak_rss_bytes
-from ..metrics import KS
 from ..model_folder import SavedModel, save_model
 from ..progress import JsonLog, ProgressLine, clock, finite
 from ..trainer import Callback, Trainer
 from .evaluate import evaluate, table
+from .options import default_ks
 
 if TYPE_CHECKING:
     from ..comm import Communicator
@@ -35,10 +35,11 @@ class Run(Callback):
 
     def __init__(
         self, comm: Communicator, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool,
-        profile: Profile | None = None,
+        profile: Profile | None = None, ks: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
         self.data = data
+        self.ks = ks or default_ks(data)
         self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
         self.trainer = Trainer(config, data.x.columns, data.y.columns, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +76,7 @@ class Run(Callback):
             label_counts=self.label_counts,
             rows=len(data.x),
             base=data.base,
+            interactions=data.users is not None,
         )
         save_model(self.folder / "model", model, comm=self.comm)
         self._saved_at = time.monotonic()
@@ -100,11 +102,11 @@ class Run(Callback):
             "rows": len(self.data.x),
             "planned_bytes": planned_bytes,
         }
-        metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in KS]
+        metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in self.ks]
         measured: dict[str, float] = {}
         if test is not None:
             measured, _ = evaluate(
-                network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
+                network.predict_topk, network, test, self.label_counts, len(self.data.x), self.ks
             )
         spread = dict(result.spread)
         about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
@@ -140,7 +142,7 @@ class Run(Callback):
         if self.trainer.profile is not None:
             self._tell_profile(self.trainer.profile)
         if measured:
-            print(table(measured, KS))
+            print(table(measured, self.ks))
         print(f"saved in {self.folder}")
 
     def _tell_profile(self, profile: Profile) -> None:
