@@ -334,6 +334,40 @@ def test_approximate_topk_finds_most_and_never_leaves_gaps() -> None:
     assert_array_equal(np.sort(everything, axis=1), np.tile(np.arange(400), (20, 1)))
 
 
+@pytest.mark.parametrize("approximate", [False, True])
+def test_topk_without_excluded_labels(approximate: bool) -> None:
+    model = SlideClassifier(**SMALL, epochs=2).fit(XM, sp.csr_matrix(indicator(YM)))
+    everything, scores = model.predict_topk(X_TEST, k=CLASSES)
+    gone = np.zeros((300, CLASSES))
+    gone[np.arange(300), everything[:, 0]] = 0.5  # every row's best one
+    gone[7] = 1
+    gone[7, 3] = 0
+    exclude = sp.csr_matrix(gone)
+    exclude[5, everything[5, 0]] = 0  # stored, but none
+    labels, best = model.predict_topk(X_TEST, k=3, exclude=exclude, approximate=approximate)
+    assert labels[7].tolist() == [3, -1, -1]
+    assert labels[5, 0] == everything[5, 0]
+    others = np.delete(np.arange(300), [5, 7])
+    assert (labels[others] != everything[others, :1]).all()
+    if not approximate:
+        assert_array_equal(labels[others], everything[others, 1:4])
+        np.testing.assert_allclose(best[others], scores[others, 1:4], rtol=1e-4, atol=1e-5)
+    with pytest.raises(DataError, match="exclude: expected 300 rows and 30 columns, not 299 and 30"):
+        model.predict_topk(X_TEST, exclude=gone[1:])
+    with pytest.raises(DataError, match="exclude: row 0, column 1: expected a finite"):
+        model.predict_topk(X_TEST, exclude=np.where(np.arange(CLASSES) == 1, np.nan, gone))
+
+
+def test_excluding_too_many_classes_is_refused() -> None:
+    names = np.array([f"class {n:02}" for n in range(CLASSES)])
+    model = SlideClassifier(**SMALL, epochs=1).fit(X, names[Y[:, 0]])
+    gone = np.zeros((300, CLASSES))
+    gone[4, 2:] = 1
+    assert set(model.predict_topk(X_TEST, k=2, exclude=gone)[0][4]) == {"class 00", "class 01"}
+    with pytest.raises(DataError, match="exclude: it leaves fewer than k classes for row 4"):
+        model.predict_topk(X_TEST, k=3, exclude=gone)
+
+
 def test_large_results_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fitted(epochs=1)
     dense = SlideClassifier(**SMALL, epochs=1).fit(XM, indicator(YM))

@@ -215,6 +215,35 @@ def test_topk_is_a_stable_sort_of_all_logits(k, ties, rows, neurons, inputs, see
     assert (scores[:, real:] == -np.inf).all()
 
 
+@few
+@given(k=st.sampled_from([1, 2, 5, 64, 131, 200]), share=st.sampled_from([0, 0.02, 0.5, 0.98, 1]),
+       **{name: shapes[name] for name in ("rows", "neurons", "inputs", "seed", "threads")})  # fmt: skip
+def test_topk_without_what_is_left_out(k, share, rows, neurons, inputs, seed, threads):
+    _core.set_threads(threads)
+    layer = make_layer(inputs, neurons, False, base, seed)
+    x, _ = dense_input(rows, inputs, seed)
+    z = layer.forward(x, layer.everything(rows))[:, :neurons]
+    rng = np.random.default_rng(seed)
+    gone = rng.random((rows, neurons)) < share
+    gone[np.arange(rows), z.argmax(axis=1)] |= rng.random(rows) < share  # what would be given first
+    ids, scores = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
+    offsets, left_out = np.append(0, np.cumsum(gone.sum(axis=1))), np.nonzero(gone)[1].astype(np.int32)
+    layer.native.topk(x.values, ids, scores, offsets, left_out)
+    for row in range(rows):
+        order = [n for n in np.argsort(-z[row], kind="stable") if not gone[row, n]][:k]
+        nothing = k - len(order)
+        assert ids[row].tolist() == order + [-1] * nothing
+        assert scores[row].tolist() == [*z[row, order], *[-np.inf] * nothing]
+
+
+def test_lists_of_what_is_left_out_are_checked():
+    layer = make_layer(3, 70, False, base)
+    x, ids, scores = dense_input(1, 3, 0)[0].values, np.empty((1, 2), np.int32), np.empty((1, 2), np.float32)
+    for wrong, message in (([5, 3], "in order"), ([70], "out of range"), ([-1], "out of range")):
+        with pytest.raises(ValueError, match=message):
+            layer.native.topk(x, ids, scores, np.array([0, len(wrong)]), np.array(wrong, np.int32))
+
+
 def test_topk_of_nothing_is_nothing():
     layer = make_layer(3, 70, False, base)
     ids, scores = np.empty((2, 0), np.int32), np.empty((2, 0), np.float32)

@@ -114,6 +114,29 @@ def test_too_few_rows_of_labels_are_refused() -> None:
         evaluate([[0], [1]], [0])
 
 
+def as_lightgcn_defines(ranked: list[list[int]], held_out: list[list[int]], k: int) -> tuple[float, float]:
+    """Means over users of recall@k and ndcg@k, read slowly: hits among the first k over the number of held-out items;
+    DCG over that of as many hits as there can be, min(k, held-out items), all in front."""
+    recalls, ndcgs = [], []
+    for items, wanted in zip(ranked, held_out, strict=True):
+        right = [item in wanted for item in items[:k]]
+        recalls.append(sum(right) / len(wanted))
+        dcg = sum(1 / math.log2(place + 2) for place, hit in enumerate(right) if hit)
+        ndcgs.append(dcg / sum(1 / math.log2(place + 2) for place in range(min(k, len(wanted)))))
+    return sum(recalls) / len(recalls), sum(ndcgs) / len(ndcgs)
+
+
+@given(st.data())
+def test_recall_and_ndcg_are_those_of_recommendation(data: st.DataObject) -> None:
+    items = st.lists(st.integers(0, 40), unique=True, min_size=1, max_size=30)
+    held_out = data.draw(st.lists(items, min_size=1, max_size=8))
+    ranked = [list(data.draw(st.permutations(range(30))))[:20] for _ in held_out]  # 30 to 40 can't be found
+    result = evaluate(ranked, *held_out, ks=(1, 5, 20))
+    for k in (1, 5, 20):
+        expected = as_lightgcn_defines(ranked, held_out, k)
+        assert (result[f"r_at_{k}"], result[f"ndcg_at_{k}"]) == pytest.approx(expected)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[int, list[list[int]], list[list[int]]]:
     labels = draw(st.integers(6, 30))

@@ -16,6 +16,7 @@ from saved_models import network_state
 
 from dslide.config import Config
 from dslide.errors import ModelError
+from dslide.model_files import Manifest, write_json
 from dslide.model_folder import SavedModel, load_model, save_model
 
 CONFIG = Config(hidden=(4,), learning_rate=0.125, optimizer="adagrad")
@@ -36,6 +37,7 @@ def a_model(scale: float = 1.0, **changes: Any) -> SavedModel:
         label_counts=np.array([5, 6]),
         rows=9,
         base=1,
+        interactions=True,
         estimator={"multilabel": False},
     )
     return dataclasses.replace(model, **changes)
@@ -67,6 +69,24 @@ def test_optional_parts_may_be_missing(tmp_path: Path) -> None:
     )
     save_model(tmp_path / "m", bare)
     same(load_model(tmp_path / "m", optimizer=True), bare)
+
+
+def rewrite_config(folder: Path, change: Any) -> None:
+    """Changes config.json, and the manifest with it."""
+    options = json.loads((folder / "config.json").read_text())
+    change(options)
+    entry = write_json(folder / "config.json", options)
+    manifest = Manifest.read(folder)
+    manifest.files["config.json"] = entry
+    manifest.write(folder)
+
+
+def test_a_model_that_says_nothing_of_interactions_has_none(folder: Path) -> None:
+    rewrite_config(folder, lambda options: options.pop("interactions"))
+    same(load_model(folder, optimizer=True), a_model(interactions=False))
+    rewrite_config(folder, lambda options: options.update(interactions="yes"))
+    with pytest.raises(ModelError, match=r"config\.json: interactions: expected true or false, not 'yes'"):
+        load_model(folder)
 
 
 def test_optimizer_state_is_kept_apart(folder: Path) -> None:

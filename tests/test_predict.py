@@ -83,6 +83,30 @@ def test_topk_of_equal_logits_goes_by_number():
     assert scores.tolist() == [[1, 1, 0, 0]] * 3
 
 
+@pytest.mark.parametrize("options", NETWORKS)
+@pytest.mark.parametrize("k", [1, 5, 700])
+def test_excluded_labels_are_never_given(options, k, monkeypatch):
+    network, x = make_network(output="lsh", hash_k=2, tables=6, **options), make_rows(60)
+    monkeypatch.setattr(network_module, "LOGIT_BYTES", 17 * 4 * LABELS)  # several blocks of rows, cut in the lists too
+    gone = np.random.default_rng(2).random((60, LABELS)) < np.linspace(0, 1, 60)[:, None]
+    exclude = SparseRows.from_scipy(gone)
+    for predict in (network.predict_topk, network.predict_topk_approximate):
+        everything, all_scores = predict(x, LABELS)
+        ids, scores = predict(x, k, exclude)
+        for row in range(60):
+            left = [i for i, label in enumerate(everything[row]) if label >= 0 and not gone[row, label]][:k]
+            nothing = k - len(left)
+            assert ids[row].tolist() == [*everything[row, left], *[-1] * nothing]
+            assert scores[row].tolist() == [*all_scores[row, left], *[-np.inf] * nothing]
+
+
+def test_labels_to_exclude_must_fit():
+    network, x = make_network(), make_rows(3)
+    for rows, columns in ((2, LABELS), (3, LABELS + 1)):
+        with pytest.raises(DataError, match=f"3 rows of at most 700 labels, not {rows} rows of {columns}"):
+            network.predict_topk(x, 1, SparseRows.from_scipy(np.ones((rows, columns))))
+
+
 def test_no_rows_and_blocks_of_bounded_size():
     network = make_network()
     assert [a.shape for a in network.predict_topk(make_rows(0), 3)] == [(0, 3), (0, 3)]

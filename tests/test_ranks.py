@@ -172,16 +172,20 @@ def test_predictions_are_those_of_one_rank(size, hidden_share, weights):
     x, _ = batch(0)
     rows = SparseRows(x.offsets, x.ids, x.values, FEATURES)
     some = np.array([80, 3, 3, 11], np.int32)
+    gone = np.random.default_rng(3).random((ROWS, LABELS)) < np.linspace(0, 1, ROWS)[:, None]  # none to all of a row
+    exclude = SparseRows.from_scipy(gone)
 
     def work(comm):
         config = Config(**BASE | {"hidden_share": hidden_share, "bucket_size": 0, "weights": weights})
         network = Network(config, FEATURES, LABELS, comm=comm)
         found = [network.predict_topk(rows, k) for k in (1, 6, 90)]
-        return found, network.predict_topk_approximate(rows, 4), network.scores(rows, some)
+        found += [network.predict_topk(rows, k, exclude) for k in (1, 6, 90)]
+        found += [network.predict_topk_approximate(rows, 4, left_out) for left_out in (None, exclude)]
+        return found, network.scores(rows, some)
 
-    (one, one_near, one_scores), *_ = run_ranks(1, work)
-    for found, near, scores in run_ranks(size, work):
-        for (ids, values), (expected_ids, expected) in zip([*found, near], [*one, one_near], strict=True):
+    (one, one_scores), *_ = run_ranks(1, work)
+    for found, scores in run_ranks(size, work):
+        for (ids, values), (expected_ids, expected) in zip(found, one, strict=True):
             assert_array_equal(ids, expected_ids)
             assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
         assert_allclose(scores, one_scores, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -352,14 +353,23 @@ void bind_dense(nb::module_& m) {
            },
            nb::arg("x"), nb::arg("active"), nb::arg("kept").noconvert(), nb::arg("optimizer"))
       .def("topk",
-           [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores) {
+           [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores,
+              std::optional<In<int64_t, 1>> left_out_offsets, std::optional<In<int32_t, 1>> left_out_ids) {
              require(x.shape(1) == l.weights().stride, "x must be rows x stride");
              require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
                      "ids and scores must be rows x k");
+             Lists left_out;
+             if (left_out_offsets && left_out_ids) {
+               left_out = lists(*left_out_offsets, *left_out_ids, x.shape(0), l.weights().rows);
+               for (size_t i = 0; i < x.shape(0); ++i) {
+                 require(std::is_sorted(left_out.begin(i), left_out.end(i)), "what is left out must be in order");
+               }
+             }
              release unlocked;
-             l.topk(x.data(), x.shape(0), ids.shape(1), ids.data(), scores.data());
+             l.topk(x.data(), x.shape(0), ids.shape(1), left_out, ids.data(), scores.data());
            },
-           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert())
+           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert(),
+           nb::arg("left_out_offsets").none() = nb::none(), nb::arg("left_out_ids").none() = nb::none())
       .def("topk_of_lists",
            [](const DenseLayer& l, In<float, 2> x, In<int64_t, 1> offsets, In<int32_t, 1> candidates,
               Out<int32_t, 2> ids, Out<float, 2> scores) {

@@ -50,9 +50,10 @@ class DenseLayer {
                           float* dx, float* kept);
   bool step(const float* x, const ActiveSet& active, float* kept, const Optimizer& optimizer);
 
-  // The k largest logits of each row over all neurons, best first, ties to the lower number: (rows x k) each. The
-  // number is -1 where there are fewer than k neurons.
-  void topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const;
+  // The k largest logits of each row over all neurons but those that its list in `left_out` names, in ascending order
+  // (offsets null: none), best first, ties to the lower number: (rows x k) each. The number is -1 where fewer than k
+  // neurons are left.
+  void topk(const float* x, size_t rows, size_t k, const Lists& left_out, int32_t* ids, float* scores) const;
   // The same among the neurons that each row's list names.
   void topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, int32_t* ids, float* scores) const;
 

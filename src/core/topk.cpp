@@ -46,6 +46,15 @@ class Best {
   std::vector<Candidate> heap_;
 };
 
+// A walk along a row's neurons that are left out, while the others are offered in ascending order.
+struct LeftOut {
+  const int32_t *next, *end;
+  bool has(size_t neuron) {
+    while (next != end && static_cast<size_t>(*next) < neuron) ++next;
+    return next != end && static_cast<size_t>(*next) == neuron;
+  }
+};
+
 // Best first into one row of the results.
 void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
   std::sort(candidates.begin(), candidates.end());
@@ -58,7 +67,8 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
 
 }  // namespace
 
-void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float* scores) const {
+void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_out, int32_t* ids,
+                      float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = spread(inputs);
   const auto parts = static_cast<size_t>(threads());
@@ -68,6 +78,13 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room(weights_.room(BLOCK));
     Best* mine = &best[static_cast<size_t>(thread) * rows];
+    std::vector<LeftOut> gone;  // by row, if any are left out
+    if (left_out.offsets) {
+      for (size_t i = 0; i < rows; ++i) {
+        const auto first = std::lower_bound(left_out.begin(i), left_out.end(i), static_cast<int32_t>(begin));
+        gone.push_back({first, left_out.end(i)});
+      }
+    }
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const float* block_rows[BLOCK];
@@ -84,7 +101,10 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, int32_t* ids, float
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
           if (kernel.shifted_max(z, bias, count) < row_best.bar(k)) continue;
-          for (size_t c = 0; c < count; ++c) row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+          for (size_t c = 0; c < count; ++c) {
+            if (!gone.empty() && gone[r + i].has(first + c)) continue;
+            row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+          }
         }
       }
     }

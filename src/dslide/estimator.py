@@ -19,7 +19,7 @@ from .comm import job
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
 from .errors import ConfigError, DataError, ModelError
-from .estimator_labels import LabelCoder, is_dense, read_labels
+from .estimator_labels import LabelCoder, is_dense, read_exclude, read_labels
 from .estimator_network import check_size, new_trainer, rebuild, use_rank_threads
 from .metrics import Evaluation
 from .model_folder import SavedModel, load_together, model_folder, save_model
@@ -217,7 +217,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _forget(self) -> None:
         """Frees an earlier network: there may be no memory for two."""
-        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base"):
+        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions"):
             self.__dict__.pop(name, None)
 
     # ---- prediction ----------------------------------------------------------------------------------------
@@ -234,22 +234,29 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         found = self._likely(x) if self.network_.config.loss == "sigmoid" else self._best(x)
         return found.toarray() if self._coder.dense else found
 
-    def predict_topk(self, X: Any, k: int = 5, approximate: bool = False) -> tuple[Array, Array]:
+    def predict_topk(
+        self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None
+    ) -> tuple[Array, Array]:
         """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
         are classes after a 1-D y, column numbers after a 2-D y.
 
         `approximate` looks only at labels that hashing finds; rows for which it finds fewer than k are
         computed in full.
+
+        `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
+        are left, column numbers are -1, and classes are refused.
         """
         x = self._rows_to_predict(X)
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
+        left_out = None if exclude is None else read_exclude(exclude, len(x), len(self.classes_))
         if not approximate:
-            columns, scores = self.network_.predict_topk(x, k)
+            columns, scores = self.network_.predict_topk(x, k, left_out)
         else:
-            columns, scores = self.network_.predict_topk_approximate(x, k)
+            columns, scores = self.network_.predict_topk_approximate(x, k, left_out)
             short = np.flatnonzero(columns[:, -1] < 0)
-            columns[short], scores[short] = self.network_.predict_topk(x.take(short), k)
+            left_out = None if left_out is None else left_out.take(short)
+            columns[short], scores[short] = self.network_.predict_topk(x.take(short), k, left_out)
         return self._coder.decode(columns), scores
 
     def decision(self, X: Any, labels: Any) -> Array:
@@ -333,6 +340,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             vectorizer=None if vectorizer is None else vectorizer.to_dict(),
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
+            interactions=getattr(self, "_interactions", False),
             estimator={**self._coder.to_dict(), "passes": self.n_iter_},
         )  # fmt: skip
         save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
@@ -357,7 +365,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.n_iter_ = int(about.get("passes", saved.progress.get("epoch", 0)))
         if of_estimator and saved.feature_names is not None:
             self.feature_names_in_ = np.array(saved.feature_names, object)
-        self.label_names_, self._base = saved.label_names, saved.base
+        self.label_names_, self._base, self._interactions = saved.label_names, saved.base, saved.interactions
         self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
         return self
 

@@ -42,6 +42,19 @@ def read_labels(y: Any) -> Classes | SparseRows:
         raise DataError(f"y: {error}") from None
 
 
+def read_exclude(exclude: Any, rows: int, labels: int) -> SparseRows:
+    """Labels that are not to be predicted, as the user gives them, without the zeros."""
+    try:
+        found = SparseRows.from_scipy(exclude)
+    except DataError as error:
+        raise DataError(f"exclude: {error}") from None
+    if (len(found), found.columns) != (rows, labels):
+        raise DataError(f"exclude: expected {rows} rows and {labels} columns, not {len(found)} and {found.columns}")
+    csr = found.to_scipy()
+    csr.eliminate_zeros()
+    return SparseRows.from_scipy(csr)
+
+
 def is_dense(y: Any) -> bool:
     """Whether labels were given without any sparse form, so that predictions are wanted the same way."""
     return not (isinstance(y, SparseRows) or sp.issparse(y))
@@ -93,7 +106,12 @@ class LabelCoder:
         return found.astype(np.int32)
 
     def decode(self, columns: Ids) -> Classes:
-        """Class labels or, for a 2-D y, column numbers."""
+        """Class labels or, for a 2-D y, column numbers. For -1, which stands for none, there is no class."""
+        if self.multilabel:
+            return columns.astype(self.classes.dtype)
+        missing = np.flatnonzero((columns.reshape(len(columns), -1) < 0).any(axis=1))
+        if len(missing):
+            raise DataError(f"exclude: it leaves fewer than k classes for row {missing[0]}")
         return np.asarray(self.classes[columns])
 
     def to_dict(self) -> dict[str, Any]:

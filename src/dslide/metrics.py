@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .data import SparseRows
 
 KS = (1, 3, 5)  # the ranks that results are reported at
+RECOMMENDATION_KS = (1, 5, 20)  # the same for recommended items
 
 
 def inverse_propensities(

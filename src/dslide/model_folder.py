@@ -65,6 +65,7 @@ class SavedModel:
     rows: int = 0  # of the training data
     base: int = 0  # what indices counted from in the files of the training data
     tokens: dict[str, Any] | None = None  # TokenOptions, if it was trained on a stream of words
+    interactions: bool = False  # features and labels are the same items: those that a row has are not recommended
     estimator: dict[str, Any] | None = None  # what SlideClassifier knows of its labels
 
 
@@ -136,7 +137,7 @@ def _write_shard(folder: Path, model: SavedModel, optimizer: bool, comm: Communi
 def _write_rest(folder: Path, model: SavedModel, optimizer: bool, shards: int, entries: dict[str, Entry]) -> None:
     """Writes everything but the shards' arrays, whose entries are given."""
     entries = dict(entries)
-    sizes = {key: getattr(model, key) for key in SIZES}
+    sizes = {key: getattr(model, key) for key in (*SIZES, "interactions")}
     for name, content in (
         (CONFIG, model.config.to_dict() | sizes), (PROGRESS, model.progress if optimizer else None),
         (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
@@ -162,6 +163,9 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
         raise ModelError(f"{folder}: there is no {CONFIG}")
     options = read_json(folder / CONFIG, dict)
     features, labels, rows, base = (read_size(folder / CONFIG, options, key) for key in SIZES)
+    interactions = options.pop("interactions", False)  # not there in models of earlier versions
+    if not isinstance(interactions, bool):
+        raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
     try:
         config = Config.from_dict(options)
     except (ConfigError, TypeError) as error:
@@ -186,6 +190,7 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
         rows=rows,
         base=base,
         tokens=optional(TOKENS),
+        interactions=interactions,
         estimator=optional(ESTIMATOR),
     )
     layouts = array_layouts(config, features, labels)

@@ -90,29 +90,37 @@ class Predictor:
 
     # ---- prediction -----------------------------------------------------------------------------------------------
 
-    def predict_topk(self, x: SparseRows, k: int) -> tuple[Ids, Floats]:
+    def predict_topk(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
         """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are
-        logits. Where there are fewer than k labels, ids are -1."""
+        logits. Labels that the row has in `exclude` are left out, whatever their values there. Where fewer than k
+        labels are left, ids are -1."""
+        self._check_exclude(x, exclude)
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._row_blocks(len(x)):
             h = self.last_hidden(x.rows(begin, end))
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
+            left_out = self._left_out(exclude, begin, end)
             if isinstance(h, Dense):
-                self.output.native.topk(h.values, own, own_scores)
+                self.output.native.topk(h.values, own, own_scores, *(left_out or ()))
             else:
                 z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
-                own, own_scores = _topk_of(z, k)
+                own, own_scores = _topk_of(z, k, left_out=left_out)
             ids[begin:end], scores[begin:end] = self.exchange.best_labels(own, own_scores)
         return ids, scores
 
-    def predict_topk_approximate(self, x: SparseRows, k: int) -> tuple[Ids, Floats]:
+    def predict_topk_approximate(
+        self, x: SparseRows, k: int, exclude: SparseRows | None = None
+    ) -> tuple[Ids, Floats]:
         """As `predict_topk`, but only over neurons that share a hash bucket with the row; -1 where fewer than k do."""
+        self._check_exclude(x, exclude)
         sampler = self.prediction_tables()
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._row_blocks(len(x)):
             h = self.last_hidden(x.rows(begin, end))
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
             offsets, found = sampler.candidates(h)
+            if (left_out := self._left_out(exclude, begin, end)) is not None:
+                offsets, found = _without(offsets, found, *left_out, self.output.neurons)
             if isinstance(h, Dense):
                 self.output.native.topk_of_lists(h.values, offsets, found, own, own_scores)
             else:
@@ -204,6 +212,20 @@ class Predictor:
             a = Dense(z) if not follower.sparse_input else Sparse.from_matrix(z[:, : layer.total])
         return a
 
+    def _check_exclude(self, x: SparseRows, exclude: SparseRows | None) -> None:
+        if exclude is not None and (len(exclude) != len(x) or exclude.columns > self.labels):
+            raise DataError(
+                f"exclude: expected {len(x)} rows of at most {self.labels} labels, not {len(exclude)} rows of "
+                f"{exclude.columns}"
+            )
+
+    def _left_out(self, exclude: SparseRows | None, begin: int, end: int) -> tuple[Offsets, Ids] | None:
+        """The own neurons that some rows must not get, as ascending lists; None if there are none at all."""
+        if exclude is None:
+            return None
+        rows = exclude.rows(begin, end)
+        return self.shard.owned_lists(rows.indptr, rows.indices, rows.values)[:2]
+
     def _row_blocks(self, rows: int, wide: int = 0) -> list[tuple[int, int]]:
         """Cuts rows so that no matrix of activations (or of `wide` logits) grows past a bound."""
         widest = max([wide, *self.config.hidden] + ([self.labels] if self.output.sparse_input else []))
@@ -247,10 +269,35 @@ def _layer_arrays(
     }
 
 
-def _topk_of(z: Floats, k: int, names: Ids | None = None) -> tuple[Ids, Floats]:
-    """The k largest of each row, ties to the lower column; -1 where there are fewer. `names` stand for columns."""
+def _topk_of(
+    z: Floats, k: int, names: Ids | None = None, left_out: tuple[Offsets, Ids] | None = None
+) -> tuple[Ids, Floats]:
+    """The k largest of each row, ties to the lower column; -1 where there are fewer. `names` stand for columns,
+    `left_out` are lists of columns that don't count."""
+    z = np.where(np.isnan(z), -np.inf, z)
+    if left_out is not None:
+        z[_row_numbers(left_out[0]), left_out[1]] = np.nan  # which is sorted behind all numbers
     order = np.argsort(-z, axis=1, kind="stable")[:, :k]
     ids, scores = np.full((len(z), k), -1, np.int32), np.full((len(z), k), -np.inf, np.float32)
     ids[:, : order.shape[1]] = order if names is None else names[order]
     scores[:, : order.shape[1]] = np.take_along_axis(z, order, axis=1)
+    nothing = np.isnan(scores)
+    ids[nothing], scores[nothing] = -1, -np.inf
     return ids, scores
+
+
+def _row_numbers(offsets: Offsets) -> npt.NDArray[np.int64]:
+    """The row of each element of CSR lists."""
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def _without(
+    offsets: Offsets, ids: Ids, out_offsets: Offsets, out_ids: Ids, neurons: int
+) -> tuple[Offsets, Ids]:
+    """CSR lists of neurons without those that the ascending lists `out` name. Pairs (row, neuron) are compared as
+    single numbers."""
+    pairs = _row_numbers(offsets) * neurons + ids
+    out = np.append(_row_numbers(out_offsets) * neurons + out_ids, -1)  # -1: where a search ends behind the last
+    keep = out[np.searchsorted(out[:-1], pairs)] != pairs
+    before = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
+    return before[offsets], ids[keep]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..comm import job
 from ..errors import ConfigError
 from .models import load_for, open_model, pieces
-from .options import add_reading_options, describe, reading_options, whole_number
+from .options import add_k_option, add_reading_options, default_ks, describe, parse_ks, reading_options, whole_number
 from .ranks import add_rank_options
 
 if TYPE_CHECKING:
     from ..data import Data, SparseRows
+    from ..model_folder import SavedModel
     from ..predictor import Predictor
     from ..tensors import Array as Ids  # [rows, k] int32
 
@@ -24,7 +25,12 @@ METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
     parser.add_argument("data", metavar="DATA", help="data with labels")
-    parser.add_argument("--k", default="1,3,5", metavar="N,N,...", help="ranks to report (default: 1,3,5)")
+    add_k_option(parser)
+    parser.add_argument(
+        "--history",
+        metavar="FILE",
+        help="with interactions: the earlier ones of the users in DATA, which are not predicted again (default: none)",
+    )
     parser.add_argument(
         "--approximate",
         action="store_true",
@@ -41,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     ks = parse_ks(arguments.k)
     comm = job()
     saved, network = open_model(arguments.model, comm, arguments.threads)
-    data = comm.together("reading the data", lambda: load_for(saved, arguments.data, reading_options(arguments)))
+    data = comm.together("reading the data", lambda: _read(saved, arguments))
+    ks = ks or default_ks(data)
     say = print if comm.rank == 0 else _nothing
     say(describe(str(arguments.data), data))
 
@@ -63,23 +70,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _read(saved: SavedModel, arguments: argparse.Namespace) -> Data:
+    data = load_for(saved, arguments.data, reading_options(arguments), arguments.history)
+    if data.users is not None and arguments.history is None:
+        raise ConfigError(f"history: {arguments.data} holds interactions; give the users' earlier ones as --history")
+    return data
+
+
 def _nothing(*_: object) -> None:
     """What ranks other than the first have to say."""
 
 
-def parse_ks(text: str) -> tuple[int, ...]:
-    """Ranks like 1,3,5."""
-    try:
-        ks = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        ks = []
-    if not ks or ks[0] < 1 or ks[-1] > 10_000:
-        raise ConfigError(f"--k: expected whole numbers from 1 to 10000 like 1,3,5, not {text!r}")
-    return tuple(ks)
-
-
 def evaluate(
-    predict: Callable[[SparseRows, int], tuple[Any, Any]],
+    predict: Callable[[SparseRows, int, SparseRows | None], tuple[Any, Any]],
     network: Predictor,
     data: Data,
     label_counts: Any,
@@ -95,8 +98,9 @@ def evaluate(
     seconds, all_ids = 0.0, []
     for begin, end in pieces(len(data)):
         x, y = data.rows(begin, end)
+        seen = None if data.seen is None else data.seen.rows(begin, end)
         start = time.perf_counter()
-        ids, _ = predict(x, min(max(ks), network.labels))
+        ids, _ = predict(x, min(max(ks), network.labels), seen)
         seconds += time.perf_counter() - start
         evaluation.update(ids, y)
         all_ids.append(ids)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..model_folder import SavedModel, load_together, model_folder
 from .tokens import is_stream, load_stream, options_of
 
@@ -42,11 +42,34 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
     return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
 
 
-def load_for(saved: SavedModel, path: str | Path, options: dict[str, Any]) -> Data:
+def load_for(
+    saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None = None
+) -> Data:
     """Data with the columns of the model; DataError if it has features that the model lacks."""
+    if options["format"] == "auto" and saved.interactions:
+        options = options | {"format": "interactions"}
+    if options["format"] == "interactions":
+        if not saved.interactions:
+            raise DataError(f"{path}: interactions are only for models that were trained on interactions")
+        return _load_interactions(saved, path, options, history)
+    if history is not None:
+        raise ConfigError(f"history: only interactions have one, not {path}")
     if is_stream(options, saved):
         return load_stream(path, options, options_of(saved, path), saved.label_names)
     return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
+
+
+def _load_interactions(
+    saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None
+) -> Dataset:
+    """Interactions with the items of the model."""
+    from ..data import for_items, load
+
+    earlier = None if history is None else for_items(load(history, format="interactions"), saved.features)
+    data = for_items(load(path, **options, history=earlier), saved.features)
+    if saved.label_names is None or data.unknown_labels:
+        return data
+    return data.with_label_names(saved.label_names)
 
 
 def load_like(

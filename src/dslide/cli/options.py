@@ -123,6 +123,33 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def add_k_option(parser: argparse.ArgumentParser) -> None:
+    """The ranks at which metrics are told."""
+    parser.add_argument(
+        "--k", metavar="N,N,...", help="ranks to report (default: 1,3,5; for interactions 1,5,20)"
+    )
+
+
+def parse_ks(text: str | None) -> tuple[int, ...] | None:
+    """Ranks like 1,3,5, if any are given."""
+    if text is None:
+        return None
+    try:
+        ks = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        ks = []
+    if not ks or ks[0] < 1 or ks[-1] > 10_000:
+        raise ConfigError(f"--k: expected whole numbers from 1 to 10000 like 1,3,5, not {text!r}")
+    return tuple(ks)
+
+
+def default_ks(data: Data) -> tuple[int, ...]:
+    """Ranks to report if none are given."""
+    from ..metrics import KS, RECOMMENDATION_KS
+
+    return KS if data.seen is None else RECOMMENDATION_KS
+
+
 def describe(name: str, data: Data) -> str:
     """One line about a data set."""
     from ..data import Tokens
@@ -135,7 +162,9 @@ def describe(name: str, data: Data) -> str:
         f"{data.x.nnz / rows:.1f} features and {data.y.nnz / rows:.1f} labels on average"
     )
     no_features, no_labels = data.x.empty_rows(), data.y.empty_rows()
-    if no_features or no_labels:
+    if data.users is not None and no_features:
+        text += f"; {no_features:,} users have no history"
+    elif no_features or no_labels:
         text += f"; {no_features:,} rows have no features, {no_labels:,} no labels"
     return text
 

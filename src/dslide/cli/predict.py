@@ -21,7 +21,7 @@ from .ranks import add_rank_options
 
 if TYPE_CHECKING:
     from ..comm import Communicator
-    from ..data import SparseRows
+    from ..data import Data, SparseRows
 
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data",
         metavar="DATA",
-        help="data, or - for lines from stdin: text if the model was trained on text, else libsvm",
+        help="data, or - for lines from stdin: text or interactions if the model was trained on them, else libsvm",
     )
     parser.add_argument(
         "--k", type=whole_number, default=5, metavar="N", help="labels for each row (default: 5)"
@@ -59,21 +59,23 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output
     pieces_of_data = comm.together("reading the data", lambda: _rows(saved, arguments, comm))
     with new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
-        for x in pieces_of_data:
-            ids, scores = predict(x, min(arguments.k, network.labels))
+        for x, seen in pieces_of_data:
+            ids, scores = predict(x, min(arguments.k, network.labels), seen)
             if comm.rank == 0:
                 _write(file, ids, scores if arguments.scores else None, saved)
     comm.barrier("the end")
     return 0
 
 
-def _rows(saved: SavedModel, arguments: argparse.Namespace, comm: Communicator) -> Iterator[SparseRows]:
-    """The features of all rows, in pieces."""
+def _rows(
+    saved: SavedModel, arguments: argparse.Namespace, comm: Communicator
+) -> Iterator[tuple[SparseRows, SparseRows | None]]:
+    """The features of all rows, and labels that are not to be predicted, in pieces."""
     options = reading_options(arguments)
     if arguments.data != "-":
         data = load_for(saved, arguments.data, options)
     elif (vectorizer := vectorizer_of(saved)) is not None:
-        return (vectorizer.transform(lines) for lines in _stdin(comm))
+        return ((vectorizer.transform(lines), None) for lines in _stdin(comm))
     else:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "stdin"
@@ -83,7 +85,12 @@ def _rows(saved: SavedModel, arguments: argparse.Namespace, comm: Communicator) 
                 data = load_for(saved, copy, options)
             except DataError as error:
                 raise DataError(str(error).replace(str(copy), "stdin")) from None
-    return (data.rows(begin, end)[0] for begin, end in pieces(len(data)))
+    return (_piece(data, begin, end) for begin, end in pieces(len(data)))
+
+
+def _piece(data: Data, begin: int, end: int) -> tuple[SparseRows, SparseRows | None]:
+    x, _ = data.rows(begin, end)
+    return x, None if data.seen is None else data.seen.rows(begin, end)
 
 
 def _stdin(comm: Communicator) -> Iterator[list[str]]:

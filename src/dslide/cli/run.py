@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from ..config import Config
 from ..data import Tokens
 from ..memory import format_bytes, peak_rss_bytes
-from ..metrics import KS
 from ..model_folder import SavedModel, save_model
 from ..progress import JsonLog, ProgressLine, clock, finite
 from ..trainer import Callback, Trainer
 from .evaluate import evaluate, exact_loss, loss_line, table
+from .options import default_ks
 
 if TYPE_CHECKING:
     from ..comm import Communicator
@@ -35,10 +35,11 @@ class Run(Callback):
 
     def __init__(
         self, comm: Communicator, folder: Path, config: Config, data: Data, saved: SavedModel | None, quiet: bool,
-        profile: Profile | None = None,
+        profile: Profile | None = None, ks: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
         self.data = data
+        self.ks = ks or default_ks(data)
         self.label_counts = data.label_counts
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +77,7 @@ class Run(Callback):
             rows=len(data),
             base=data.base,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
+            interactions=data.users is not None,
         )
         save_model(self.folder / "model", model, comm=self.comm)
         self._saved_at = time.monotonic()
@@ -101,11 +103,11 @@ class Run(Callback):
             "rows": len(self.data),
             "planned_bytes": planned_bytes,
         }
-        metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in KS]
+        metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in self.ks]
         measured: dict[str, float] = {}
         if test is not None:
             measured, _ = evaluate(
-                network.predict_topk, network, test, self.label_counts, len(self.data), KS
+                network.predict_topk, network, test, self.label_counts, len(self.data), self.ks
             )
             measured["loss"] = exact_loss(network, test)
         spread = dict(result.spread)
@@ -143,7 +145,7 @@ class Run(Callback):
         if self.trainer.profile is not None:
             self._tell_profile(self.trainer.profile)
         if measured:
-            print(table(measured, KS))
+            print(table(measured, self.ks))
             print(loss_line(measured["loss"]))
         print(f"saved in {self.folder}")
 

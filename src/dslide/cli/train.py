@@ -11,10 +11,12 @@ from ..config import Config
 from ..errors import INTERRUPTED, ConfigError, DataError, ModelError
 from .options import (
     add_config_options,
+    add_k_option,
     add_reading_options,
     add_text_options,
     describe,
     given,
+    parse_ks,
     reading_options,
     text_options,
 )
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="tell where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
     )
+    add_k_option(parser)
     add_reading_options(parser)
     add_text_options(parser)
     add_token_options(parser)
@@ -63,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ..model_folder import load_together
 
     options = given(arguments, Config)
+    ks = parse_ks(arguments.k)
     comm = job(Config(**options).watchdog)
     folder = _folder(arguments, comm)
     comm.together("checking the folder", lambda: _check_folder(arguments, folder))
@@ -89,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .run import Run
 
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
-    training = Run(comm, folder, config, data, saved, arguments.quiet, profile)
+    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, ks)
     result = training.train()
     training.summarize(result, planned.bytes_total, None if result.interrupted else test)
     comm.barrier("the end")
@@ -99,7 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"interrupted after {training.trainer.step:,} steps; the network is saved, to go on with it:")
         print(f"  dslide train {arguments.data} --resume {folder}")
         return INTERRUPTED
-    print(f"next: dslide predict {folder} {arguments.test or arguments.data}")
+    to_predict = arguments.data if data.users is not None else arguments.test or arguments.data
+    print(f"next: dslide predict {folder} {to_predict}")
     return 0
 
 
@@ -183,6 +188,8 @@ def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data
         raise DataError(f"{arguments.data}: there are no {'labels' if data.features else 'features'} in it")
     if arguments.test is None:
         return data, None
+    if data.users is not None:
+        return data, load(arguments.test, format="interactions", history=data)
     as_given = {"format": options["format"], "base": options["base"]}
     if stream:
         return data, load_stream(arguments.test, as_given, words, data.label_names)

@@ -3,6 +3,7 @@
 from .convert import convert
 from .dataset import Dataset
 from .files import read_names
+from .interactions import for_items
 from .load import FORMATS, detect_format, load
 from .ondisk import open_dataset, write_dataset
 from .rows import SparseRows
@@ -22,6 +23,7 @@ __all__ = [
     "Tokens",
     "convert",
     "detect_format",
+    "for_items",
     "load",
     "load_tokens",
     "open_dataset",

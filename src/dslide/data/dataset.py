@@ -30,6 +30,7 @@ class Dataset:
     source: str = ""
     base: int = 0  # what indices counted from in the source; here they count from 0
     unknown_labels: int = 0  # how many of the last label columns the given label names lacked
+    users: NDArray[np.int32] | None = None  # [rows]: of interactions, whose they are
     _checksum: str | None = field(
         default=None, init=False, repr=False
     )  # so that replace() does not carry it on
@@ -46,6 +47,8 @@ class Dataset:
         ):
             if names is not None and len(names) != columns:
                 raise DataError(f"{where}there are {columns} {what}s but {len(names)} {what} names")
+        if self.users is not None and len(self.users) != len(self.x):
+            raise DataError(f"{where}there are {len(self.x)} rows but {len(self.users)} users")
         if not isinstance(self.y.values, np.memmap):  # a dataset on disk was checked when it was written
             object.__setattr__(self, "y", _labels_only(self.y, where))
 
@@ -61,6 +64,11 @@ class Dataset:
     def labels(self) -> int:
         """The number of label columns."""
         return self.y.columns
+
+    @property
+    def seen(self) -> SparseRows | None:
+        """Labels that are not to be predicted: of interactions, the items that users come with."""
+        return None if self.users is None else self.x
 
     @property
     def checksum(self) -> str:

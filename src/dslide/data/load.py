@@ -11,6 +11,7 @@ from typing import Literal
 from ..errors import ConfigError, DataError
 from .dataset import Dataset
 from .files import line_blocks, open_file, quoted
+from .interactions import read_interactions, with_history
 from .npz import find_npz_pair, read_npz_pair
 from .ondisk import MANIFEST, open_dataset
 from .rows import MAX_COLUMNS, RowsBuilder
@@ -18,8 +19,8 @@ from .svmtext import Base, looks_like_header, looks_like_row, read_svm_text
 from .text import TextVectorizer
 from .tsv import read_tsv
 
-Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "tokens"]
-FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr", "tokens")
+Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens"]
+FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens")
 
 
 def load(
@@ -33,23 +34,33 @@ def load(
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
     threads: int | None = None,
+    history: Dataset | str | Path | None = None,
 ) -> Dataset:
     """Loads a dataset; text may be plain, gzip or xz.
 
     Formats: `xmc` (XMLRepository text with a header), `libsvm` (the same without; sizes from `features` and
     `labels` or the largest index), `npz` (scipy matrices X.npz and Y.npz, or `y`), `tsv`
     (`label label<TAB>text`, through `vectorizer` or one learned from it), `csr` (a folder made by
-    `write_dataset` or `convert`). For `tokens` see `load_tokens`.
+    `write_dataset` or `convert`), `interactions` (`user item item ...`; never found out, since libsvm looks the same).
+    For `tokens` see `load_tokens`.
 
     `base` is what xmc and libsvm indices count from. "auto" takes 1 for libsvm if no 0 occurs, for xmc only
     if also the index that would be too large by one occurs; give test data the `base` of the training data's
     Dataset. `features` and `labels` are the sizes expected, `label_names` the names expected: what differs is
     refused, except that labels of tsv text which have no name get the numbers behind (`unknown_labels`).
+
+    Interactions have the same items as features and as labels, unless their `history` is given, a file or what was
+    loaded from it: then features are the items that the same users have there, and items that it lacks are
+    `unknown_labels`.
     """
     if format == "auto":
         format = detect_format(path)
     check_options(format, base, y, features=features, labels=labels, threads=threads)
-    if format == "tsv":
+    if history is not None and format != "interactions":
+        raise ConfigError(f"history: only interactions have one, not {format} data")
+    if format == "interactions":
+        dataset = _load_interactions(path, features, labels, history, threads)
+    elif format == "tsv":
         dataset = read_tsv(path, vectorizer, label_names)
     elif format == "npz":
         dataset = read_npz_pair(path, y)
@@ -120,6 +131,20 @@ def _load_svm_text(
         source=str(path),
         base=shape.base,
     )
+
+
+def _load_interactions(
+    path: str | Path, features: int | None, labels: int | None, history: Dataset | str | Path | None,
+    threads: int | None,
+) -> Dataset:  # fmt: skip
+    if features is not None and labels is not None and features != labels:
+        raise ConfigError(f"labels: interactions have as many labels as features, not {labels} and {features}")
+    items = labels if features is None else features
+    if history is None:
+        return read_interactions(path, items, threads)
+    if not isinstance(history, Dataset):
+        history = read_interactions(history, items, threads)
+    return with_history(read_interactions(path, None, threads), history)
 
 
 def _as_expected(

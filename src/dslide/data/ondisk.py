@@ -93,6 +93,8 @@ class RowsFiles:
 
 def write_dataset(dataset: Dataset, folder: str | Path) -> None:
     """Writes a dataset to a new folder, which appears complete or not at all."""
+    if dataset.users is not None:
+        raise DataError(f"{dataset.source}: interactions are not kept as folders, but read from their text each time")
     with new_folder(folder) as partial:
         about = {}
         for name, rows in (("x", dataset.x), ("y", dataset.y)):

@@ -71,6 +71,8 @@ class Tokens:
     left_out: int = 0  # words of the file that are not in the stream
 
     vectorizer: ClassVar[None] = None
+    users: ClassVar[None] = None
+    seen: ClassVar[None] = None
     base: ClassVar[int] = 0
 
     def __len__(self) -> int:
