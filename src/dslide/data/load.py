@@ -32,6 +32,8 @@ def load(
     y: str | Path | None = None,
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
+    label_column: int | None = None,
+    text_column: int | None = None,
     threads: int | None = None,
 ) -> Dataset:
     """Loads a dataset; text may be plain, gzip or xz.
@@ -45,12 +47,16 @@ def load(
     if also the index that would be too large by one occurs; give test data the `base` of the training data's
     Dataset. `features` and `labels` are the sizes expected, `label_names` the names expected: what differs is
     refused, except that labels of tsv text which have no name get the numbers behind (`unknown_labels`).
+
+    `label_column` and `text_column`, counted from 1, say where labels and text are in tsv lines with other columns too;
+    a vectorizer remembers them.
     """
     if format == "auto":
         format = detect_format(path)
     check_options(format, base, y, features=features, labels=labels, threads=threads)
+    check_columns(format, label_column=label_column, text_column=text_column)
     if format == "tsv":
-        dataset = read_tsv(path, vectorizer, label_names)
+        dataset = read_tsv(path, vectorizer, label_names, (label_column, text_column))
     elif format == "npz":
         dataset = read_npz_pair(path, y)
     elif format == "csr":
@@ -100,6 +106,15 @@ def check_options(format: str, base: Base, y: object, **numbers: int | None) -> 
         high = 1024 if name == "threads" else MAX_COLUMNS
         if number is not None and not 1 <= number <= high:
             raise ConfigError(f"{name}: expected a whole number, 1 to {high}, not {number}")
+
+
+def check_columns(format: str, **columns: int | None) -> None:
+    """Raises ConfigError for a number that no column has, or if the format has no columns."""
+    for name, column in columns.items():
+        if column is not None and format != "tsv":
+            raise ConfigError(f"{name}: only tsv text has columns to choose from, not {format} data")
+        if column is not None and column < 1:
+            raise ConfigError(f"{name}: columns are counted from 1, not {column}")
 
 
 def _load_svm_text(
