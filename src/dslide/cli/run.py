@@ -18,7 +18,7 @@ from ..memory import format_bytes, peak_rss_bytes
 from ..metrics import KS
 from ..model_folder import SavedModel, save_model
 from ..progress import JsonLog, ProgressLine, clock, finite
-from ..trainer import Callback, Trainer
+from ..trainer import Callback, TestInfo, Trainer
 from .evaluate import evaluate, table
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class Run(Callback):
 
     def __init__(
         self, comm: Communicator, folder: Path, config: Config, data: Dataset, saved: SavedModel | None, quiet: bool,
-        profile: Profile | None = None,
+        profile: Profile | None = None, hold_out: float | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
-        self.data = data
+        self.data, self.hold_out = data, hold_out
         self.label_counts = np.bincount(data.y.indices, minlength=data.y.columns)
         self.trainer = Trainer(config, data.x.columns, data.y.columns, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,8 @@ class Run(Callback):
             comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
             self.trainer.load_progress(saved.progress)
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
-        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), JsonLog(folder / log), self]
+        self._log = JsonLog(folder / log)
+        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self]
         self._saved_at = time.monotonic()
 
     def train(self) -> Result:
@@ -71,7 +72,7 @@ class Run(Callback):
             label_names=None if data.label_names is None else list(data.label_names),
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
-            progress={**self.trainer.progress(), "data": data.checksum},
+            progress={**self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out},
             label_counts=self.label_counts,
             rows=len(data.x),
             base=data.base,
@@ -106,6 +107,7 @@ class Run(Callback):
             measured, _ = evaluate(
                 network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
             )
+            self._log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, measured))
         spread = dict(result.spread)
         about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         others = self.comm.gather_objects("memory used", about)

@@ -19,6 +19,7 @@ from .options import (
     text_options,
 )
 from .ranks import add_rank_options
+from .testing_options import add_testing_options, check_testing_options, held_out_share
 
 if TYPE_CHECKING:
     from ..comm import Communicator
@@ -32,9 +33,6 @@ MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
-    parser.add_argument(
-        "--test", metavar="FILE", help="data to measure the trained network on (default: none)"
-    )
     parser.add_argument(
         "--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)"
     )
@@ -51,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="tell where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
     )
+    add_testing_options(parser)
     add_reading_options(parser)
     add_text_options(parser)
     add_config_options(parser)
@@ -60,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..model_folder import load_together
 
+    check_testing_options(arguments)
     options = given(arguments, Config)
     comm = job(Config(**options).watchdog)
     folder = _folder(arguments, comm)
@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         saved = load_together(folder / "model", comm, optimizer=True, verify=True)
         config = comm.together("options", lambda: _resumed_config(options, folder, saved))
     comm.limit = config.watchdog
-    data, test = comm.together("reading the data", lambda: _read(arguments, saved))
+    hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
+    data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, config.seed))
 
     from ..plan import plan
     from ..ranks import neighbours
@@ -81,15 +82,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
-            print(describe(arguments.test, test))
+            print(describe(arguments.test or "held out of it", test))
         print("\n".join(planned.lines()))
         print(f"run folder: {folder}", flush=True)
     comm.together("memory", lambda: planned.check(here.ranks))
 
     from .run import Run
+    from .testing import Testing
 
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
-    training = Run(comm, folder, config, data, saved, arguments.quiet, profile)
+    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, hold_out)
+    if test is not None and arguments.test_every:
+        choice = arguments.test_every, arguments.test_rows, config.seed
+        training.trainer.callbacks.append(Testing(test, *choice, training.label_counts, len(data.x)))
     result = training.train()
     training.summarize(result, planned.bytes_total, None if result.interrupted else test)
     comm.barrier("the end")
@@ -160,7 +165,9 @@ def _free_folder(data: str) -> Path:
     return folder
 
 
-def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Dataset, Dataset | None]:
+def _read(
+    arguments: argparse.Namespace, saved: SavedModel | None, hold_out: float | None, seed: int
+) -> tuple[Dataset, Dataset | None]:
     """The data to train on and to test on, with the same columns."""
     from ..data import load
     from .models import load_for, load_like
@@ -171,12 +178,15 @@ def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data
     else:
         options.pop("label_names", None)
         data = load_for(saved, arguments.data, options)
-        if data.checksum != saved.progress.get("data"):
-            raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
+    test = None
+    if hold_out is not None:
+        data, test = data.split(hold_out, seed)
+    if saved is not None and data.checksum != saved.progress.get("data"):
+        raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
     if data.x.columns == 0 or data.y.columns == 0:
         raise DataError(f"{arguments.data}: there are no {'labels' if data.x.columns else 'features'} in it")
     if arguments.test is None:
-        return data, None
+        return data, test
     as_given = {"format": options["format"], "base": options["base"]}
     return data, load_like(
         arguments.test, as_given, data.vectorizer, data.label_names, data.base, data.x.columns
