@@ -13,9 +13,8 @@ import pytest
 from mpi_run import run_mpi
 
 from dslide.cli import main
-from dslide.data import load
+from dslide.data import load, write_dataset
 from dslide.model_folder import load_model
-
 
 SMALL = ["--hidden", "16", "--batch-size", "32", "--threads", "1"]
 
@@ -50,7 +49,8 @@ def same_network(a: Path, b: Path) -> bool:
 def s(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Synthetic train.txt and test.txt."""
     folder = tmp_path_factory.mktemp("testing") / "s"
-    assert main(["synth", str(folder), "--rows", "600", "--test-rows", "80", "--features", "300", "--labels", "20"]) == 0
+    size = ["--rows", "600", "--test-rows", "80", "--features", "300", "--labels", "20"]
+    assert main(["synth", str(folder), *size]) == 0
     return folder
 
 
@@ -95,14 +95,8 @@ def test_held_out_rows_are_tested_on_and_not_trained_on(
     saved = load_model(model / "model", optimizer=True)
     assert saved.progress["data"] == train.checksum
     assert saved.label_counts.tolist() == np.bincount(train.y.indices, minlength=20).tolist()
-    lines = [
-        ",".join(map(str, held.y.rows(i, i + 1).indices)) + "".join(
-            f" {f}:{v!r}" for f, v in zip(held.x.rows(i, i + 1).indices, map(float, held.x.rows(i, i + 1).values), strict=True)
-        )
-        for i in range(len(held))
-    ]  # fmt: skip
-    (tmp_path / "held.txt").write_text("\n".join([f"150 {held.features} {held.labels}", *lines]) + "\n")
-    text = run(capfd, "evaluate", model, tmp_path / "held.txt", "--k", "1", "--base", "0")
+    write_dataset(held, tmp_path / "held")
+    text = run(capfd, "evaluate", model, tmp_path / "held", "--k", "1")
     assert f"P@k   {summary(model)['p_at_1']:.4f}" in text
 
 
@@ -136,7 +130,8 @@ def test_resuming_holds_out_the_same_rows(capfd: pytest.CaptureFixture[str], s: 
         (["--hold-out", "0.1", "--test", "x"], "--hold-out: there is test data already, given by --test"),
         (["--test", "x", "--test-every", "-1"], "--test-every: expected at least 0, not -1"),
         (["--test", "x", "--test-every", "1", "--test-rows", "-5"], "--test-rows: expected at least 0, not -5"),
-        (["--test", "x", "--test-rows", "5"], "--test-rows: is for testing along the way, but --test-every is not given"),
+        (["--test", "x", "--test-rows", "5"], "--test-rows: is for testing along the way, but --test-every is not "
+         "given"),
         (["--test-every", "1"], "--test-every: there is no test data; give --test or --hold-out"),
     ],
 )  # fmt: skip

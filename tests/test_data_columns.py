@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,12 +82,12 @@ def test_a_saved_vectorizer_without_columns_or_with_bad_ones(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; label_column and text_column say "
-         "which to read of more columns"),
+        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; label_column and text_column "
+         "say which to read of more columns"),
         ("i\ta\tone\nj\tb\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 2"),
-        ("i\ta\tone\nj\tb\tone\ttwo\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 4"),
-        ("a\tone\n", chosen((3, 4)), "line 1: expected labels in column 3 and text in column 4, found 2 columns between "
-         "tabs"),
+        ("i\ta\tone\nj\tb\tone\t2\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 4"),
+        ("a\tone\n", chosen((3, 4)), "line 1: expected labels in column 3 and text in column 4, found 2 columns "
+         "between tabs"),
         ("i\ta\tone\n\nj\tb\tone\n", chosen((2, 3)), "line 2: the line is blank, expected labels, a tab and a text"),
         ("\n", chosen((2, 3)), "there are no rows"),
     ],
@@ -111,11 +112,9 @@ def test_files_with_other_columns_are_refused(tmp_path: Path, text: str, options
 )
 def test_columns_that_cannot_be(tmp_path: Path, read: str, format: str, options: dict, message: str) -> None:
     (tmp_path / "file").write_text("1\t2\n")
+    work = {"load": load, "convert": partial(convert, folder=tmp_path / "out")}[read]
     with pytest.raises(ConfigError) as caught:
-        if read == "load":
-            load(tmp_path / "file", format=format, **options)
-        else:
-            convert(tmp_path / "file", tmp_path / "out", format=format, **options)
+        work(tmp_path / "file", format=format, **options)
     assert str(caught.value) == message
 
 

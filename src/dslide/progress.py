@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .link import TERMINAL
-from .metrics import KS
 from .trainer import Callback
 
 if TYPE_CHECKING:
@@ -73,7 +72,8 @@ class ProgressLine(Callback):
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
         if self._quiet:
             return
-        found = ", ".join(f"P@{k} {info.metrics[f'p_at_{k}']:.4f}" for k in KS)
+        precision = {name: value for name, value in info.metrics.items() if name.startswith("p_at_")}
+        found = ", ".join(f"P@{name[5:]} {value:.4f}" for name, value in precision.items())
         rows = info.metrics["rows"]
         self._stream.write(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
         self._stream.flush()

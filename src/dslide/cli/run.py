@@ -80,6 +80,11 @@ class Run(Callback):
         save_model(self.folder / "model", model, comm=self.comm)
         self._saved_at = time.monotonic()
 
+    def measure(self, test: Dataset) -> dict[str, float]:
+        """Metrics of the network as it is now. Ranks measure together."""
+        network = self.trainer.network
+        return evaluate(network.predict_topk, network, test, self.label_counts, len(self.data.x), KS)[0]
+
     def summarize(self, result: Result, planned_bytes: int, test: Dataset | None) -> None:
         """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it. Ranks measure
         together, the first one writes and prints."""
@@ -104,9 +109,7 @@ class Run(Callback):
         metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in KS]
         measured: dict[str, float] = {}
         if test is not None:
-            measured, _ = evaluate(
-                network.predict_topk, network, test, self.label_counts, len(self.data.x), KS
-            )
+            measured = self.measure(test)
             self._log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, measured))
         spread = dict(result.spread)
         about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}

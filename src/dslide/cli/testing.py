@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..metrics import KS
 from ..trainer import Callback, TestInfo
-from .evaluate import evaluate
 
 if TYPE_CHECKING:
     from ..data import Dataset
-    from ..tensors import Array
     from ..trainer import EpochInfo, Trainer
 
 _CHOICE = 0x74657374  # tells the random choice of test rows from other random numbers of the same seed
@@ -22,19 +20,19 @@ class Testing(Callback):
     """Measures at the end of every so many epochs, on at most so many rows (0: all). The last epoch is left out: after
     it the whole test data is measured anyway."""
 
-    def __init__(self, test: Dataset, every: int, rows: int, seed: int, label_counts: Array, train_rows: int) -> None:
+    def __init__(
+        self, measure: Callable[[Dataset], dict[str, float]], test: Dataset, every: int, rows: int, seed: int
+    ) -> None:
         if 0 < rows < len(test):
             order = np.random.default_rng([seed, _CHOICE]).permutation(len(test))
             test = test.take(np.sort(order[:rows]))
-        self._test, self._every = test, every
-        self._label_counts, self._train_rows = label_counts, train_rows
+        self._measure, self._test, self._every = measure, test, every
         self._seconds = 0.0  # of training
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         self._seconds += info.seconds
         if info.epoch % self._every or info.epoch >= trainer.config.epochs:
             return
-        network = trainer.network
-        metrics, _ = evaluate(network.predict_topk, network, self._test, self._label_counts, self._train_rows, KS)
+        tested = TestInfo(info.epoch, self._seconds, self._measure(self._test))
         for callback in trainer.callbacks:
-            callback.on_test(trainer, TestInfo(info.epoch, self._seconds, metrics))
+            callback.on_test(trainer, tested)

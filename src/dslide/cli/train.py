@@ -93,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
     training = Run(comm, folder, config, data, saved, arguments.quiet, profile, hold_out)
     if test is not None and arguments.test_every:
-        choice = arguments.test_every, arguments.test_rows, config.seed
-        training.trainer.callbacks.append(Testing(test, *choice, training.label_counts, len(data.x)))
+        testing = Testing(training.measure, test, arguments.test_every, arguments.test_rows, config.seed)
+        training.trainer.callbacks.append(testing)
     result = training.train()
     training.summarize(result, planned.bytes_total, None if result.interrupted else test)
     comm.barrier("the end")
