@@ -12,25 +12,25 @@ from xml.sax.saxutils import escape
 
 Points = Sequence[tuple[float, float]]  # seconds, value
 
-WIDTH, HEIGHT = 860, 460
-LEFT, RIGHT, TOP, BOTTOM = 64, 232, 44, 96  # margins; on the right there are the lines' names
+WIDTH, HEIGHT = 880, 470
+LEFT, RIGHT, TOP, BOTTOM = 64, 256, 58, 96  # margins; on the right there are the lines' names
 LINE_HEIGHT = 17
 STYLES = (  # colour, dashes, mark; dark to light
-    ("#1b1b3a", "", "circle"),
-    ("#b3261e", "9 4", "square"),
-    ("#1f6fb2", "2 4", "triangle"),
-    ("#5f9e3a", "9 3 2 3", "diamond"),
-    ("#d98e04", "5 3", "circle"),
-    ("#8a6bbf", "1 3", "square"),
+    ("#15153a", "", "circle"),
+    ("#a3201a", "9 4", "square"),
+    ("#3d86c6", "2 4", "triangle"),
+    ("#6aa544", "9 3 2 3", "diamond"),
+    ("#e0a020", "5 3", "circle"),
+    ("#b79be0", "1 3", "square"),
 )
 
 
-def write_curves(path: Path, title: str, value_name: str, curves: Mapping[str, Points], digits: int = 3) -> None:
+def write_curves(path: Path, title: str, value_name: str, curves: Mapping[str, Points]) -> None:
     """Writes the picture; curves without points are left out."""
-    path.write_text(curves_svg(title, value_name, curves, digits), encoding="utf-8")
+    path.write_text(curves_svg(title, value_name, curves), encoding="utf-8")
 
 
-def curves_svg(title: str, value_name: str, curves: Mapping[str, Points], digits: int = 3) -> str:
+def curves_svg(title: str, value_name: str, curves: Mapping[str, Points]) -> str:
     """The picture as text. Every line's name and last value stand at its end, and its sample in the legend below."""
     shown = {name: sorted(points) for name, points in curves.items() if points}
     every = [point for points in shown.values() for point in points] or [(1.0, 0.0)]
@@ -44,14 +44,14 @@ def curves_svg(title: str, value_name: str, curves: Mapping[str, Points], digits
         *_frame(x, y, value_name),
     ]
     lines = [_Line(name, points, STYLES[i % len(STYLES)]) for i, (name, points) in enumerate(shown.items())]
-    for line in lines:
-        parts += line.drawn(x, y)
     ends = _apart([y.place(line.points[-1][1]) for line in lines])
     for line, at in zip(lines, ends, strict=True):
-        last = line.points[-1]
-        here = x.place(last[0]) + 7, y.place(last[1])
-        parts.append(_path([here, (WIDTH - RIGHT + 6, at)], "#bbb", width=0.8))
-        parts.append(_text(WIDTH - RIGHT + 10, at + 4, f"{last[1]:.{digits}f}  {line.name}", colour=line.colour))
+        seconds, value = line.points[-1]
+        parts.append(_path([(x.place(seconds), y.place(value)), (WIDTH - RIGHT + 8, at)], "#aaa", width=0.8))
+        parts.append(line.marked(WIDTH - RIGHT + 15, at))
+        parts.append(_text(WIDTH - RIGHT + 24, at + 4, f"{value:.3f} {line.name}"))
+    for line in lines:
+        parts += line.drawn(x, y)
     parts += _legend(lines)
     return "\n".join([*parts, "</svg>", ""])
 
@@ -62,10 +62,7 @@ class _Axis:
     def __init__(self, values: Sequence[float], begin: float, end: float, log: bool = False) -> None:
         self.log, self._begin, self._end = log, begin, end
         low, high = min(values), max(values)
-        if log:
-            self.ticks = _log_ticks(low, high)
-        else:
-            self.ticks = _even_ticks(low, high)
+        self.ticks = _log_ticks(low, high) if log else _even_ticks(low, high)
         self._low, self._high = (self._scale(tick) for tick in (self.ticks[0], self.ticks[-1]))
 
     def place(self, value: float) -> float:
@@ -88,7 +85,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 def _even_ticks(low: float, high: float) -> list[float]:
     """Four to nine round numbers around the values."""
-    wide = max(high - low, abs(high) * 1e-3, 1e-6)
+    wide = max(high - low, abs(high) * 1e-2, 1e-6)
     power = 10.0 ** math.floor(math.log10(wide / 4))
     step = next(times * power for times in (1, 2, 5, 10) if wide / (times * power) <= 6)
     begin = math.floor(low / step + 1e-9)
@@ -171,10 +168,6 @@ def _path(places: Sequence[tuple[float, float]], colour: str, dashes: str = "", 
     return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"{dashed}/>'
 
 
-def _text(
-    x: float, y: float, text: str, anchor: str = "start", size: int = 13, weight: str = "normal", colour: str = "#222"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" '
-        f'fill="{colour}">{escape(text)}</text>'
-    )
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 13, weight: str = "normal") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} font-size="{size}" font-weight="{weight}">{escape(text)}</text>'
