@@ -58,13 +58,18 @@ def test_a_vectorizer_remembers_the_columns_and_what_is_given_wins(tmp_path: Pat
     assert train.vectorizer is not None
     again = TextVectorizer.from_dict(train.vectorizer.to_dict())
     assert again == train.vectorizer
+    assert again.file_columns == (2, 3)
     known = {"vectorizer": again, "label_names": train.label_names}
     assert load(write(tmp_path / "test.tsv", (2, 3), 4), **known).checksum == train.checksum
     assert load(write(tmp_path / "other.tsv", (1, 2), 2), **known, **chosen((1, 2))).checksum == train.checksum
     assert load(write(tmp_path / "moved.tsv", (4, 3), 4), **known, label_column=4).checksum == train.checksum
     assert again.file_columns == (2, 3)  # those of the file it was learned from
     convert(tmp_path / "train.tsv", tmp_path / "folder", **chosen((2, 3)))
-    assert open_dataset(tmp_path / "folder").vectorizer == train.vectorizer
+    opened = load(tmp_path / "folder", vectorizer=train.vectorizer)
+    assert opened.vectorizer is not None
+    assert opened.vectorizer.file_columns == (2, 3)
+    plain = load(tmp_path / "other.tsv")  # the same words, from other columns, are the same vocabulary
+    assert load(tmp_path / "folder", vectorizer=plain.vectorizer).checksum == train.checksum
 
 
 def test_a_saved_vectorizer_without_columns_or_with_bad_ones(tmp_path: Path) -> None:
