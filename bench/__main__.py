@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dslide.threads import available_cores
 
-from . import accuracy, growth, machine, phases, prediction, reading, renewal, throughput
+from . import accuracy, growth, machine, measuring, phases, prediction, reading, renewal, throughput
 from .plan import Plan, full_plan, quick_plan
-from .report import Section, as_json, markdown
-from .runs import run_rounds
+from .report import Section
 
 SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report; a new one is added here
     "machine": machine.section,
@@ -35,8 +32,6 @@ SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report
     "reading": reading.section,
     "hash-tables": renewal.section,
 }
-
-MOST_DISTURBANCE = 0.1  # on a busy machine PyTorch was seen to be a quarter as fast on 2 threads as on 1
 
 
 def main() -> int:
@@ -65,29 +60,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(plan: Plan, names: list[str], out: Path) -> int:
     """Runs the sections named and writes their report; returns 1 if a system failed."""
-    start, disturbance = time.perf_counter(), machine.Disturbance()
     sections = [SECTIONS[name](plan) for name in names]
-    systems = [system for section in sections for system in section.systems]
-    outcomes = run_rounds(systems, plan.rounds, lambda line: print(line, file=sys.stderr, flush=True))
-    minutes = (time.perf_counter() - start) / 60
-    others = disturbance.share()
-    about = f"Medians (lowest to highest) over {plan.rounds} rounds, taken in {minutes:.1f} minutes."
-    if others is not None:
-        about += f" Other programs took {others:.0%} of the cores' time meanwhile."
-        if others > MOST_DISTURBANCE:
-            about += " **That is too much: neither figures nor ratios are to be trusted.**"
-    report = markdown(sections, outcomes, about)
-    details = {
-        "plan": dataclasses.asdict(plan),
-        "machine": machine.facts(),
-        "minutes": minutes,
-        "share_of_others": others,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "report.md").write_text(report)
-    (out / "report.json").write_text(json.dumps(as_json(sections, outcomes, details), indent=1, default=str) + "\n")
-    print(report)
-    print(f"written to {out}/report.md and report.json", file=sys.stderr)
+    outcomes = measuring.measure(sections, range(plan.rounds), out, {"plan": dataclasses.asdict(plan)})
     return int(any(outcome.failed for outcome in outcomes.values()))
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class System:
     """A row of the report: a function that is called in a process of its own and returns its figures."""
 
     name: str
-    function: str  # module:function; it takes `seed`, the number of the round, besides `arguments`
+    function: str  # module:function; it takes `seed`, another one in each round, besides `arguments`
     arguments: dict[str, Any] = field(hash=False)  # plain values
     needs: str = ""  # the package that it can't run without
     least_bytes: int = 0  # of available memory, without which it is skipped
@@ -39,19 +39,19 @@ class Outcome:
 
 
 def run_rounds(
-    systems: Iterable[System], rounds: int, say: Callable[[str], None] = lambda line: None
+    systems: Iterable[System], seeds: Sequence[int], say: Callable[[str], None] = lambda line: None
 ) -> dict[System, Outcome]:
-    """Runs every system once a round; one that is listed twice runs once."""
+    """Runs every system once a round, of which there is one for each seed; one that is listed twice runs once."""
     outcomes = {system: Outcome() for system in systems}
-    for number in range(rounds):
+    for number, seed in enumerate(seeds, 1):
         for system, outcome in outcomes.items():
             if not outcome.problem:
                 outcome.problem = obstacle(system)
             if outcome.problem:
                 continue
             where = system.function.split(":")[0]
-            say(f"round {number + 1} of {rounds}: waiting for {system.name} ({where}, at most {system.limit:g} s)")
-            run(system, number, outcome)
+            say(f"round {number} of {len(seeds)}: waiting for {system.name} ({where}, at most {system.limit:g} s)")
+            run(system, seed, outcome)
             if outcome.failed:
                 say(f"{system.name} {outcome.problem}")
     return outcomes
@@ -68,9 +68,9 @@ def obstacle(system: System) -> str:
     return ""
 
 
-def run(system: System, number: int, outcome: Outcome) -> None:
+def run(system: System, seed: int, outcome: Outcome) -> None:
     """One run in a fresh process; its figures, or its last error line, go to the outcome."""
-    arguments = json.dumps(system.arguments | {"seed": number})
+    arguments = json.dumps(system.arguments | {"seed": seed})
     command = [sys.executable, "-m", "bench.worker", system.function, arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=system.limit, check=False, cwd=ROOT)

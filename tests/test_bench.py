@@ -79,10 +79,10 @@ def test_json_has_every_round_and_summaries(three):
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_system_runs_once_a_round_with_the_round_as_seed():
+def test_a_system_runs_once_a_round_with_its_seed():
     system = System("dictionary", "builtins:dict", {"speed": 7})
-    outcomes = run_rounds([system, system], rounds=2)
-    assert outcomes[system].figures == [{"speed": 7, "seed": 0}, {"speed": 7, "seed": 1}]
+    outcomes = run_rounds([system, system], seeds=[0, 7])
+    assert outcomes[system].figures == [{"speed": 7, "seed": 0}, {"speed": 7, "seed": 7}]
 
 
 def test_systems_that_fail_are_told_with_their_last_line_and_the_others_go_on():
@@ -90,7 +90,7 @@ def test_systems_that_fail_are_told_with_their_last_line_and_the_others_go_on():
     hangs = System("hangs", "tests.test_bench:hang", {}, limit=0.2)
     works = System("works", "builtins:dict", {"speed": 7})
     said = []
-    outcomes = run_rounds([fails, hangs, works], rounds=2, say=said.append)
+    outcomes = run_rounds([fails, hangs, works], seeds=[0, 1], say=said.append)
     assert outcomes[fails].failed
     assert "no_such_function" in outcomes[fails].problem
     assert outcomes[hangs].problem == "failed: no result after 0.2 s"
@@ -106,7 +106,7 @@ def hang(seed):
 
 
 def test_what_cannot_run_here_is_no_failure():
-    outcomes = run_rounds([made_up("peer", needs="no_such_package"), made_up("huge", least_bytes=10**18)], rounds=1)
+    outcomes = run_rounds([made_up("peer", needs="no_such_package"), made_up("huge", least_bytes=10**18)], seeds=[0])
     peer, huge = outcomes.values()
     assert peer.problem == "not installed"
     assert huge.problem.startswith("skipped: needs 1,000,000 TB of memory, and ")

@@ -154,7 +154,7 @@ def test_epochs_are_what_a_walk_along_the_stream_gives(
     expected = reference.epoch(kept, window, subsample, number, seed)
     assert len(rows) == len(expected)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if expected else []
-    assert as_rows(*rows.take(np.array(chosen, np.int32))) == [expected[i] for i in chosen]
+    assert as_rows(*rows.batch(np.array(chosen, np.int32))) == [expected[i] for i in chosen]
     assert rows.with_labels().tolist() == [i for i, (_, around) in enumerate(expected) if around]
 
 
@@ -192,7 +192,7 @@ def test_frequencies_are_those_of_an_epochs_labels(tmp_path):
     data = stream(tmp_path, " ".join(random.choice(list("abcdef"), 4000, p=[0.5, 0.2, 0.1, 0.1, 0.06, 0.04])),
                   TokenOptions(subsample=0.02, window=3))  # fmt: skip
     rows = data.epoch(0, 0)
-    _, y = rows.take(np.arange(len(rows)))
+    _, y = rows.batch(np.arange(len(rows)))
     shares = np.bincount(y.indices, minlength=6) / len(rows)
     np.testing.assert_allclose(data.label_frequencies(), shares, rtol=0.12)
     assert data.values_per_row == (1, pytest.approx(y.values.sum() / len(rows), rel=0.05))

@@ -219,6 +219,21 @@ def test_a_run_on_two_ranks_and_its_vectors(run, text, tmp_path, capfd):
     assert f"loss over all labels: {two['test_loss']:.4f}" in said
 
 
+def test_holding_out_the_end_of_the_stream_and_testing_along_the_way(text, tmp_path, capfd):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train = ["train", text / "train.txt", *SMALL, *WINDOWS, "--hold-out", "0.1", "--schedule", "constant"]
+    output(capfd, *train, "--out", whole, "--epochs", "2", "--test-every", "1", "--test-rows", "50")
+    values = summary(whole)
+    assert (values["rows"], values["test_rows"]) == (5400, 600)
+    records = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
+    first, last = (record for record in records if record["record"] == "test")
+    assert (first["epoch"], first["rows"], last["epoch"], last["rows"]) == (1, 50, 2, 600)
+    assert last["loss"] == values["test_loss"]
+    output(capfd, *train, "--out", parts, "--epochs", "1")
+    output(capfd, "train", text / "train.txt", "--resume", parts, "--epochs", "2", "--quiet")
+    assert summary(parts)["test_loss"] == values["test_loss"]
+
+
 def test_vectors_in_a_file(run, tmp_path, capfd):
     target = tmp_path / "vectors.txt"
     assert output(capfd, "vectors", run, "--output", target) == f"wrote 55 vectors of 16 numbers to {target}\n"

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
+import time
+from collections import Counter
 
 import numpy as np
 import pytest
+from inprocess import run_ranks
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dslide import _core
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.errors import DataError, Diverged
+from dslide.machine_speed import Speeds
 from dslide.network import Network
+from dslide.profile import Profile
 from dslide.trainer import Callback, RenewalSchedule, Trainer, learning_rate, targets
 
 FEATURES, LABELS = 25, 60
@@ -168,6 +174,29 @@ def test_rows_without_labels_teach_sigmoid_only(loss, rows):
     assert [i.learning_rate for i in first[:2]] == pytest.approx([0.02, 0.02 * (1 - 1 / watch.total)])
     assert not result.interrupted
     assert watch.result == result
+
+
+def test_what_callbacks_do_between_epochs_is_no_training(monkeypatch):
+    """Neither its time nor its traffic counts, in the result and in the profile."""
+    real, added = time.perf_counter, Counter()  # ranks are threads, each with a clock of its own
+    monkeypatch.setattr("time.perf_counter", lambda: real() + added[threading.get_ident()])
+
+    class Tests(Callback):
+        def on_epoch(self, trainer, info):
+            trainer.comm.gather_objects("much", "x" * 100_000)
+            added[threading.get_ident()] += 1000
+
+    def train(comm, callbacks):
+        profile = Profile(Speeds(1.0, 1.0))
+        config = make_config(threads=1, micro_batches=1)
+        result = Trainer(config, FEATURES, LABELS, comm=comm, callbacks=callbacks, profile=profile).fit(make_data())
+        return result.seconds, profile.seconds, result.spread["bytes_sent_per_step"]
+
+    plain = run_ranks(2, lambda comm: train(comm, []))
+    tested = run_ranks(2, lambda comm: train(comm, [Tests()]))
+    assert list(added.values()) == [3000, 3000]
+    assert all(seconds < 1000 and profiled < 1000 for seconds, profiled, _ in tested)
+    assert [traffic for _, _, traffic in tested] == [traffic for _, _, traffic in plain]
 
 
 def test_targets():

@@ -17,7 +17,7 @@ from .link import TERMINAL
 from .trainer import Callback
 
 if TYPE_CHECKING:
-    from .trainer import EpochInfo, Result, StepInfo, Trainer
+    from .trainer import EpochInfo, Result, StepInfo, TestInfo, Trainer
 
 BAR_WIDTH = 20  # characters
 REDRAW_SECONDS = 0.1
@@ -69,6 +69,15 @@ class ProgressLine(Callback):
         )
         self._stream.flush()
 
+    def on_test(self, trainer: Trainer, info: TestInfo) -> None:
+        if self._quiet:
+            return
+        precision = {name: value for name, value in info.metrics.items() if name.startswith("p_at_")}
+        found = ", ".join(f"P@{name[5:]} {value:.4f}" for name, value in precision.items())
+        rows = info.metrics["rows"]
+        self._stream.write(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
+        self._stream.flush()
+
     def on_end(self, trainer: Trainer, result: Result) -> None:
         self._clear()
 
@@ -88,7 +97,7 @@ def clock(seconds: float) -> str:
 
 
 class JsonLog(Callback):
-    """Appends one JSON object per line to a file: start, steps now and then, epochs, end. All flushed."""
+    """Appends one JSON object per line to a file: start, steps now and then, epochs, tests, end. All flushed."""
 
     def __init__(self, path: str | Path, every_seconds: float = 1.0) -> None:
         self._path = Path(path)
@@ -123,6 +132,9 @@ class JsonLog(Callback):
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         self._write("epoch", **vars(info), step=trainer.step)
+
+    def on_test(self, trainer: Trainer, info: TestInfo) -> None:
+        self._write("test", epoch=info.epoch, step=trainer.step, seconds=info.seconds, **info.metrics)
 
     def on_end(self, trainer: Trainer, result: Result) -> None:
         self._write("end", **vars(result), step=trainer.step)

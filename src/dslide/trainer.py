@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +49,19 @@ class EpochInfo:
 
 
 @dataclass(frozen=True)
+class TestInfo:
+    """What the network was measured to do on test data."""
+
+    epoch: int  # after which it was, counted from 1
+    seconds: float  # of training, since it began or was resumed, without those of testing
+    metrics: dict[str, float]  # as metrics.Evaluation gives them
+
+
+@dataclass(frozen=True)
 class Result:
     """A call of `Trainer.fit`, summed up."""
 
-    seconds: float
+    seconds: float  # without what callbacks did at the ends of epochs, such as testing
     samples: int
     steps: int
     epochs: int  # finished since training began, earlier calls included
@@ -73,6 +83,9 @@ class Callback:
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         """An epoch was done."""
+
+    def on_test(self, trainer: Trainer, info: TestInfo) -> None:
+        """The network was measured on test data."""
 
     def on_end(self, trainer: Trainer, result: Result) -> None:
         """Training is over, or was interrupted."""
@@ -125,9 +138,9 @@ class Trainer:
         if self.step == 0:
             self.network.set_output_bias(data.label_frequencies())
         self._tell(lambda c: c.on_start(self, total_steps))
-        start, samples, steps, active_sum = time.perf_counter(), 0, 0, 0.0
+        samples, steps, active_sum = 0, 0, 0.0
         loss, interrupted = math.nan, False
-        before, own_active = self._traffic(), self._own_active
+        begin, own_active = self._clocks(), self._own_active
         if self.profile:
             self.profile.begin(self.comm)
         try:
@@ -147,15 +160,15 @@ class Trainer:
                     loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
                     self.epoch, self.position = self.epoch + 1, 0
                     ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
-                    self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
+                    with self._aside(begin):
+                        self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
         except KeyboardInterrupt:
             interrupted = True
         if self.profile:
             self.profile.end()
-        seconds = time.perf_counter() - start
         self._pressed = _never
-        traffic = [after - earlier for after, earlier in zip(self._traffic(), before, strict=True)]
-        effort = Effort(seconds, traffic[0], traffic[1], int(traffic[2]), self._own_active - own_active)
+        seconds, waited, in_flight, sent = (self._clocks() - begin).tolist()
+        effort = Effort(seconds, waited, in_flight, int(sent), self._own_active - own_active)
         result = Result(
             seconds, samples, steps, self.epoch, samples / max(seconds, 1e-9), active_sum / max(steps, 1), loss,
             interrupted, spread(self.comm, effort, steps),
@@ -183,8 +196,24 @@ class Trainer:
     def _use_threads(self) -> None:
         use_threads(self.config.threads or neighbours(self.comm).threads)
 
-    def _traffic(self) -> tuple[float, float, int]:
-        return self.comm.wait_seconds, self.comm.flight_seconds, self.comm.bytes_sent
+    def _clocks(self) -> npt.NDArray[np.float64]:
+        """Seconds now, and by now seconds of waiting, seconds of exchanges, bytes sent."""
+        return np.array(
+            [time.perf_counter(), self.comm.wait_seconds, self.comm.flight_seconds, self.comm.bytes_sent], np.float64
+        )
+
+    @contextmanager
+    def _aside(self, begin: npt.NDArray[np.float64]) -> Iterator[None]:
+        """What is done inside is no training: `begin`, the clocks from which it counts, is put forward."""
+        paused = self._clocks()
+        if self.profile:
+            self.profile.end()
+        try:
+            yield
+        finally:
+            if self.profile:
+                self.profile.begin(self.comm)
+            begin += self._clocks() - paused
 
     def progress(self) -> dict[str, int]:
         """Where training stands, for `load_progress`."""
@@ -216,7 +245,7 @@ class Trainer:
 
     def _take(self, rows: Rows, batch: npt.NDArray[np.signedinteger]) -> tuple[SparseRows, SparseRows]:
         with timed(self.profile, phases.READING, lambda: reading(x, y)):
-            x, y = rows.take(batch)
+            x, y = rows.batch(batch)
         return x, y
 
     def _batches(self, rows: npt.NDArray[np.signedinteger]) -> Iterator[npt.NDArray[np.signedinteger]]:

@@ -78,6 +78,14 @@ def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> 
     group.add_argument(
         "--y", metavar="FILE", help="file with the labels, where they are not in DATA (default: none)"
     )
+    for what in ("label", "text"):
+        group.add_argument(
+            f"--{what}-column",
+            type=whole_number,
+            metavar="N",
+            help=f"column of the {what}{'s' * (what == 'label')} in raw text that has others too, counted from 1 "
+            "(default: as in training, or two columns, labels and text)",
+        )
     if sizes:
         group.add_argument(
             "--features", type=whole_number, metavar="N", help="number of features (default: as the data has)"
@@ -114,7 +122,7 @@ def text_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The reading options as `dslide.data.load` takes them."""
-    names = ("format", "base", "y", "features", "labels")
+    names = ("format", "base", "y", "features", "labels", "label_column", "text_column")
     options = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
     if getattr(arguments, "label_names", None) is not None:
         from ..data import read_names

@@ -17,7 +17,7 @@ from ..data import Tokens
 from ..memory import format_bytes, peak_rss_bytes
 from ..model_folder import SavedModel, save_model
 from ..progress import JsonLog, ProgressLine, clock, finite
-from ..trainer import Callback, Trainer
+from ..trainer import Callback, TestInfo, Trainer
 from .evaluate import evaluate, exact_loss, loss_line, table
 from .options import default_ks
 
@@ -35,10 +35,10 @@ class Run(Callback):
 
     def __init__(
         self, comm: Communicator, folder: Path, config: Config, data: Data, saved: SavedModel | None, quiet: bool,
-        profile: Profile | None = None, ks: tuple[int, ...] | None = None,
+        profile: Profile | None = None, ks: tuple[int, ...] | None = None, hold_out: float | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
-        self.data = data
+        self.data, self.hold_out = data, hold_out
         self.ks = ks or default_ks(data)
         self.label_counts = data.label_counts
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
@@ -47,7 +47,8 @@ class Run(Callback):
             comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
             self.trainer.load_progress(saved.progress)
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
-        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), JsonLog(folder / log), self]
+        self._log = JsonLog(folder / log)
+        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self]
         self._saved_at = time.monotonic()
 
     def train(self) -> Result:
@@ -72,7 +73,7 @@ class Run(Callback):
             label_names=None if data.label_names is None else list(data.label_names),
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
-            progress={**self.trainer.progress(), "data": data.checksum},
+            progress={**self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out},
             label_counts=self.label_counts,
             rows=len(data),
             base=data.base,
@@ -81,6 +82,12 @@ class Run(Callback):
         )
         save_model(self.folder / "model", model, comm=self.comm)
         self._saved_at = time.monotonic()
+
+    def measure(self, test: Data) -> dict[str, float]:
+        """Metrics of the network as it is now, and its loss over all labels. Ranks measure together."""
+        network = self.trainer.network
+        found, _ = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data), self.ks)
+        return found | {"loss": exact_loss(network, test)}
 
     def summarize(self, result: Result, planned_bytes: int, test: Data | None) -> None:
         """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it. Ranks measure
@@ -106,10 +113,8 @@ class Run(Callback):
         metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in self.ks]
         measured: dict[str, float] = {}
         if test is not None:
-            measured, _ = evaluate(
-                network.predict_topk, network, test, self.label_counts, len(self.data), self.ks
-            )
-            measured["loss"] = exact_loss(network, test)
+            measured = self.measure(test)
+            self._log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, measured))
         spread = dict(result.spread)
         about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         others = self.comm.gather_objects("memory used", about)

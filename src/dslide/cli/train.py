@@ -21,6 +21,7 @@ from .options import (
     text_options,
 )
 from .ranks import add_rank_options
+from .testing_options import add_testing_options, check_testing_options, held_out_share
 from .tokens import add_token_options, is_stream, load_stream, token_options
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
-    parser.add_argument(
-        "--test", metavar="FILE", help="data to measure the trained network on (default: none)"
-    )
     parser.add_argument(
         "--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)"
     )
@@ -55,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
     )
     add_k_option(parser)
+    add_testing_options(parser)
     add_reading_options(parser)
     add_text_options(parser)
     add_token_options(parser)
@@ -65,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..model_folder import load_together
 
+    check_testing_options(arguments)
     options = given(arguments, Config)
     ks = parse_ks(arguments.k)
     comm = job(Config(**options).watchdog)
@@ -75,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         saved = load_together(folder / "model", comm, optimizer=True, verify=True)
         config = comm.together("options", lambda: _resumed_config(options, folder, saved))
     comm.limit = config.watchdog
-    data, test = comm.together("reading the data", lambda: _read(arguments, saved))
+    hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
+    data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, config.seed))
 
     from ..plan import plan
     from ..ranks import neighbours
@@ -85,15 +86,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
-            print(describe(arguments.test, test))
+            print(describe(arguments.test or "held out of it", test))
         print("\n".join(planned.lines()))
         print(f"run folder: {folder}", flush=True)
     comm.together("memory", lambda: planned.check(here.ranks))
 
     from .run import Run
+    from .testing import Testing
 
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
-    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, ks)
+    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, ks, hold_out)
+    if test is not None and arguments.test_every:
+        testing = Testing(training.measure, test, arguments.test_every, arguments.test_rows, config.seed)
+        training.trainer.callbacks.append(testing)
     result = training.train()
     training.summarize(result, planned.bytes_total, None if result.interrupted else test)
     comm.barrier("the end")
@@ -165,7 +170,9 @@ def _free_folder(data: str) -> Path:
     return folder
 
 
-def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data, Data | None]:
+def _read(
+    arguments: argparse.Namespace, saved: SavedModel | None, hold_out: float | None, seed: int
+) -> tuple[Data, Data | None]:
     """The data to train on and to test on, with the same columns."""
     from ..data import load
     from .models import load_for, load_like
@@ -182,12 +189,15 @@ def _read(arguments: argparse.Namespace, saved: SavedModel | None) -> tuple[Data
     else:
         options.pop("label_names", None)
         data = load_for(saved, arguments.data, options)
+    test: Data | None = None
+    if hold_out is not None:
+        data, test = data.split(hold_out, seed)
     if saved is not None and data.checksum != saved.progress.get("data"):
         raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
     if data.features == 0 or data.labels == 0:
         raise DataError(f"{arguments.data}: there are no {'labels' if data.features else 'features'} in it")
     if arguments.test is None:
-        return data, None
+        return data, test
     if data.users is not None:
         return data, load(arguments.test, format="interactions", history=data)
     as_given = {"format": options["format"], "base": options["base"]}

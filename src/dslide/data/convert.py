@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..errors import DataError
 from .files import new_folder
-from .load import Format, check_options, detect_format, load
+from .load import Format, check_columns, check_options, detect_format, load
 from .ondisk import RowsFiles, complete_folder, write_dataset
 from .svmtext import Base, read_svm_text
 from .text import TextVectorizer
@@ -25,12 +25,15 @@ def convert(
     y: str | Path | None = None,
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
+    label_column: int | None = None,
+    text_column: int | None = None,
     threads: int | None = None,
 ) -> None:
     """Writes what `load` gives for the same options to a new folder; xmc and libsvm text may be huge."""
     if format == "auto":
         format = detect_format(path)
     check_options(format, base, y, features=features, labels=labels, threads=threads)
+    check_columns(format, label_column=label_column, text_column=text_column)
     if format not in ("xmc", "libsvm"):
         dataset = load(
             path,
@@ -40,6 +43,8 @@ def convert(
             y=y,
             vectorizer=vectorizer,
             label_names=label_names,
+            label_column=label_column,
+            text_column=text_column,
         )
         write_dataset(dataset, folder)
         return

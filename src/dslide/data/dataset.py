@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from .rows import SparseRows
 from .text import TextVectorizer
+
+_SPLIT = 0x73706C69  # tells the random numbers of splits from others of the same seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,13 +117,39 @@ class Dataset:
         """The numbers of the rows that have labels."""
         return np.flatnonzero(np.diff(self.y.indptr) > 0)
 
-    def take(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
+    def batch(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
         """Features and labels of the chosen rows, copied, in the order given."""
         return self.x.take(rows), self.y.take(rows)
 
     def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
         """Features and labels of rows begin to end."""
         return self.x.rows(begin, end), self.y.rows(begin, end)
+
+    def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """The rows without, and with only, a random choice of them; `share` of all are in the second part.
+
+        Rows stay in order, and columns and their names are those of the whole: a label may have no row in a part. The
+        rows are copied to memory. Interactions are split within users: each keeps some of the items, and is to be
+        recommended the others.
+        """
+        if not 0 < share < 1:
+            raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
+        if self.users is not None:
+            from .interactions import split_items
+
+            return split_items(self, share, np.random.default_rng([seed, _SPLIT]))
+        count = round(share * len(self))
+        if not 0 < count < len(self):
+            where = self.source or "the data"
+            raise DataError(f"{where}: a share of {share} leaves one part of {len(self)} rows without any")
+        chosen = np.zeros(len(self), np.bool_)
+        chosen[np.random.default_rng([seed, _SPLIT]).permutation(len(self))[:count]] = True
+        return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
+
+    def take(self, row_ids: NDArray[np.integer]) -> Dataset:
+        """The chosen rows, copied, in the order given."""
+        users = None if self.users is None else self.users[row_ids]
+        return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users)
 
     def with_checksum(self, checksum: str) -> Dataset:
         """This dataset, from now on with a checksum that is known already."""

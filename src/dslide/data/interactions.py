@@ -82,6 +82,24 @@ def for_items(data: Dataset, items: int) -> Dataset:
     return dataclasses.replace(data, x=x, y=y, unknown_labels=y.columns - items)
 
 
+def split_items(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+    """Users with some of their items, and the same users with the others as labels; each item is among the others with
+    the chance `share`. Users whom that leaves nothing to be recommended are in the first part only."""
+    y = data.y
+    out = rng.random(y.nnz) < share
+    if not 0 < out.sum() < y.nnz:
+        raise DataError(f"{data.source}: a share of {share} leaves one part of {y.nnz} items without any")
+    kept = _ends(~out)[y.indptr]
+    train = dataclasses.replace(
+        data,
+        x=_as_input(kept, y.indices[~out], y.columns),
+        y=SparseRows(kept, y.indices[~out], y.values[~out], y.columns),
+    )
+    others = SparseRows(_ends(out)[y.indptr], y.indices[out], y.values[out], y.columns)
+    held_out = dataclasses.replace(data, x=train.x, y=others)
+    return train, held_out.take(np.flatnonzero(np.diff(others.indptr)))
+
+
 def _as_input(indptr: NDArray[np.int64], items: NDArray[np.int32], columns: int) -> SparseRows:
     """Rows of length 1 in which all items count the same."""
     counts = np.diff(indptr)

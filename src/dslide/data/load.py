@@ -33,6 +33,8 @@ def load(
     y: str | Path | None = None,
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
+    label_column: int | None = None,
+    text_column: int | None = None,
     threads: int | None = None,
     history: Dataset | str | Path | None = None,
 ) -> Dataset:
@@ -52,16 +54,20 @@ def load(
     Interactions have the same items as features and as labels, unless their `history` is given, a file or what was
     loaded from it: then features are the items that the same users have there, and items that it lacks are
     `unknown_labels`.
+
+    `label_column` and `text_column`, counted from 1, say where labels and text are in tsv lines with other columns too;
+    a vectorizer remembers them.
     """
     if format == "auto":
         format = detect_format(path)
     check_options(format, base, y, features=features, labels=labels, threads=threads)
     if history is not None and format != "interactions":
         raise ConfigError(f"history: only interactions have one, not {format} data")
+    check_columns(format, label_column=label_column, text_column=text_column)
     if format == "interactions":
         dataset = _load_interactions(path, features, labels, history, threads)
     elif format == "tsv":
-        dataset = read_tsv(path, vectorizer, label_names)
+        dataset = read_tsv(path, vectorizer, label_names, (label_column, text_column))
     elif format == "npz":
         dataset = read_npz_pair(path, y)
     elif format == "csr":
@@ -116,6 +122,15 @@ def check_options(format: str, base: Base, y: object, **numbers: int | None) -> 
         high = 1024 if name == "threads" else MAX_COLUMNS
         if number is not None and not 1 <= number <= high:
             raise ConfigError(f"{name}: expected a whole number, 1 to {high}, not {number}")
+
+
+def check_columns(format: str, **columns: int | None) -> None:
+    """Raises ConfigError for a number that no column has, or if the format has no columns."""
+    for name, column in columns.items():
+        if column is not None and format != "tsv":
+            raise ConfigError(f"{name}: only tsv text has columns to choose from, not {format} data")
+        if column is not None and column < 1:
+            raise ConfigError(f"{name}: columns are counted from 1, not {column}")
 
 
 def _load_svm_text(

@@ -51,6 +51,8 @@ class TextVectorizer:
         self.words: list[str] = []
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows each word occurred in
         self.rows = 0  # rows it was learned from
+        # columns of labels and text in the file it was learned from, counted from 1; None: it had only these two
+        self.file_columns: tuple[int, int] | None = None
 
     def fit_transform(self, texts: Iterable[str]) -> SparseRows:
         """Learns the vocabulary from the texts and returns their rows."""
@@ -90,6 +92,7 @@ class TextVectorizer:
         return {
             "options": dataclasses.asdict(self.options),
             "rows": self.rows,
+            "file_columns": self.file_columns and list(self.file_columns),
             "words": self.words,
             "df": self.df.tolist(),
         }
@@ -102,6 +105,9 @@ class TextVectorizer:
             vectorizer.words = [str(word) for word in values["words"]]
             vectorizer.df = np.array(values["df"], np.int64)
             vectorizer.rows = int(values["rows"])
+            if values.get("file_columns") is not None:
+                label_column, text_column = map(int, values["file_columns"])
+                vectorizer.file_columns = label_column, text_column
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"not a saved vectorizer: {error!r}") from None
         df = vectorizer.df
@@ -109,10 +115,16 @@ class TextVectorizer:
             df.size and not 1 <= df.min() <= df.max() <= vectorizer.rows
         ):
             raise DataError("not a saved vectorizer: words and their counts don't fit")
+        if vectorizer.file_columns is not None and min(vectorizer.file_columns) < 1:
+            raise DataError(f"not a saved vectorizer: file_columns {vectorizer.file_columns}")
         return vectorizer
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TextVectorizer) and self.to_dict() == other.to_dict()
+        """Whether both turn texts into the same rows."""
+        if not isinstance(other, TextVectorizer):
+            return False
+        mine, theirs = (vectorizer.to_dict() | {"file_columns": None} for vectorizer in (self, other))
+        return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..config import check_fields, option
 from ..errors import ConfigError, DataError
@@ -165,15 +165,19 @@ class Tokens:
             total += len(pieces[-1])
         return join(pieces, np.int32), _without_empty(offsets)
 
-    def take(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
-        """Rows to test with: features and labels of the words at these places."""
+    def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
+        """Features and labels of rows begin to end to test with."""
+        return self._full_windows(np.arange(begin, end))
+
+    def take(self, row_ids: NDArray[np.integer]) -> Dataset:
+        """The chosen rows to test with, in memory."""
+        x, y = self._full_windows(row_ids)
+        return Dataset(x, y, self.label_names, self.feature_names, source=self.source)
+
+    def _full_windows(self, row_ids: NDArray[np.integer]) -> tuple[SparseRows, SparseRows]:
         window = self.options.window
         reach = np.broadcast_to(np.uint8(window), len(self))
-        return WindowRows(self.words, self.offsets, reach, window, len(self.names)).take(rows)
-
-    def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
-        """Rows begin to end to test with."""
-        return self.take(np.arange(begin, end))
+        return WindowRows(self.words, self.offsets, reach, window, len(self.names)).batch(row_ids)
 
     def split(self, share: float, seed: int = 0) -> tuple[Tokens, Tokens]:
         """The stream without its last `share`, to train on, and that, to test with. Which words count, and how they are

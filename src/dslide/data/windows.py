@@ -29,7 +29,7 @@ class WindowRows:
         alone = self.offsets[:-1][np.diff(self.offsets) == 1]
         return np.delete(rows, alone) if len(alone) else rows
 
-    def take(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
+    def batch(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
         """Features and labels of the chosen rows, in the order given. A word that is n times in the window is a label
         of weight n."""
         at = np.asarray(rows, np.int64)

@@ -1,0 +1,97 @@
+"""One run of a recipe, or of a peer on the same data: what `python -m bench.recipes` calls in fresh processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dslide.cli import main
+from dslide.data import Dataset, TextOptions, TextVectorizer, load
+from dslide.memory import peak_rss_bytes
+from dslide.metrics import KS, Evaluation
+
+READING = ("format", "label_column", "text_column")  # options of a recipe without which its files can't be read
+
+
+def train(data: str, options: dict[str, Any], curve: str, out: str, seed: int) -> dict[str, Any]:
+    """`dslide train` with these options; what its summary says, and a metric over seconds of training."""
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        run = Path(folder) / "run"
+        code = main(["train", data, "--quiet", f"--out={run}", f"--seed={seed}", *as_arguments(options)])
+        if code:
+            raise SystemExit(code)  # the sentence that says why is on stderr
+        summary = json.loads((run / "summary.json").read_text())
+        records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    numbers = {name: value for name, value in summary.items() if isinstance(value, float)}
+    return numbers | {
+        "peak_gigabytes": summary["peak_rss_bytes"] / 1e9,
+        "curve": [[record["seconds"], record[curve]] for record in records if record["record"] == "test"],
+    }
+
+
+def as_arguments(options: dict[str, Any]) -> list[str]:
+    """Options by the names they have in TOML, as the command line has them."""
+    arguments = []
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            arguments.append(f"--{option}={value}")
+    return arguments
+
+
+def parabel(folder: str, trees: int, seed: int) -> dict[str, Any]:
+    """Parabel as omikuji has it, with its own settings but for the number of trees. It takes no seed. Reading the file
+    is not timed, as in dslide."""
+    import omikuji
+    from omikuji import ffi, lib
+
+    pool = omikuji._ThreadPoolHandle(0)  # as many threads as cores; its own `train_on_data` reads and trains in one
+    rows = ffi.gc(lib.load_omikuji_data_set(f"{folder}/train.txt".encode(), pool.ptr), lib.free_omikuji_data_set)
+    settings = omikuji.Model.default_hyper_param()
+    settings.n_trees = trees
+    start = time.perf_counter()
+    model = omikuji.Model(lib.train_omikuji_model(rows, settings, pool.ptr), pool)
+    seconds = time.perf_counter() - start
+    peak, evaluation = peak_rss_bytes(), Evaluation(KS)
+    test = load(f"{folder}/test.txt", base=0)
+    for row in range(len(test)):
+        x = test.x.rows(row, row + 1)
+        found = model.predict(list(zip(x.indices.tolist(), x.values.tolist(), strict=True)), top_k=max(KS))
+        ids = np.full((1, max(KS)), -1)
+        ids[0, : len(found)] = [label for label, _ in found]
+        evaluation.update(ids, test.y.rows(row, row + 1))
+    result = evaluation.result()
+    more = {"seconds": seconds, "peak_gigabytes": peak / 1e9, "curve": [[seconds, result["p_at_1"]]]}
+    return result | more
+
+
+def write_bag_of_words(recipe: dict[str, Any], train_file: Path, test_file: Path, folder: Path) -> None:
+    """The rows that the recipe's networks see, as train.txt and test.txt that other systems read."""
+    reading = {name: recipe[name] for name in READING if name in recipe}
+    names = [field.name for field in dataclasses.fields(TextOptions)]
+    words = TextVectorizer(TextOptions(**{name: recipe[name] for name in names if name in recipe}))
+    rows = load(train_file, **reading, vectorizer=words)
+    test = load(test_file, **reading, vectorizer=words, label_names=rows.label_names)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_xmc(rows, folder / "train.txt")
+    write_xmc(test, folder / "test.txt")
+
+
+def write_xmc(data: Dataset, path: Path) -> None:
+    """XMLRepository text. Weights of labels are left out."""
+    x, y = data.x, data.y
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"{len(data)} {data.features} {data.labels}\n")
+        for row in range(len(data)):
+            begin, end = x.indptr[row], x.indptr[row + 1]
+            pairs = zip(x.indices[begin:end].tolist(), x.values[begin:end].tolist(), strict=True)
+            labels = ",".join(map(str, y.indices[y.indptr[row] : y.indptr[row + 1]].tolist()))
+            file.write(labels + "".join(f" {column}:{value:.6g}" for column, value in pairs) + "\n")
