@@ -10,6 +10,7 @@
 #include "bindings.hpp"
 #include "dense_layer.hpp"
 #include "dropout.hpp"
+#include "lists.hpp"
 #include "loss.hpp"
 #include "parameters.hpp"
 #include "sparse_layer.hpp"
@@ -19,31 +20,9 @@ namespace {
 
 using release = nb::gil_scoped_release;
 
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
-
 Stripe stripe(size_t first, size_t step) {
   require(first < step, "a stripe's first must be below its step");
   return {first, step};
-}
-
-// CSR lists whose offsets begin at 0, never fall and end within `ids`, and whose ids are below `bound`.
-Lists lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
-  require(offsets.shape(0) == rows + 1, "offsets must have one element more than there are rows");
-  require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == ids.shape(0), "offsets don't span the ids");
-  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets fall");
-  for (size_t e = 0; e < ids.shape(0); ++e) {
-    require(ids(e) >= 0 && static_cast<size_t>(ids(e)) < bound, "an id is out of range");
-  }
-  return {offsets.data(), ids.data()};
-}
-
-SparseBatch batch(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values, size_t rows,
-                  size_t bound) {
-  require(ids.shape(0) == values.shape(0), "as many values as ids are needed");
-  const Lists l = lists(offsets, ids, rows, bound);
-  return {l.offsets, l.ids, values.data()};
 }
 
 ActiveSet sampled(bool per_row, size_t neurons, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
@@ -90,6 +69,12 @@ void check_ids(const ActiveSet& active, size_t neurons) {
 void check_trainable(const Parameters& weights, const ActiveSet& active) {
   require(weights.clock, "the layer is for prediction only");
   require(active.rows > 0, "a batch needs rows");
+}
+
+// What rows add to logits in prediction comes with an active set of all neurons.
+void check_all(const ActiveSet* all, size_t rows, size_t neurons) {
+  require(!all || (all->is_everything && all->rows == rows && all->ids.size() == neurons),
+          "what is added must be that of an active set of all neurons");
 }
 
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
@@ -203,6 +188,12 @@ void bind_active(nb::module_& m) {
                    [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).log_weight, self); })
       .def_prop_ro("row_begin",
                    [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).row_begin, self); })
+      .def_prop_ro("added_begin",
+                   [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).added.begin, self); })
+      .def_prop_ro("added_position",
+                   [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).added.position, self); })
+      .def_prop_ro("added_value",
+                   [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).added.value, self); })
       .def_prop_ro("position", [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).position, self); });
 
   m.def("softmax_stats",
@@ -354,7 +345,8 @@ void bind_dense(nb::module_& m) {
            nb::arg("x"), nb::arg("active"), nb::arg("kept").noconvert(), nb::arg("optimizer"))
       .def("topk",
            [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores,
-              std::optional<In<int64_t, 1>> left_out_offsets, std::optional<In<int32_t, 1>> left_out_ids) {
+              std::optional<In<int64_t, 1>> left_out_offsets, std::optional<In<int32_t, 1>> left_out_ids,
+              const ActiveSet* all) {
              require(x.shape(1) == l.weights().stride, "x must be rows x stride");
              require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
                      "ids and scores must be rows x k");
@@ -365,23 +357,28 @@ void bind_dense(nb::module_& m) {
                  require(std::is_sorted(left_out.begin(i), left_out.end(i)), "what is left out must be in order");
                }
              }
+             check_all(all, x.shape(0), l.weights().rows);
              release unlocked;
-             l.topk(x.data(), x.shape(0), ids.shape(1), left_out, ids.data(), scores.data());
+             l.topk(x.data(), x.shape(0), ids.shape(1), left_out, all ? all->added : Added{}, ids.data(),
+                    scores.data());
            },
            nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert(),
-           nb::arg("left_out_offsets").none() = nb::none(), nb::arg("left_out_ids").none() = nb::none())
+           nb::arg("left_out_offsets").none() = nb::none(), nb::arg("left_out_ids").none() = nb::none(),
+           nb::arg("all").none() = nb::none())
       .def("topk_of_lists",
            [](const DenseLayer& l, In<float, 2> x, In<int64_t, 1> offsets, In<int32_t, 1> candidates,
-              Out<int32_t, 2> ids, Out<float, 2> scores) {
+              Out<int32_t, 2> ids, Out<float, 2> scores, const ActiveSet* all) {
              require(x.shape(1) == l.weights().stride, "x must be rows x stride");
              require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
                      "ids and scores must be rows x k");
+             check_all(all, x.shape(0), l.weights().rows);
              const Lists named = lists(offsets, candidates, x.shape(0), l.weights().rows);
              release unlocked;
-             l.topk_of_lists(x.data(), x.shape(0), named, ids.shape(1), ids.data(), scores.data());
+             l.topk_of_lists(x.data(), x.shape(0), named, ids.shape(1), all ? all->added : Added{}, ids.data(),
+                             scores.data());
            },
            nb::arg("x"), nb::arg("offsets"), nb::arg("candidates"), nb::arg("ids").noconvert(),
-           nb::arg("scores").noconvert());
+           nb::arg("scores").noconvert(), nb::arg("all").none() = nb::none());
 }
 
 void bind_sparse(nb::module_& m) {

@@ -7,5 +7,6 @@ NB_MODULE(_core, m) {
   dslide::bind_machine(m);
   dslide::bind_kernels(m);
   dslide::bind_layers(m);
+  dslide::bind_links(m);
   dslide::bind_wire(m);
 }

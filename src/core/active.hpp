@@ -30,6 +30,13 @@ struct Draw {
   Stripe own = {};      // those of them that the set is about; others that are drawn don't count here
 };
 
+// What rows add to the logits of some neurons, beside weights and bias: see links.hpp.
+struct Added {
+  std::vector<int64_t> begin;     // rows + 1: the elements of row i are begin[i] .. begin[i + 1]; empty: nothing is added
+  std::vector<int32_t> position;  // in the active set's ids, each at most once in a row
+  std::vector<float> value;
+};
+
 class ActiveSet {
  public:
   // All `neurons`.
@@ -52,6 +59,8 @@ class ActiveSet {
   std::vector<int64_t> neuron_begin; // ids.size() + 1: the transposed lists, by position in ids
   std::vector<int32_t> neuron_row;   // rows that have the neuron, ascending
   std::vector<int64_t> neuron_slot;  // and the slot in which they have it
+
+  Added added;  // not for sets per row
 
   size_t slots() const { return is_per_row ? position.size() : rows * ids.size(); }
   // Mean number of active neurons that a row sees.

@@ -23,32 +23,58 @@ constexpr size_t PACKED = spread(BLOCK);  // floats from one row of a packed blo
 
 constexpr float NOTHING = -1e30f;  // a logit whose exponential is 0
 
-// A label in a block of neurons: row of the batch, column of the block, index of the label.
+// An element of a row's list in a block of neurons: row of the batch, column of the block, index of the element.
 struct Entry {
   uint32_t row, column;
-  int64_t label;
+  int64_t element;
 };
 
-// The labels of each block of active neurons, by row.
+// Lists of rows, cut up by blocks of active neurons; in each block by row.
 struct EntriesByBlock {
   std::vector<size_t> begin;  // blocks + 1
   std::vector<Entry> entries;
 
-  EntriesByBlock(const Labels& labels, Range rows, size_t blocks) : begin(blocks + 1, 0) {
-    for (int64_t e = labels.lists.offsets[rows.begin]; e < labels.lists.offsets[rows.end]; ++e) {
-      if (labels.found[e] >= 0) ++begin[static_cast<size_t>(labels.found[e]) / BLOCK + 1];
+  EntriesByBlock() = default;
+  // position(element): where the active set has it, negative if it doesn't.
+  template <class Position>
+  EntriesByBlock(const int64_t* offsets, const Position& position, Range rows, size_t blocks) : begin(blocks + 1, 0) {
+    for (int64_t e = offsets[rows.begin]; e < offsets[rows.end]; ++e) {
+      if (position(e) >= 0) ++begin[static_cast<size_t>(position(e)) / BLOCK + 1];
     }
     for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
     entries.resize(begin[blocks]);
     std::vector<size_t> next(begin.begin(), begin.end() - 1);
     for (size_t i = rows.begin; i < rows.end; ++i) {
-      for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
-        if (labels.found[e] < 0) continue;
-        const auto at = static_cast<size_t>(labels.found[e]);
+      for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
+        if (position(e) < 0) continue;
+        const auto at = static_cast<size_t>(position(e));
         entries[next[at / BLOCK]++] = {static_cast<uint32_t>(i), static_cast<uint32_t>(at % BLOCK), e};
       }
     }
   }
+};
+
+// What is added to the logits of each block.
+class AddedByBlock {
+ public:
+  AddedByBlock(const Added& added, Range rows, size_t blocks) : added_(added) {
+    if (added.begin.empty()) return;
+    by_block_ = {added.begin.data(), [&](int64_t e) { return added.position[static_cast<size_t>(e)]; }, rows, blocks};
+  }
+  // Where a block's first chunk begins.
+  size_t first(size_t block) const { return by_block_.begin.empty() ? 0 : by_block_.begin[block]; }
+  // Adds to logits z (BLOCK a row) of a block's rows r .. r + count; chunks come in order, `next` goes along with them.
+  void add(size_t block, size_t r, size_t count, float* z, size_t& next) const {
+    if (by_block_.begin.empty()) return;
+    for (; next < by_block_.begin[block + 1] && by_block_.entries[next].row < r + count; ++next) {
+      const Entry& e = by_block_.entries[next];
+      z[(e.row - r) * BLOCK + e.column] += added_.value[static_cast<size_t>(e.element)];
+    }
+  }
+
+ private:
+  const Added& added_;
+  EntriesByBlock by_block_;
 };
 
 // What is added to a block's products, by column; columns past the block's neurons count for nothing.

@@ -20,6 +20,8 @@ float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) 
   return kept + (first / BLOCK * active.rows + r) * BLOCK;
 }
 
+size_t block_count(const ActiveSet& active) { return (active.ids.size() + BLOCK - 1) / BLOCK; }
+
 }  // namespace
 
 // One pass over blocks of active neurons.
@@ -93,15 +95,18 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
     });
     return;
   }
+  const AddedByBlock added(active.added, {0, rows}, block_count(active));
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       pack(active, first, count, packed.data(), room);
+      size_t next = added.first(first / BLOCK);
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
                     nullptr);
+        added.add(first / BLOCK, r, chunk, logits.data(), next);
         for (size_t i = 0; i < chunk; ++i) {
           float* out = z + (r + i) * ldz + first;
           for (size_t c = 0; c < count; ++c) {
@@ -205,7 +210,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
 }
 
 size_t DenseLayer::kept_size(const ActiveSet& active) {
-  return (active.ids.size() + BLOCK - 1) / BLOCK * BLOCK * active.rows;
+  return block_count(active) * BLOCK * active.rows;
 }
 
 void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range range, float* maximum, float* sum,
@@ -214,6 +219,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
   spread_rows(x, range, batch_);
+  const AddedByBlock added(active.added, range, block_count(active));
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
@@ -225,10 +231,12 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
       const BlockTerms terms(active, bias_, first, count);
       pack(active, first, count, packed.data(), room);
       Ahead ahead = ahead_of(active, first, end, false, pieces);
+      size_t next = added.first(first / BLOCK);
       for (size_t r = range.begin; r < range.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, range.end - r);
         float* z = kept ? kept_block(kept, active, first, r) : logits.data();
         kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false, &ahead);
+        added.add(first / BLOCK, r, chunk, z, next);
         kernel.softmax_stats(chunk, BLOCK, z, BLOCK, terms.shift, &maxima[at + r], &sums[at + r]);
       }
     }
@@ -252,10 +260,14 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride, ld = spread(inputs);
-  const EntriesByBlock by_block(labels, pass.rows, (active.ids.size() + BLOCK - 1) / BLOCK);
+  const EntriesByBlock by_block(labels.lists.offsets, [&](int64_t e) { return labels.found[e]; }, pass.rows,
+                                block_count(active));
+  const Added nothing;
+  const AddedByBlock added(have_logits ? nothing : active.added, pass.rows, block_count(active));
   struct alignas(2 * CACHE_LINE) State {  // of a thread
     BlockTerms terms;
     size_t entry;  // the next label of its block
+    size_t next_added;
     std::vector<Correction> corrections;
     double loss;
   };
@@ -270,18 +282,20 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
           if (!have_logits) pack(active, first, count, s.packed.data(), s.room);
           state.terms = BlockTerms(active, bias_, first, count);
           state.entry = by_block.begin[block];
+          state.next_added = added.first(block);
         }
         float* z = pass.kept ? kept_block(pass.kept, active, first, r) : s.logits.data();
         if (!have_logits) {
           kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false,
                       nullptr);
+          added.add(block, r, chunk, z, state.next_added);
         }
         const size_t begin = state.entry;
         state.corrections.clear();
         for (; state.entry < by_block.begin[block + 1] && by_block.entries[state.entry].row < r + chunk; ++state.entry) {
           const Entry& e = by_block.entries[state.entry];
           const float logit = z[(e.row - r) * BLOCK + e.column] + state.terms.bias[e.column];
-          state.corrections.push_back(label_gradient(e.row, e.label, logit, state.terms.weight[e.column]));
+          state.corrections.push_back(label_gradient(e.row, e.element, logit, state.terms.weight[e.column]));
           state.loss += state.corrections.back().loss;
         }
         state.loss += rows_gradient(r, chunk, z, state.terms);

@@ -52,10 +52,12 @@ class DenseLayer {
 
   // The k largest logits of each row over all neurons but those that its list in `left_out` names, in ascending order
   // (offsets null: none), best first, ties to the lower number: (rows x k) each. The number is -1 where fewer than k
-  // neurons are left.
-  void topk(const float* x, size_t rows, size_t k, const Lists& left_out, int32_t* ids, float* scores) const;
+  // neurons are left. `added` is that of an active set of all neurons.
+  void topk(const float* x, size_t rows, size_t k, const Lists& left_out, const Added& added, int32_t* ids,
+            float* scores) const;
   // The same among the neurons that each row's list names.
-  void topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, int32_t* ids, float* scores) const;
+  void topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, const Added& added, int32_t* ids,
+                     float* scores) const;
 
  private:
   struct alignas(2 * CACHE_LINE) Scratch {  // of a thread; threads that wrote to one line would wait for each other

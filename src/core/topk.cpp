@@ -67,7 +67,7 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
 
 }  // namespace
 
-void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_out, int32_t* ids,
+void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_out, const Added& added, int32_t* ids,
                       float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = spread(inputs);
@@ -75,6 +75,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
   AlignedFloats batch;
   spread_rows(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
+  const AddedByBlock added_by_block(added, {0, rows}, (weights_.rows + BLOCK - 1) / BLOCK);
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room(weights_.room(BLOCK));
     Best* mine = &best[static_cast<size_t>(thread) * rows];
@@ -93,10 +94,12 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
       }
       kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
       const float* bias = bias_.value.floats() + first;
+      size_t next = added_by_block.first(first / BLOCK);
       for (size_t r = 0; r < rows; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
                     nullptr);
+        added_by_block.add(first / BLOCK, r, chunk, logits.data(), next);
         for (size_t i = 0; i < chunk; ++i) {
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
@@ -122,24 +125,34 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
   });
 }
 
-void DenseLayer::topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, int32_t* ids,
-                               float* scores) const {
+void DenseLayer::topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, const Added& added,
+                               int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   run_parts(rows, [&](size_t begin, size_t end, int) {
     Best best;
     std::vector<Candidate> all;
     AlignedFloats room(weights_.room(1));
+    std::vector<float> more(added.begin.empty() ? 0 : weights_.rows, 0.0f);  // what is added, of the row at hand
+    const auto set_more = [&](size_t row, bool on) {
+      for (int64_t e = added.begin[row]; e < added.begin[row + 1]; ++e) {
+        const auto at = static_cast<size_t>(e);
+        more[static_cast<size_t>(added.position[at])] = on ? added.value[at] : 0.0f;
+      }
+    };
     for (size_t i = begin; i < end; ++i) {
       best.clear();
+      if (!more.empty()) set_more(i, true);
       for (const int32_t* id = lists.begin(i); id != lists.end(i); ++id) {
         if (id + PREFETCH < lists.end(i)) {
           __builtin_prefetch(weights_.value.from(static_cast<size_t>(id[PREFETCH]) * inputs).data);
         }
         const auto neuron = static_cast<size_t>(*id);
         const float* w = weights_.row(neuron, room.data());
-        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.value[neuron], *id}, k);
+        const float extra = more.empty() ? 0.0f : more[neuron];
+        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.value[neuron] + extra, *id}, k);
       }
+      if (!more.empty()) set_more(i, false);
       all = best.all();
       write_row(all, k, ids + i * k, scores + i * k);
     }

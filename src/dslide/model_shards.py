@@ -15,6 +15,7 @@ import numpy as np
 
 from .activations import aligned_zeros
 from .errors import ModelError
+from .links import PREFIX, regrouped
 from .model_files import OPTIMIZER, WEIGHTS, Manifest, check_content, check_size, shard_file
 from .shard import Shard
 from .state_layout import ArrayLayout, is_parameter
@@ -31,26 +32,34 @@ def read_shard(
     for kind, name, writer in names:
         _check(folder, manifest, kind, name, writer, verify)
     files: dict[str, list[tuple[Shard, TensorFile]]] = {}  # by array
+    links: list[tuple[Shard, Mapping[str, Array]]] = []
     for kind, name, writer in names:
         file = open_tensors(folder / name)
         expected = {array: a for array, a in layouts.items() if is_parameter(array) == (kind == WEIGHTS)}
-        _check_arrays(folder / name, file.arrays, expected, writer)
+        linked = {array: file.arrays[array] for array in file.arrays if array.startswith(PREFIX) and kind == WEIGHTS}
+        links += [(writer, linked)] if linked else []
+        _check_arrays(folder / name, {a: file.arrays[a] for a in file.arrays if a not in linked}, expected, writer)
         for array in expected:
             files.setdefault(array, []).append((writer, file))
     if manifest.shards == shard.size:
-        return {array: sources[0][1].arrays[array] for array, sources in files.items()}
-    return ScatteredArrays({array: layouts[array] for array in files}, files, shard)
+        whole = {array: sources[0][1].arrays[array] for array, sources in files.items()}
+        return whole | (dict(links[0][1]) if links else {})
+    return ScatteredArrays({array: layouts[array] for array in files}, files, shard, _own_links(folder, links, shard))
 
 
 class ScatteredArrays(Mapping[str, Array]):
-    """A shard's arrays, each made anew from the files of other shards whenever it is asked for."""
+    """A shard's arrays, each made anew from the files of other shards whenever it is asked for; but for those of links,
+    which are given."""
 
     def __init__(
-        self, layouts: dict[str, ArrayLayout], files: dict[str, list[tuple[Shard, TensorFile]]], shard: Shard
-    ) -> None:
-        self._layouts, self._files, self._shard = layouts, files, shard
+        self, layouts: dict[str, ArrayLayout], files: dict[str, list[tuple[Shard, TensorFile]]], shard: Shard,
+        links: Mapping[str, Array],
+    ) -> None:  # fmt: skip
+        self._layouts, self._files, self._shard, self._links = layouts, files, shard, links
 
     def __getitem__(self, name: str) -> Array:
+        if name in self._links:
+            return self._links[name]
         layout = self._layouts[name]
         if layout.axis is None:  # the same on all ranks
             return np.array(self._files[name][0][1].arrays[name])
@@ -66,13 +75,13 @@ class ScatteredArrays(Mapping[str, Array]):
         return made
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._layouts)
+        return iter([*self._layouts, *self._links])
 
     def __len__(self) -> int:
-        return len(self._layouts)
+        return len(self._layouts) + len(self._links)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._layouts
+        return name in self._layouts or name in self._links
 
 
 def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
@@ -89,6 +98,14 @@ def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
         return slice(begin, begin + count * stride, stride)
 
     return local(a), local(b)
+
+
+def _own_links(folder: Path, links: list[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
+    """The arrays of a shard's links, out of those of other shards."""
+    try:
+        return regrouped(links, shard) if links else {}
+    except (KeyError, IndexError, ValueError, TypeError, MemoryError) as error:
+        raise ModelError(f"{folder}: the links of the network are damaged: {error}") from None
 
 
 def _copy(into: Array, given: Array, file: TensorFile) -> None:

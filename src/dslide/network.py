@@ -19,9 +19,11 @@ import numpy.typing as npt
 from . import _core, phases, work
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .config import Config
+from .data import SparseRows
 from .errors import Diverged
 from .labels import Labels
 from .layers import Layer
+from .links import Links, row_lengths
 from .predictor import Predictor
 from .profile import Profile, timed
 from .sampler import hidden_sampling_sizes, sampling_sizes
@@ -56,6 +58,10 @@ class Network(Predictor):
         own = np.log(odds)[self.shard.own]
         self.output.arrays["bias"][: len(own), 0] = own
 
+    def set_links(self, x: SparseRows, y: SparseRows, same: bool) -> None:
+        """Links features to labels as they go together in training data; `same`: they are the same things."""
+        self.links = Links.count(x, y, self.features, self.labels, self.config, self.shard, same)
+
     def load_state(self, arrays: Any) -> None:
         """Copies arrays given by name over the network's own; all of them must be there."""
         super().load_state(arrays)
@@ -74,6 +80,7 @@ class Network(Predictor):
         for layer in self.layers:
             layer.optimizer.rate = rate
         labels = Labels(*self.shard.owned_lists(labels.offsets, labels.ids, labels.targets))
+        lengths = row_lengths(x) if self.links is not None else None
         x = self._drop_inputs(x, step)
         inputs: list[Activations] = [x]
         active_sets: list[Any] = []
@@ -87,6 +94,9 @@ class Network(Predictor):
 
         with self._phase(phases.ACTIVE):
             active = self._output_active(inputs[-1], labels, step, searches)
+        if self.links is not None and lengths is not None:
+            with self._phase(phases.LINKS):
+                self.links.add(x, lengths, active, labels, 1 - self.config.dropout_input)
         fine, loss, gradient = self._learn_output(inputs[-1], active, labels)
         summary = self.exchange.summary(loss, active.mean, fine, stop)
         if self.output.sampler:
@@ -134,7 +144,7 @@ class Network(Predictor):
             return x
         values = x.values.copy()
         _core.dropout_sparse(values, x.offsets, x.ids, self.config.dropout_input, self._seed(step, 1))
-        return Sparse(x.offsets, x.ids, values)
+        return Sparse(x.offsets, x.ids, values).without_zeros()  # what is left out has no gradient, and is not stepped
 
     def _hidden_active(self, i: int, x: Activations, step: int) -> Any:
         """Active neurons of hidden layer i: hash hits, an eighth of random ones among them."""

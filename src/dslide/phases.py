@@ -4,6 +4,7 @@ READING = "reading the batch"
 HIDDEN_FORWARD = "hidden layers, forward"
 HITS = "hashing, hash hits"
 ACTIVE = "active sets"
+LINKS = "links"
 FIRST_PASS = "output, first pass"
 SECOND_PASS = "output, second pass"
 HIDDEN_BACKWARD = "hidden layers, backward"
@@ -12,5 +13,6 @@ PACKING = "packing for other ranks"  # numbers into messages and out of them
 WAITING = "waiting for other ranks"
 REST = "the rest"  # Python, progress, saving
 ALL = (
-    READING, HIDDEN_FORWARD, HITS, ACTIVE, FIRST_PASS, SECOND_PASS, HIDDEN_BACKWARD, RENEWING, PACKING, WAITING, REST
+    READING, HIDDEN_FORWARD, HITS, ACTIVE, LINKS, FIRST_PASS, SECOND_PASS, HIDDEN_BACKWARD, RENEWING, PACKING, WAITING,
+    REST,
 )  # fmt: skip

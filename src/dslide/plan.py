@@ -8,6 +8,7 @@ from .activations import padded
 from .config import Config
 from .hashing import automatic, training_family
 from .layers import COPIED_BYTES
+from .links import wanted as wants_links
 from .memory import check_memory, format_bytes
 from .network import KEPT_BYTES
 from .sampler import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
@@ -71,6 +72,7 @@ def plan(
         copies = 2 + threads + (4 if ranks > 1 else 0)
         activations.append(copies * (padded(inputs) if not sparse else 0))
         inputs, sparse = neurons, is_sampled
+    links = 8 * features * min(config.links, labels) // ranks if wants_links(config) else 0  # at most
     hits, draws = sampling_sizes(config, labels)
     batch = config.batch_size
     if config.active_sets == "row" and resolve_output(config, labels) != "full":
@@ -83,6 +85,7 @@ def plan(
     parts = {
         "weights": weights,
         "optimizer state": moments,
+        "links": links,
         "hash tables": tables,
         "data": data_bytes,
         "work space": work,

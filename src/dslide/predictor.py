@@ -22,12 +22,14 @@ from .exchange import Exchanges
 from .hashing import prediction_family
 from .labels import targets
 from .layers import Layer
+from .links import PREFIX, Links, row_lengths
 from .sampler import Sampler, resolve_output
 from .state_layout import array_dtype
 from .storage import checked
 
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
+LINKED_ROWS = 128  # predicted together if there are links: what these add takes memory
 PREDICTION_TABLES = 96  # for approximate prediction: 3 to 4 times as many as training uses find most of the best labels
 
 
@@ -71,8 +73,14 @@ class Predictor:
                 )
             )  # fmt: skip
             inputs, sparse = neurons, not is_output and shares[i] < 1
+        self.links = None if weights is None else self._given_links(weights)
         self.version = 0  # rises whenever weights change
         self._prediction: tuple[int, Sampler] | None = None  # with the version that it was made for
+
+    def _given_links(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Links | None:
+        if PREFIX + "begin" not in arrays:
+            return None
+        return Links.of_state(arrays, self.features, self.layers[-1].neurons, self.config.link_scale)
 
     @property
     def output(self) -> Layer:
@@ -101,7 +109,8 @@ class Predictor:
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
             left_out = self._left_out(exclude, begin, end)
             if isinstance(h, Dense):
-                self.output.native.topk(h.values, own, own_scores, *(left_out or ()))
+                everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
+                self.output.native.topk(h.values, own, own_scores, *(left_out or (None, None)), everything)
             else:
                 z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
                 own, own_scores = _topk_of(z, k, left_out=left_out)
@@ -122,7 +131,8 @@ class Predictor:
             if (left_out := self._left_out(exclude, begin, end)) is not None:
                 offsets, found = _without(offsets, found, *left_out, self.output.neurons)
             if isinstance(h, Dense):
-                self.output.native.topk_of_lists(h.values, offsets, found, own, own_scores)
+                everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
+                self.output.native.topk_of_lists(h.values, offsets, found, own, own_scores, everything)
             else:
                 active = _core.ActiveSet.sampled(True, self.output.neurons, offsets, found, None, None, 0, 0, False)
                 z = self.output.forward(h, active).reshape(-1)
@@ -143,10 +153,7 @@ class Predictor:
         columns = np.searchsorted(order, labels)
         for begin, end in self._row_blocks(len(x), len(order)):
             h = self.last_hidden(x.rows(begin, end))
-            lists = np.zeros(h.rows + 1, np.int64)
-            lists[1:] = len(owned)
-            active = _core.ActiveSet.sampled(False, self.output.neurons, lists, owned, None, None, 0, 0, False)
-            own = self.output.forward(h, active).reshape(h.rows, -1)
+            own = self.output.forward(h, self._only(x.rows(begin, end), owned)).reshape(h.rows, -1)
             out[begin:end] = self.exchange.gather_scores(own, places, len(order))[:, columns]
         return out
 
@@ -168,33 +175,48 @@ class Predictor:
         for begin, end in self._row_blocks(len(x), 0 if softmax else self.output.neurons):
             labels = targets(y.rows(begin, end), self.config.loss)
             own = self.shard.owned_lists(labels.offsets, labels.ids, labels.targets)
-            h = self.last_hidden(x.rows(begin, end))
-            loss = self._softmax_loss(h, *own) if softmax else self._sigmoid_loss(h, *own)
+            some = x.rows(begin, end)
+            loss = (self._softmax_loss if softmax else self._sigmoid_loss)(some, self.last_hidden(some), *own)
             total += self.exchange.summary(loss, 0.0, True, False)().loss
         return total, len(x)
 
-    def _softmax_loss(self, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
+    def _softmax_loss(self, x: SparseRows, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
         """What own labels add to the rows' losses."""
-        everything = self.output.everything(h.rows)
+        everything = self._linked(x, self.output.everything(h.rows))
         maximum, total = np.full(h.rows, -np.inf, np.float32), np.zeros(h.rows, np.float32)
         if isinstance(h, Dense):
             self.output.native.softmax_stats(h.values, everything, maximum, total, None)
         else:
-            _core.softmax_stats(everything, self._all_logits(h), maximum, total)
+            _core.softmax_stats(everything, self._all_logits(h, everything), maximum, total)
         log_norm = self.exchange.normaliser(maximum, total)()
-        lists = _core.ActiveSet.sampled(True, self.output.neurons, offsets, ids, None, None, 0, 0, False)
-        z = self.output.forward(h, lists).reshape(-1)
-        return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - z))
+        found = np.unique(ids)
+        z = self.output.forward(h, self._only(x, found)).reshape(h.rows, -1)
+        logits = z[_row_numbers(offsets), np.searchsorted(found, ids)]
+        return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - logits))
 
-    def _sigmoid_loss(self, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
+    def _sigmoid_loss(self, x: SparseRows, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
         """What own labels, and own neurons that are none, add to the rows' losses."""
-        everything = self.output.everything(h.rows)
-        return float(_core.sigmoid_gradient(everything, self._all_logits(h), offsets, ids, weights, 1.0))
+        everything = self._linked(x, self.output.everything(h.rows))
+        return float(_core.sigmoid_gradient(everything, self._all_logits(h, everything), offsets, ids, weights, 1.0))
 
-    def _all_logits(self, h: Activations) -> Floats:
+    def _all_logits(self, h: Activations, everything: Any) -> Floats:
         """Of own neurons, row by row, without padding."""
-        z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
+        z = self.output.forward(h, everything)[:, : self.output.neurons]
         return np.ascontiguousarray(z).reshape(-1)
+
+    def _only(self, x: SparseRows, neurons: Ids) -> Any:
+        """The active set of given own neurons, ascending, for all rows."""
+        lists = np.zeros(len(x) + 1, np.int64)
+        lists[1:] = len(neurons)
+        active = _core.ActiveSet.sampled(False, self.output.neurons, lists, neurons, None, None, 0, 0, False)
+        return self._linked(x, active)
+
+    def _linked(self, x: SparseRows, active: Any) -> Any:
+        """The active set, with what the links of the rows add to it."""
+        if self.links is not None:
+            rows = Sparse(x.indptr - x.indptr[0], x.indices, x.values)
+            self.links.add(rows, row_lengths(rows), active)
+        return active
 
     def last_hidden(self, x: SparseRows) -> Activations:
         """What the output layer sees, with every hidden neuron computed."""
@@ -229,7 +251,7 @@ class Predictor:
     def _row_blocks(self, rows: int, wide: int = 0) -> list[tuple[int, int]]:
         """Cuts rows so that no matrix of activations (or of `wide` logits) grows past a bound."""
         widest = max([wide, *self.config.hidden] + ([self.labels] if self.output.sparse_input else []))
-        size = min(1024, max(1, LOGIT_BYTES // (4 * widest)))
+        size = min(1024 if self.links is None else LINKED_ROWS, max(1, LOGIT_BYTES // (4 * widest)))
         return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
     def prediction_tables(self) -> Sampler:
@@ -249,12 +271,15 @@ class Predictor:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Every array that makes up this rank's part of the network, by name; no copies."""
-        return {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}
+        arrays = {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}
+        return arrays | ({} if self.links is None else self.links.state())
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Copies arrays given by name over the network's own; all of them must be there."""
+        self.links = None
         for name, own in self.state().items():
             own[...] = checked(arrays, name, own.dtype, own.shape)
+        self.links = self._given_links(arrays)
         self.version += 1
 
 

@@ -61,5 +61,5 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
 
 
 def is_parameter(name: str) -> bool:
-    """Whether an array is what prediction needs: weights or biases; the others are the optimizer's."""
-    return name.endswith((".weights", ".bias"))
+    """Whether an array is what prediction needs: weights, biases or links; the others are the optimizer's."""
+    return name.endswith((".weights", ".bias")) or name.startswith("links.")

@@ -16,10 +16,11 @@ from . import phases
 from .activations import Sparse
 from .comm import Communicator, solo
 from .config import Config
-from .data import Data, Rows, SparseRows
+from .data import Data, Dataset, Rows, SparseRows
 from .errors import DataError
 from .interrupt import deferred_interrupt
 from .labels import targets
+from .links import wanted as wants_links
 from .network import Network
 from .profile import Profile, timed
 from .ranks import Effort, check_agreement, neighbours, spread
@@ -137,6 +138,8 @@ class Trainer:
         total_steps = per_epoch * self.config.epochs
         if self.step == 0:
             self.network.set_output_bias(data.label_frequencies())
+            if isinstance(data, Dataset) and wants_links(self.config):
+                self.network.set_links(data.x, data.y, same=data.users is not None)
         self._tell(lambda c: c.on_start(self, total_steps))
         samples, steps, active_sum = 0, 0, 0.0
         loss, interrupted = math.nan, False

@@ -1,0 +1,194 @@
+#include "links.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "pool.hpp"
+
+namespace dslide {
+namespace {
+
+// Rows by column: those that have column c are rows[begin[c]] .. rows[begin[c + 1]], ascending, with their values.
+struct Columns {
+  std::vector<int64_t> begin;
+  std::vector<int32_t> row;
+  std::vector<float> value;
+
+  Columns(const int64_t* offsets, const int32_t* ids, const float* values, size_t rows, size_t columns)
+      : begin(columns + 1, 0), row(static_cast<size_t>(offsets[rows])), value(values ? row.size() : 0) {
+    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(ids[e]) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    std::vector<int64_t> next(begin.begin(), begin.end() - 1);
+    for (size_t i = 0; i < rows; ++i) {
+      for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
+        const auto at = static_cast<size_t>(next[static_cast<size_t>(ids[e])]++);
+        row[at] = static_cast<int32_t>(i);
+        if (values) value[at] = values[e];
+      }
+    }
+  }
+};
+
+// Sums that most numbers have no part in.
+struct Sums {
+  std::vector<double> sum;
+  std::vector<int32_t> touched;  // those with a part, in order of the first
+  std::vector<uint8_t> is_touched;
+
+  explicit Sums(size_t n) : sum(n, 0.0), is_touched(n, 0) {}
+  void add(int32_t i, double x) {
+    const auto at = static_cast<size_t>(i);
+    if (!is_touched[at]) {
+      is_touched[at] = 1;
+      touched.push_back(i);
+    }
+    sum[at] += x;
+  }
+  void clear() {
+    for (const int32_t i : touched) {
+      sum[static_cast<size_t>(i)] = 0;
+      is_touched[static_cast<size_t>(i)] = 0;
+    }
+    touched.clear();
+  }
+};
+
+// 1 / length of the sum of the rows that have a label, for every label.
+std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Columns& y, size_t labels) {
+  std::vector<float> share(labels, 0.0f);
+  run_parts(labels, [&](size_t first, size_t last, int) {
+    Sums sums(inputs);
+    for (size_t l = first; l < last; ++l) {
+      for (int64_t k = y.begin[l]; k < y.begin[l + 1]; ++k) {
+        const int32_t row = y.row[static_cast<size_t>(k)];
+        for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], double{x.values[e]});
+      }
+      double square = 0;
+      for (const int32_t i : sums.touched) square += sums.sum[static_cast<size_t>(i)] * sums.sum[static_cast<size_t>(i)];
+      if (square > 0) share[l] = static_cast<float>(1 / std::sqrt(square));
+      sums.clear();
+    }
+  });
+  return share;
+}
+
+}  // namespace
+
+LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
+                      bool skip_same) {
+  LinkLists links;
+  links.share = centroid_shares(x, inputs, Columns(y.offsets, y.ids, nullptr, rows, labels), labels);
+  const Columns by_input(x.offsets, x.ids, x.values, rows, inputs);
+  struct Part {
+    std::vector<int64_t> count;
+    std::vector<int32_t> label;
+    std::vector<float> weight;
+  };
+  const int parts = threads();
+  std::vector<Part> found(static_cast<size_t>(parts));
+  run_parts(inputs, [&](size_t first, size_t last, int thread) {
+    Part& part = found[static_cast<size_t>(thread)];
+    Sums sums(labels);
+    std::vector<std::pair<float, int32_t>> best;  // weight and label
+    for (size_t i = first; i < last; ++i) {
+      for (int64_t k = by_input.begin[i]; k < by_input.begin[i + 1]; ++k) {
+        const int32_t row = by_input.row[static_cast<size_t>(k)];
+        const double value = by_input.value[static_cast<size_t>(k)];
+        for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
+      }
+      best.clear();
+      for (const int32_t l : sums.touched) {
+        const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * links.share[static_cast<size_t>(l)];
+        if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
+      }
+      sums.clear();
+      if (best.size() > most) {  // ties to the lower label
+        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(most), best.end(),
+                         [](const auto& a, const auto& b) {
+                           return a.first > b.first || (a.first == b.first && a.second < b.second);
+                         });
+        best.resize(most);
+      }
+      std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+      for (const auto& [weight, label] : best) {
+        part.label.push_back(label);
+        part.weight.push_back(weight);
+      }
+      part.count.push_back(static_cast<int64_t>(best.size()));
+    }
+  }, 1, parts);
+  links.begin.reserve(inputs + 1);
+  links.begin.push_back(0);
+  for (const Part& part : found) {
+    for (const int64_t count : part.count) links.begin.push_back(links.begin.back() + count);
+    links.label.insert(links.label.end(), part.label.begin(), part.label.end());
+    links.weight.insert(links.weight.end(), part.weight.begin(), part.weight.end());
+  }
+  return links;
+}
+
+Links::Links(const int64_t* begin, const int32_t* neuron, const float* weight, size_t inputs, const float* share,
+             size_t neurons, float scale)
+    : begin_(begin), neuron_(neuron), weight_(weight), inputs_(inputs), share_(share), neurons_(neurons),
+      scale_(scale), position_(neurons, -1) {}
+
+void Links::add(const SparseBatch& x, const Lists& own, float keep, ActiveSet& active) {
+  const std::lock_guard<std::mutex> lock(in_use_);
+  for (size_t p = 0; p < active.ids.size(); ++p) position_[static_cast<size_t>(active.ids[p])] = static_cast<int32_t>(p);
+  struct Part {
+    std::vector<int64_t> count;  // by row
+    std::vector<int32_t> position;
+    std::vector<float> value;
+  };
+  const int parts = threads();
+  std::vector<Part> found(static_cast<size_t>(parts));
+  run_parts(active.rows, [&](size_t first, size_t last, int thread) {
+    Part& part = found[static_cast<size_t>(thread)];
+    std::vector<float> sum(active.ids.size(), 0.0f);
+    std::vector<int64_t> row_of(active.ids.size(), -1);  // the last row that touched a position
+    std::vector<int64_t> owner(own.offsets ? active.ids.size() : 0, -1);  // the last row that has it as a label
+    std::vector<int32_t> touched;
+    for (size_t i = first; i < last; ++i) {
+      const auto row = static_cast<int64_t>(i);
+      for (const int32_t* l = own.offsets ? own.begin(i) : nullptr; own.offsets && l != own.end(i); ++l) {
+        const int32_t p = position_[static_cast<size_t>(*l)];
+        if (p >= 0) owner[static_cast<size_t>(p)] = row;
+      }
+      touched.clear();
+      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
+        const float value = scale_ * x.values[e], itself = keep * x.values[e];
+        for (int64_t k = begin_[x.ids[e]]; k < begin_[x.ids[e] + 1]; ++k) {
+          const auto neuron = static_cast<size_t>(neuron_[k]);
+          if (position_[neuron] < 0) continue;
+          const auto p = static_cast<size_t>(position_[neuron]);
+          if (row_of[p] != row) {
+            row_of[p] = row;
+            sum[p] = 0;
+            touched.push_back(static_cast<int32_t>(p));
+          }
+          const bool is_own = !owner.empty() && owner[p] == row;
+          sum[p] += value * (is_own ? weight_[k] - itself * share_[neuron] : weight_[k]);
+        }
+      }
+      for (const int32_t p : touched) {
+        part.position.push_back(p);
+        part.value.push_back(sum[static_cast<size_t>(p)]);
+      }
+      part.count.push_back(static_cast<int64_t>(touched.size()));
+    }
+  }, 1, parts);
+  for (const int32_t id : active.ids) position_[static_cast<size_t>(id)] = -1;
+
+  Added& added = active.added;
+  added.begin.assign(1, 0);
+  added.position.clear();
+  added.value.clear();
+  for (const Part& part : found) {
+    for (const int64_t count : part.count) added.begin.push_back(added.begin.back() + count);
+    added.position.insert(added.position.end(), part.position.begin(), part.position.end());
+    added.value.insert(added.value.end(), part.value.begin(), part.value.end());
+  }
+}
+
+}  // namespace dslide

@@ -1,0 +1,58 @@
+// Direct connections from inputs of a network to its outputs, beside the hidden layers.
+//
+// A hidden layer of a few hundred units can't keep apart tens of thousands of inputs that each stand for a few of tens
+// of thousands of labels. Links can: an input is linked to the labels it goes together with most in the training data,
+// and adds value * weight to their logits. Weights are those of the labels' centroids: the sum of the rows that have
+// the label, scaled to length 1. They are counted, not trained; the network learns what they leave to explain.
+//
+// In training a row must not meet itself: its own share of its labels' centroids is taken off. Else links would know
+// the labels of all rows they were counted on, and nothing would be left to learn.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "active.hpp"
+#include "sparse_layer.hpp"
+
+namespace dslide {
+
+// Links by input: those of input i are begin[i] .. begin[i + 1], by ascending label.
+struct LinkLists {
+  std::vector<int64_t> begin;   // inputs + 1
+  std::vector<int32_t> label;
+  std::vector<float> weight;
+  std::vector<float> share;     // by label: 1 / length of the sum of its rows; 0 for one without rows
+};
+
+// Rows of inputs and the labels they have, each of them counting once. An input is linked to the `most` labels for which
+// its part of the centroid is largest; with `skip_same` never to the label of its own number.
+LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
+                      bool skip_same);
+
+class Links {
+ public:
+  // Views: begin (inputs + 1), neuron and weight by link, share (neurons). All weights are multiplied by `scale`.
+  Links(const int64_t* begin, const int32_t* neuron, const float* weight, size_t inputs, const float* share,
+        size_t neurons, float scale);
+  size_t inputs() const { return inputs_; }
+  size_t neurons() const { return neurons_; }
+
+  // Sets active.added to what the links of a row's inputs add. `own`, if its offsets are not null, has the labels of
+  // each row, from which its share is taken off; `keep` is the share of inputs that dropout kept (and divided by).
+  void add(const SparseBatch& x, const Lists& own, float keep, ActiveSet& active);
+
+ private:
+  const int64_t* begin_;
+  const int32_t* neuron_;
+  const float* weight_;
+  size_t inputs_;
+  const float* share_;
+  size_t neurons_;
+  float scale_;
+  std::mutex in_use_;              // of position_
+  std::vector<int32_t> position_;  // by neuron: where the active set at hand has it; -1 between calls
+};
+
+}  // namespace dslide
