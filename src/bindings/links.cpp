@@ -26,7 +26,8 @@ nb::ndarray<nb::numpy, T> array(const std::vector<T>& v) {
 void bind_links(nb::module_& m) {
   m.def("count_links",
         [](In<int64_t, 1> x_offsets, In<int32_t, 1> x_ids, In<float, 1> x_values, size_t inputs,
-           In<int64_t, 1> y_offsets, In<int32_t, 1> y_ids, size_t labels, size_t most, bool skip_same) {
+           In<int64_t, 1> y_offsets, In<int32_t, 1> y_ids, size_t labels, size_t most, double power,
+           bool skip_same) {
           require(x_offsets.shape(0) > 0 && inputs <= 0x7fffffff && labels <= 0x7fffffff, "expected rows and columns");
           const size_t rows = x_offsets.shape(0) - 1;
           const SparseBatch x = batch(x_offsets, x_ids, x_values, rows, inputs);
@@ -34,12 +35,12 @@ void bind_links(nb::module_& m) {
           LinkLists links;
           {
             release unlocked;
-            links = count_links(x, inputs, y, labels, rows, most, skip_same);
+            links = count_links(x, inputs, y, labels, rows, most, power, skip_same);
           }
           return nb::make_tuple(array(links.begin), array(links.label), array(links.weight), array(links.share));
         },
         nb::arg("x_offsets"), nb::arg("x_ids"), nb::arg("x_values"), nb::arg("inputs"), nb::arg("y_offsets"),
-        nb::arg("y_ids"), nb::arg("labels"), nb::arg("most"), nb::arg("skip_same"),
+        nb::arg("y_ids"), nb::arg("labels"), nb::arg("most"), nb::arg("power"), nb::arg("skip_same"),
         "Links by input: (begin, label, weight, share).");
 
   nb::class_<Links>(m, "Links", "What inputs add to the logits of the neurons they are linked to.")
@@ -67,7 +68,8 @@ void bind_links(nb::module_& m) {
              l.add(x, own, keep, active);
            },
            nb::arg("offsets"), nb::arg("ids"), nb::arg("values"), nb::arg("active"),
-           nb::arg("own_offsets").none() = nb::none(), nb::arg("own_ids").none() = nb::none(), nb::arg("keep") = 1.0f,
+           nb::arg("own_offsets").none() = nb::none(), nb::arg("own_ids").none() = nb::none(),
+           nb::arg("keep") = 1.0f,
            "Sets what rows add to the logits of an active set; own: their labels, of which they must not know.");
 }
 

@@ -54,8 +54,9 @@ struct Sums {
   }
 };
 
-// 1 / length of the sum of the rows that have a label, for every label.
-std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Columns& y, size_t labels) {
+// For every label the length of the sum of the rows that have it, to the power -`power`.
+std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Columns& y, size_t labels,
+                                   double power) {
   std::vector<float> share(labels, 0.0f);
   run_parts(labels, [&](size_t first, size_t last, int) {
     Sums sums(inputs);
@@ -66,7 +67,7 @@ std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Co
       }
       double square = 0;
       for (const int32_t i : sums.touched) square += sums.sum[static_cast<size_t>(i)] * sums.sum[static_cast<size_t>(i)];
-      if (square > 0) share[l] = static_cast<float>(1 / std::sqrt(square));
+      if (square > 0) share[l] = static_cast<float>(std::pow(square, -power / 2));
       sums.clear();
     }
   });
@@ -76,9 +77,9 @@ std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Co
 }  // namespace
 
 LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
-                      bool skip_same) {
+                      double power, bool skip_same) {
   LinkLists links;
-  links.share = centroid_shares(x, inputs, Columns(y.offsets, y.ids, nullptr, rows, labels), labels);
+  links.share = centroid_shares(x, inputs, Columns(y.offsets, y.ids, nullptr, rows, labels), labels, power);
   const Columns by_input(x.offsets, x.ids, x.values, rows, inputs);
   struct Part {
     std::vector<int64_t> count;

@@ -23,13 +23,15 @@ struct LinkLists {
   std::vector<int64_t> begin;   // inputs + 1
   std::vector<int32_t> label;
   std::vector<float> weight;
-  std::vector<float> share;     // by label: 1 / length of the sum of its rows; 0 for one without rows
+  std::vector<float> share;     // by label: what the sum of its rows is multiplied with; 0 for one without rows
 };
 
 // Rows of inputs and the labels they have, each of them counting once. An input is linked to the `most` labels for which
-// its part of the centroid is largest; with `skip_same` never to the label of its own number.
+// its weight is largest; with `skip_same` never to the label of its own number. A weight is the input's part of the sum
+// of the label's rows, divided by the length of that sum to the `power`: with 1 that of the centroid, with less frequent
+// labels count more.
 LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
-                      bool skip_same);
+                      double power, bool skip_same);
 
 class Links {
  public:

@@ -39,10 +39,11 @@ class Config:
         0,
         1,
     )
-    loss: Literal["softmax", "sigmoid"] = option(
-        "softmax",
+    loss: Literal["auto", "softmax", "sigmoid"] = option(
+        "auto",
         "softmax: cross-entropy with the row's labels as targets, in proportion to their weights; "
-        "sigmoid: an independent yes or no for every label",
+        "sigmoid: an independent yes or no for every label; auto: sigmoid where rows have several labels and all outputs "
+        "are computed, else softmax",
     )
     links: int = option(
         64,
@@ -50,6 +51,16 @@ class Config:
         "the training data; 0: none. Streams of words, active sets by row and sampled hidden layers have none",
         0,
         2**20,
+    )
+    link_power: float = option(
+        -1.0,
+        "how far the links of a label are divided by its size, which makes rare labels count as much as frequent ones: 1 "
+        "fully, 0 not at all; -1: chosen from the data",
+        -1,
+        2,
+    )
+    link_boost: float = option(
+        -1.0, "factor on links in prediction, over that in training; -1: chosen from the data", -1, 1e6
     )
     link_scale: float = option(30.0, "factor on what links add to logits, for rows of length 1", 0, 1e6)
     init_scale: float = option(1.0, "factor on the standard size of the initial weights", 0, 1e3)

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from .comm import job
+from .choices import for_data, settled
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
 from .errors import ConfigError, DataError, ModelError
@@ -70,6 +71,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         activation: str = Config.activation,
         hidden_share: Sequence[float] = Config.hidden_share,
         loss: str = Config.loss,
+        links: int = Config.links, link_power: float = Config.link_power,
+        link_boost: float = Config.link_boost, link_scale: float = Config.link_scale,
         init_scale: float = Config.init_scale,
         output: str = Config.output,
         active_sets: str = Config.active_sets,
@@ -120,7 +123,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = LabelCoder.learn(labels, is_dense(y))
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
-        trainer = new_trainer(config, data)
+        trainer = new_trainer(for_data(config, data), data)
         trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
         result = trainer.fit(data)
         self._keep(trainer.network, trainer, coder)
@@ -138,7 +141,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         label. Between calls only learning_rate, batch_size, epochs, threads and options of several
         ranks may be changed.
         """
-        config, first = self._config(), not hasattr(self, "network_")
+        config, first = settled(self._config()), not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")

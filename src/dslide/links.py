@@ -47,7 +47,7 @@ class Links:
         rows = Sparse(x.indptr - x.indptr[0], x.indices, x.values)
         counted = _core.count_links(
             rows.offsets, rows.ids, scaled(rows, row_lengths(rows)), features, y.indptr - y.indptr[0], y.indices,
-            labels, config.links, same,
+            labels, config.links, config.link_power, same,
         )  # fmt: skip
         whole = dict(zip(("begin", "neuron", "weight", "share"), counted, strict=True))
         return cls(**_of_shard([(Shard(), whole)], shard), scale=config.link_scale)
@@ -69,11 +69,15 @@ class Links:
         """The arrays, by their names in a network."""
         return {PREFIX + name: getattr(self, name) for name in TYPES}
 
-    def add(self, x: Sparse, lengths: Floats, active: Any, own: Labels | None = None, keep: float = 1.0) -> None:
+    def add(
+        self, x: Sparse, lengths: Floats, active: Any, own: Labels | None = None, keep: float = 1.0,
+        boost: float = 1.0,
+    ) -> None:  # fmt: skip
         """Sets what rows add to the logits of an active set. `lengths` are those that the rows had before dropout left
-        out all but the share `keep`; `own` are labels that rows have in training, and must not know of."""
+        out all but the share `keep`; `own` are labels that rows have in training, and must not know of; `boost` is a
+        factor on all that is added."""
         targets = (None, None) if own is None else (own.offsets, own.ids)
-        self._native.add(x.offsets, x.ids, scaled(x, lengths), active, *targets, keep)
+        self._native.add(x.offsets, x.ids, scaled(x, lengths / boost), active, *targets, keep)
 
 
 TYPES = {

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from . import _core
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
+from .choices import settled
 from .comm import Communicator, solo
 from .config import Config
 from .data import SparseRows
@@ -45,7 +46,7 @@ class Predictor:
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None, trainable: bool = True,
         weights: Mapping[str, npt.NDArray[Any]] | None = None,
     ):  # fmt: skip
-        self.config, self.features, self.labels = config, features, labels
+        self.config, self.features, self.labels = config, features, labels = settled(config), features, labels
         self.comm = comm or solo()
         self.exchange = Exchanges(self.comm, config.wire)
         self.shard = self.exchange.shard
@@ -215,7 +216,7 @@ class Predictor:
         """The active set, with what the links of the rows add to it."""
         if self.links is not None:
             rows = Sparse(x.indptr - x.indptr[0], x.indices, x.values)
-            self.links.add(rows, row_lengths(rows), active)
+            self.links.add(rows, row_lengths(rows), active, boost=self.config.link_boost)
         return active
 
     def last_hidden(self, x: SparseRows) -> Activations:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from . import phases
 from .activations import Sparse
+from .choices import settled
 from .comm import Communicator, solo
 from .config import Config
 from .data import Data, Dataset, Rows, SparseRows
@@ -107,7 +108,7 @@ class Trainer:
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None,
         callbacks: Sequence[Callback] = (), profile: Profile | None = None,
     ):  # fmt: skip
-        self.config = config
+        self.config = config = settled(config)
         self.comm = comm or solo()
         self._use_threads()
         self.network = Network(config, features, labels, comm=self.comm)

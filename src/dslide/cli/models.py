@@ -65,8 +65,9 @@ def _load_interactions(
     """Interactions with the items of the model."""
     from ..data import for_items, load
 
-    earlier = None if history is None else for_items(load(history, format="interactions"), saved.features)
-    data = for_items(load(path, **options, history=earlier), saved.features)
+    counts = saved.label_counts
+    earlier = None if history is None else for_items(load(history, format="interactions"), saved.features, counts)
+    data = for_items(load(path, **options, history=earlier), saved.features, counts)
     if saved.label_names is None or data.unknown_labels:
         return data
     return data.with_label_names(saved.label_names)

@@ -78,8 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
     hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
     data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, config.seed))
 
+    from ..choices import for_data
     from ..plan import plan
     from ..ranks import neighbours
+
+    if saved is None:
+        config = for_data(config, data)
 
     here = neighbours(comm)
     planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads)

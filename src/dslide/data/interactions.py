@@ -50,7 +50,7 @@ def read_interactions(
     users = users[: len(users) - blank_end]
     _check_users(path, users)
     y = lists.finish(len(users), items or largest + 1)
-    return Dataset(_as_input(y.indptr, y.indices, y.columns), y, users=users, source=str(path))
+    return Dataset(_as_input(y, _counts(y)), y, users=users, source=str(path))
 
 
 def with_history(held_out: Dataset, history: Dataset) -> Dataset:
@@ -67,19 +67,23 @@ def with_history(held_out: Dataset, history: Dataset) -> Dataset:
     counts[known] = np.diff(history.x.indptr)[rows[known]]
     inputs = history.x.take(rows[known])
     x = SparseRows(_ends(counts), inputs.indices, inputs.values, inputs.columns)
-    return for_items(dataclasses.replace(held_out, x=x), x.columns)
+    return _with_labels_of(dataclasses.replace(held_out, x=x), x.columns)
 
 
-def for_items(data: Dataset, items: int) -> Dataset:
-    """Interactions as a network of so many items takes them. Others are left out of the features, and as labels they
-    can only be missed."""
-    x, y = data.x, data.y
-    if x.columns != items:
-        known = x.indices < items
-        before = _ends(known)
-        x = _as_input(before[x.indptr], x.indices[known], items)
+def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
+    """Interactions as a network of so many items takes them, which occurred `counts` times in its training data. Others
+    are left out of the features, and as labels they can only be missed."""
+    known = data.x.indices < items
+    lists = SparseRows(_ends(known)[data.x.indptr], data.x.indices[known], data.x.values[known], items)
+    x = _as_input(lists, np.zeros(items, np.int64) if counts is None else counts)
+    return _with_labels_of(dataclasses.replace(data, x=x), items)
+
+
+def _with_labels_of(data: Dataset, items: int) -> Dataset:
+    """The same with at least so many labels; those beyond are unknown."""
+    y = data.y
     y = SparseRows(y.indptr, y.indices, y.values, max(int(y.indices.max(initial=-1)) + 1, items))
-    return dataclasses.replace(data, x=x, y=y, unknown_labels=y.columns - items)
+    return dataclasses.replace(data, y=y, unknown_labels=y.columns - items)
 
 
 def split_items(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
@@ -89,22 +93,26 @@ def split_items(data: Dataset, share: float, rng: np.random.Generator) -> tuple[
     out = rng.random(y.nnz) < share
     if not 0 < out.sum() < y.nnz:
         raise DataError(f"{data.source}: a share of {share} leaves one part of {y.nnz} items without any")
-    kept = _ends(~out)[y.indptr]
-    train = dataclasses.replace(
-        data,
-        x=_as_input(kept, y.indices[~out], y.columns),
-        y=SparseRows(kept, y.indices[~out], y.values[~out], y.columns),
-    )
+    kept = SparseRows(_ends(~out)[y.indptr], y.indices[~out], y.values[~out], y.columns)
+    train = dataclasses.replace(data, x=_as_input(kept, _counts(kept)), y=kept)
     others = SparseRows(_ends(out)[y.indptr], y.indices[out], y.values[out], y.columns)
     held_out = dataclasses.replace(data, x=train.x, y=others)
     return train, held_out.take(np.flatnonzero(np.diff(others.indptr)))
 
 
-def _as_input(indptr: NDArray[np.int64], items: NDArray[np.int32], columns: int) -> SparseRows:
-    """Rows of length 1 in which all items count the same."""
-    counts = np.diff(indptr)
-    values = np.repeat(1 / np.sqrt(np.maximum(counts, 1)), counts).astype(np.float32)
-    return SparseRows(indptr, items, values, columns)
+def _as_input(lists: SparseRows, counts: NDArray[np.integer]) -> SparseRows:
+    """Rows of length 1 in which an item that occurs n times in the training data counts 1 / sqrt(1 + n): that two users
+    share a place where everybody goes says little."""
+    values = 1 / np.sqrt(1.0 + counts[lists.indices])
+    per_row = np.diff(lists.indptr)
+    squares = np.bincount(np.repeat(np.arange(len(lists)), per_row), values**2, len(lists))
+    values /= np.repeat(np.sqrt(squares), per_row)
+    return SparseRows(lists.indptr, lists.indices, values.astype(np.float32), lists.columns)
+
+
+def _counts(lists: SparseRows) -> NDArray[np.int64]:
+    """How often each column occurs."""
+    return np.bincount(lists.indices, minlength=lists.columns)
 
 
 def _ends(counts: NDArray[np.generic]) -> NDArray[np.int64]:
