@@ -11,13 +11,14 @@ from dslide.profile import Profile
 from .plan import Plan
 from .report import Figure, Section
 from .runs import System
-from .workload import HIDDEN, make_data, read_data
+from .workload import BATCH, NETWORK, make_data, read_data
 
 
 def train(folder: str, threads: int, epochs: int, seed: int) -> dict[str, float]:
     """Trains with defaults, its phases timed; then renews the tables as if every neuron had moved."""
     data = read_data(folder)
-    config = Config(hidden=(HIDDEN,), threads=threads, epochs=epochs, seed=seed, output="lsh")  # also if tiny
+    options = NETWORK | {"batch_size": BATCH, "output": "lsh"}  # also if tiny
+    config = Config(**options, threads=threads, epochs=epochs, seed=seed)
     profile = Profile(measure_speeds(threads))
     trainer = Trainer(config, data.features, data.labels, profile=profile)
     trainer.fit(data)

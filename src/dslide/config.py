@@ -30,7 +30,7 @@ class Config:
     """How a network is built and trained. Every default is meant to be left alone until measured otherwise."""
 
     # the network
-    hidden: tuple[int, ...] = option((128,), "neurons in each hidden layer, in order", 1, 2**24)
+    hidden: tuple[int, ...] = option((256,), "neurons in each hidden layer, in order", 1, 2**24)
     activation: Literal["relu", "linear"] = option("relu", "what hidden layers apply to their sums")
     hidden_share: tuple[float, ...] = option(
         (),
@@ -100,8 +100,10 @@ class Config:
     renew_growth: float = option(1.3, "factor by which the interval between renewals grows", 1, 100)
 
     # the optimizer
-    optimizer: Literal["adam", "sgd", "adagrad"] = option("adam", "how weights follow gradients, on touched rows only")
-    learning_rate: float = option(1e-2, "size of a step", 0, 1e3)
+    optimizer: Literal["adam", "sgd", "adagrad"] = option(
+        "adagrad", "how weights follow gradients, on touched rows only"
+    )
+    learning_rate: float = option(5e-2, "size of a step", 0, 1e3)
     schedule: Literal["constant", "linear", "cosine"] = option(
         "linear", "how the learning rate goes from its full value to zero over the run"
     )
@@ -112,8 +114,8 @@ class Config:
     weight_decay: float = option(
         0.0, "share of a weight taken off at each update of it, times the learning rate", 0, 1e3
     )
-    dropout_input: float = option(0.0, "share of input features left out at random in training", 0, 0.99)
-    dropout_hidden: float = option(0.0, "share of hidden activations left out at random in training", 0, 0.99)
+    dropout_input: float = option(0.3, "share of input features left out at random in training", 0, 0.99)
+    dropout_hidden: float = option(0.5, "share of hidden activations left out at random in training", 0, 0.99)
 
     # how parameters are kept
     weights: Literal["float32", "bf16"] = option(
@@ -127,8 +129,8 @@ class Config:
     )
 
     # the run
-    epochs: int = option(5, "passes over the data", 1)
-    batch_size: int = option(256, "rows in a step", 1, 2**20)
+    epochs: int = option(6, "passes over the data", 1)
+    batch_size: int = option(512, "rows in a step", 1, 2**20)
     seed: int = option(0, "everything random follows from it", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
 

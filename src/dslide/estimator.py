@@ -70,6 +70,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         activation: str = Config.activation,
         hidden_share: Sequence[float] = Config.hidden_share,
         loss: str = Config.loss,
+        links: int = Config.links,
+        link_scale: float = Config.link_scale,
         init_scale: float = Config.init_scale,
         output: str = Config.output,
         active_sets: str = Config.active_sets,

@@ -78,11 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
     hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
     data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, config.seed))
 
+    from ..data import Dataset
     from ..plan import plan
     from ..ranks import neighbours
 
     here = neighbours(comm)
-    planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads)
+    linked = isinstance(data, Dataset)
+    planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads, linked)
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
