@@ -32,9 +32,11 @@ def section(plan: Plan) -> Section:
     """P@1 at equal epochs, each round with a seed of its own."""
     shape = plan.accuracy
     work = {"folder": str(make_data(plan.data, shape)), "threads": plan.threads, "epochs": plan.epochs}
-    defaults = System("dslide, defaults", f"{__name__}:learn", work)
+    defaults = System("dslide, default sampling", f"{__name__}:learn", work)
     random = System("dslide, 4,096 random", f"{__name__}:learn", work | RANDOM)
-    stored = [System(f"dslide, defaults, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()]
+    stored = [
+        System(f"dslide, default sampling, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()
+    ]
     full = System("dslide, full softmax", f"{__name__}:learn", work | {"output": "full"})
     options = {"batch_size": BATCH, "learning_rate": RATE}
     torch = System("PyTorch, full softmax", "bench.peers:learn_dense", work | options, needs="torch")

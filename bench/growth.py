@@ -11,9 +11,7 @@ from .plan import Plan
 from .report import Comparison, Section
 from .runs import System
 from .throughput import ACTIVE, MEMORY, RANDOM, SPEED, timed_dslide
-from .workload import HIDDEN, NETWORK, Batch, batches, make_data, read_data
-
-BATCH = 256
+from .workload import BATCH, HIDDEN, NETWORK, Batch, batches, make_data, read_data
 
 
 def train(folder: str, threads: int, seconds: float, labels: int, seed: int) -> dict[str, float]:

@@ -75,7 +75,7 @@ def section(plan: Plan) -> Section:
         "held against the peak of multiply-adds; the hidden layer's two phases, which are bound by memory, against "
         "copying; both were measured in the same process, just before. `dslide train --profile` shows the same.",
         [
-            system("defaults, batch 256", 256),
+            system("default sampling, batch 256", 256),
             system("64 links, batch 256", 256, links=64),
             *(system(f"4,096 random, batch {size:,}", size, **RANDOM) for size in (256, 1024)),
             system("4,096 random, batch 256, bf16 moments", 256, moments="bf16", **RANDOM),

@@ -41,7 +41,7 @@ def timed_dslide(trainer: Trainer, work: list[Batch], seconds: float) -> dict[st
 
 def threads_section(plan: Plan) -> Section:
     """One thread against all."""
-    one, every = _dslide(plan, "dslide, defaults, 1 thread", threads=1), _defaults(plan)
+    one, every = _dslide(plan, "dslide, default sampling, 1 thread", threads=1), _defaults(plan)
     return Section(
         "Threads",
         f"Training as below, on 1 thread and on {plan.threads}.",
@@ -94,7 +94,7 @@ def memory_section(plan: Plan) -> Section:
 
 
 def _defaults(plan: Plan) -> System:
-    return _dslide(plan, "dslide, defaults, batch 256")
+    return _dslide(plan, "dslide, default sampling, batch 256")
 
 
 def _dslide(plan: Plan, name: str, batch_size: int = 256, threads: int = 0, **options: Any) -> System:

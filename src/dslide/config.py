@@ -47,11 +47,12 @@ class Config:
     links: int = option(
         64,
         "labels that each feature is linked to directly, beside the hidden layers: those it goes together with most in "
-        "the training data; 0: none. Streams of words, active sets by row and sampled hidden layers have none",
+        "the training data; 0: none. There are none for streams of words, with active_sets = row, and with sampled "
+        "hidden layers",
         0,
         2**20,
     )
-    link_scale: float = option(30.0, "factor on what links add to logits, for rows of length 1", 0, 1e6)
+    link_scale: float = option(30.0, "factor on what links add to logits; rows are scaled to length 1 for them", 0, 1e6)
     init_scale: float = option(1.0, "factor on the standard size of the initial weights", 0, 1e3)
 
     # which output neurons are active

@@ -138,7 +138,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
         label. Between calls only learning_rate, batch_size, epochs, threads and options of several
-        ranks may be changed.
+        ranks may be changed. A network that begins here has no links; one of `fit` keeps those it has, and
+        takes the rows for some that they were counted on.
         """
         config, first = self._config(), not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)
