@@ -42,8 +42,8 @@ def section(plan: Plan) -> Section:
     return Section(
         "Hash tables",
         f"Seconds to renew the tables when all {shape.labels:,} neurons moved, and shares of the time of "
-        f"{plan.table_epochs} epochs with default sampling over {shape.rows:,} rows: hashing rows and looking for hits, "
-        "and renewing tables, ever more rarely, the first building of them included.",
+        f"{plan.table_epochs} epochs with default sampling over {shape.rows:,} rows: hashing rows and looking for "
+        "hits, and renewing tables, ever more rarely, the first building of them included.",
         [System(f"dslide, default sampling, {plan.table_epochs} epochs", f"{__name__}:train", work)],
         [
             Figure("renew_seconds", "renewing all, s", ".2f"),
