@@ -11,7 +11,7 @@ from .plan import Plan
 from .report import Comparison, Figure, Section
 from .runs import System
 from .throughput import RANDOM, STORED
-from .workload import HIDDEN, make_data, read_data
+from .workload import BATCH, HIDDEN, NETWORK, RATE, make_data, read_data
 
 PRECISION = Figure("p_at_1", "P@1", ".3f")
 SECONDS = Figure("seconds", "seconds", ",.1f")
@@ -20,7 +20,7 @@ SECONDS = Figure("seconds", "seconds", ",.1f")
 def learn(folder: str, threads: int, epochs: int, seed: int, **options: Any) -> dict[str, float]:
     """Trains dslide with the options given; seconds, and P@1 on test rows."""
     train, test = read_data(folder), read_data(folder, "test")
-    config = Config(hidden=(HIDDEN,), threads=threads, epochs=epochs, seed=seed, **options)
+    config = Config(**NETWORK, threads=threads, batch_size=BATCH, epochs=epochs, seed=seed, **options)
     trainer = Trainer(config, train.features, train.labels)
     result, evaluation = trainer.fit(train), Evaluation(ks=(1,))
     ids, _ = trainer.network.predict_topk(test.x, 1)
@@ -30,18 +30,20 @@ def learn(folder: str, threads: int, epochs: int, seed: int, **options: Any) -> 
 
 def section(plan: Plan) -> Section:
     """P@1 at equal epochs, each round with a seed of its own."""
-    shape, usual = plan.accuracy, Config()
+    shape = plan.accuracy
     work = {"folder": str(make_data(plan.data, shape)), "threads": plan.threads, "epochs": plan.epochs}
-    defaults = System("dslide, defaults", f"{__name__}:learn", work)
+    defaults = System("dslide, default sampling", f"{__name__}:learn", work)
     random = System("dslide, 4,096 random", f"{__name__}:learn", work | RANDOM)
-    stored = [System(f"dslide, defaults, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()]
+    stored = [
+        System(f"dslide, default sampling, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()
+    ]
     full = System("dslide, full softmax", f"{__name__}:learn", work | {"output": "full"})
-    options = {"batch_size": usual.batch_size, "learning_rate": usual.learning_rate}
+    options = {"batch_size": BATCH, "learning_rate": RATE}
     torch = System("PyTorch, full softmax", "bench.peers:learn_dense", work | options, needs="torch")
     return Section(
         "Accuracy at equal epochs",
         f"{shape.rows:,} synthetic rows, {shape.features:,} features, hidden {HIDDEN}, {shape.labels:,} labels, "
-        f"{plan.epochs} epochs, batch {usual.batch_size}, Adam at {usual.learning_rate:g} falling to 0 in a straight "
+        f"{plan.epochs} epochs, batch {BATCH}, Adam at {RATE:g} falling to 0 in a straight "
         f"line; {shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own "
         "initial weights, in the first layer ten times as large as dslide's, and without dslide's first biases, which "
         "follow from the labels' frequencies.",

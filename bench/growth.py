@@ -11,15 +11,13 @@ from .plan import Plan
 from .report import Comparison, Section
 from .runs import System
 from .throughput import ACTIVE, MEMORY, RANDOM, SPEED, timed_dslide
-from .workload import HIDDEN, Batch, batches, make_data, read_data
-
-BATCH = 256
+from .workload import BATCH, HIDDEN, NETWORK, Batch, batches, make_data, read_data
 
 
 def train(folder: str, threads: int, seconds: float, labels: int, seed: int) -> dict[str, float]:
     """The same rows, their labels folded into, or spread over, another number of labels."""
     data = read_data(folder)
-    config = Config(hidden=(HIDDEN,), threads=threads, batch_size=BATCH, seed=seed, **RANDOM)
+    config = Config(**NETWORK, threads=threads, batch_size=BATCH, seed=seed, **RANDOM)
 
     def moved(y: SparseRows) -> SparseRows:
         spread = y.indices.astype(np.int64) * max(1, labels // data.labels) % labels

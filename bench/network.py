@@ -23,7 +23,7 @@ from typing import Any
 from dslide import Config, netlab
 from dslide.traffic import bytes_per_step
 
-from .workload import AMAZON, FEATURES, HIDDEN, LABELS, make_data
+from .workload import AMAZON, FEATURES, HIDDEN, LABELS, NETWORK, RATE, make_data
 
 BATCH, EPOCHS = 256, 3
 TIMEOUT = 600  # seconds for one run
@@ -64,8 +64,9 @@ def run(train: Path, wire: str) -> dict[str, float]:
         out = Path(folder) / "run"
         command = [
             sys.executable, "-m", "dslide.cli", "train", str(train.resolve()), "--out", str(out), "--quiet",
-            "--hidden", str(HIDDEN), "--batch-size", str(BATCH), "--epochs", str(EPOCHS), "--wire", wire,
-            "--threads", "1",
+            "--batch-size", str(BATCH), "--epochs", str(EPOCHS), "--wire", wire, "--threads", "1",
+            "--hidden", str(HIDDEN), "--links", "0", "--dropout-input", "0", "--dropout-hidden", "0",
+            "--optimizer", "adam", "--learning-rate", str(RATE),
         ]  # fmt: skip
         result = netlab.run(command, name=LAB, limit=TIMEOUT, stdout=subprocess.DEVNULL)
         if result.code != 0:
@@ -95,7 +96,7 @@ def table(runs: dict[tuple[str, str], list[dict[str, float]]], nodes: int) -> st
         free = runs.get((wire, "unlimited"), found)
         lost = [1 - a["samples_per_second"] / b["samples_per_second"] for a, b in zip(found, free, strict=True)]
         speeds = [figures["samples_per_second"] for figures in found]
-        formula = bytes_per_step(Config().replace(hidden=(HIDDEN,), batch_size=BATCH, wire=wire), LABELS, nodes)
+        formula = bytes_per_step(Config(**NETWORK, batch_size=BATCH, wire=wire), LABELS, nodes)
 
         def median(name: str, found: list[dict[str, float]] = found) -> float:
             return statistics.median(figures[name] for figures in found)

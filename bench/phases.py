@@ -12,13 +12,14 @@ from .plan import Plan
 from .report import Figure, Section
 from .runs import System
 from .throughput import RANDOM
-from .workload import HIDDEN, WARM_UP_STEPS, make_data, read_data
+from .workload import NETWORK, WARM_UP_STEPS, make_data, read_data
 from .workload import batches as cut
 
 SHOWN = {
     phases.HIDDEN_FORWARD: "hidden forward",
     phases.HITS: "hash hits",
     phases.ACTIVE: "active sets",
+    phases.LINKS: "links",
     phases.FIRST_PASS: "output, 1st pass",
     phases.SECOND_PASS: "output, 2nd pass",
     phases.HIDDEN_BACKWARD: "hidden backward",
@@ -31,14 +32,17 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
     """Milliseconds of a step by phase; the output passes' share of the machine's arithmetic and the hidden layer's of
     its copying, both measured in the same process."""
     data = read_data(folder)
-    config = Config(hidden=(HIDDEN,), threads=threads, batch_size=batch_size, seed=seed, **options)
+    config = Config(**NETWORK | options, threads=threads, batch_size=batch_size, seed=seed)
     profile = Profile(measure_speeds(threads))
     trainer = Trainer(config, data.features, data.labels, profile=profile)
+    if config.links:
+        trainer.network.set_links(data.x, data.y, same=False)
     work, done = cut(data, batch_size, seed), 0
     while done < WARM_UP_STEPS or profile.seconds < seconds:
         if done == WARM_UP_STEPS:
-            for array in trainer.network.state().values():
-                array += 0  # memory that was never written to comes at a price that long runs pay once
+            for layer in trainer.network.layers:
+                for array in layer.arrays.values():
+                    array += 0  # memory that was never written to comes at a price that long runs pay once
             profile.begin(trainer.comm)
             profile.steps = 0
         batch = work[done % len(work)]
@@ -71,7 +75,8 @@ def section(plan: Plan) -> Section:
         "held against the peak of multiply-adds; the hidden layer's two phases, which are bound by memory, against "
         "copying; both were measured in the same process, just before. `dslide train --profile` shows the same.",
         [
-            system("defaults, batch 256", 256),
+            system("default sampling, batch 256", 256),
+            system("64 links, batch 256", 256, links=64),
             *(system(f"4,096 random, batch {size:,}", size, **RANDOM) for size in (256, 1024)),
             system("4,096 random, batch 256, bf16 moments", 256, moments="bf16", **RANDOM),
         ],

@@ -10,7 +10,7 @@ from . import machine
 from .plan import Plan
 from .report import Figure, Section
 from .runs import System
-from .workload import HIDDEN, make_data, read_data, timed_calls
+from .workload import HIDDEN, NETWORK, make_data, read_data, timed_calls
 
 BEST = 5  # labels predicted for a row
 ROWS = 1024  # at a time
@@ -21,7 +21,7 @@ def predict(folder: str, threads: int, seconds: float, seed: int) -> dict[str, f
     use_threads(threads)
     test = read_data(folder, "test")
     x = test.x.rows(0, min(ROWS, len(test)))
-    network = Predictor(Config(hidden=(HIDDEN,), seed=seed), test.features, test.labels, trainable=False)
+    network = Predictor(Config(**NETWORK, seed=seed), test.features, test.labels, trainable=False)
     peak = machine.measure(threads, seed)["gflops"]
     rows_per_second = len(x) / timed_calls(lambda: network.predict_topk(x, BEST), seconds)
     gflops = 2 * rows_per_second * test.labels * HIDDEN / 1e9

@@ -9,7 +9,7 @@ from dslide import Config, Trainer
 from .plan import Plan
 from .report import Comparison, Figure, Section
 from .runs import System
-from .workload import HIDDEN, NEGATIVES, Batch, batches, make_data, read_data, timed_training
+from .workload import HIDDEN, NEGATIVES, NETWORK, Batch, batches, make_data, read_data, timed_training
 
 SPEED = Figure("samples_per_second", "samples/s")
 ACTIVE = Figure("active", "active outputs")
@@ -25,7 +25,7 @@ STORED = {"bf16 moments": {"moments": "bf16"}, "all bf16": {"weights": "bf16", "
 def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
     """dslide, with the options given."""
     data = read_data(folder)
-    config = Config(hidden=(HIDDEN,), threads=threads, batch_size=batch_size, seed=seed, **options)
+    config = Config(**NETWORK, threads=threads, batch_size=batch_size, seed=seed, **options)
     return timed_dslide(Trainer(config, data.features, data.labels), batches(data, batch_size, seed), seconds)
 
 
@@ -41,7 +41,7 @@ def timed_dslide(trainer: Trainer, work: list[Batch], seconds: float) -> dict[st
 
 def threads_section(plan: Plan) -> Section:
     """One thread against all."""
-    one, every = _dslide(plan, "dslide, defaults, 1 thread", threads=1), _defaults(plan)
+    one, every = _dslide(plan, "dslide, default sampling, 1 thread", threads=1), _defaults(plan)
     return Section(
         "Threads",
         f"Training as below, on 1 thread and on {plan.threads}.",
@@ -94,7 +94,7 @@ def memory_section(plan: Plan) -> Section:
 
 
 def _defaults(plan: Plan) -> System:
-    return _dslide(plan, "dslide, defaults, batch 256")
+    return _dslide(plan, "dslide, default sampling, batch 256")
 
 
 def _dslide(plan: Plan, name: str, batch_size: int = 256, threads: int = 0, **options: Any) -> System:

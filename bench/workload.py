@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,12 @@ from dslide.data import Dataset, SparseRows, load, synthesize
 from dslide.memory import peak_rss_bytes
 
 HIDDEN = 128  # neurons of the hidden layer, as in the SLIDE papers
+RATE, BATCH = 0.01, 256
+# The network that PyTorch trains beside it: no links, no dropout, Adam.
+NETWORK: dict[str, Any] = {
+    "hidden": (HIDDEN,), "links": 0, "dropout_input": 0.0, "dropout_hidden": 0.0, "optimizer": "adam",
+    "learning_rate": RATE,
+}  # fmt: skip
 NEGATIVES = 4096  # random outputs of a batch, for systems that draw them
 WARM_UP_STEPS = 3  # fewer if they take longer than what is timed
 SEED = 1  # of the data

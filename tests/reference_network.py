@@ -155,22 +155,27 @@ class ReferenceNetwork:
         self.config = network.config
         self.layers = [ReferenceLayer(layer, network.config) for layer in network.layers]
 
-    def forward(self, x: Matrix, activities: list[Activity]) -> tuple[list[Matrix], Matrix]:
-        """What each layer gets, and the output's sums."""
+    def forward(
+        self, x: Matrix, activities: list[Activity], added: Matrix | float = 0.0
+    ) -> tuple[list[Matrix], Matrix]:
+        """What each layer gets, and the output's sums; `added` to these is what links add."""
         inputs = [x]
         for layer, activity in zip(self.layers[:-1], activities[:-1], strict=True):
             z = layer.forward(inputs[-1], activity)
             inputs.append(np.maximum(z, 0) if self.config.activation == "relu" else z)
-        return inputs, self.layers[-1].forward(inputs[-1], activities[-1])
+        return inputs, self.layers[-1].forward(inputs[-1], activities[-1]) + np.where(activities[-1].mask, added, 0)
 
-    def loss(self, x: Matrix, targets: Matrix, activities: list[Activity]) -> float:
+    def loss(self, x: Matrix, targets: Matrix, activities: list[Activity], added: Matrix | float = 0.0) -> float:
         """Mean over rows."""
-        _, z = self.forward(x, activities)
+        _, z = self.forward(x, activities, added)
         return LOSSES[self.config.loss](z, activities[-1], targets)[0] / len(x)
 
-    def train_step(self, x: Matrix, present: Mask, targets: Matrix, activities: list[Activity], rate: float) -> float:
+    def train_step(
+        self, x: Matrix, present: Mask, targets: Matrix, activities: list[Activity], rate: float,
+        added: Matrix | float = 0.0,
+    ) -> float:  # fmt: skip
         """One step; returns the loss before it."""
-        inputs, z = self.forward(x, activities)
+        inputs, z = self.forward(x, activities, added)
         total, dz = LOSSES[self.config.loss](z, activities[-1], targets)
         dz = np.where(activities[-1].mask, dz, 0) / len(x)
         for i in range(len(self.layers) - 1, -1, -1):

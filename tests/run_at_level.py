@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 from layer_cases import KINDS, dense_input, make_active, make_layer, make_targets, sparse_input
+from plain import PLAIN
 from reference_network import to_slots
 
 from dslide import _core
@@ -17,7 +18,7 @@ from dslide.data import Dataset, SparseRows
 from dslide.trainer import Callback, Trainer
 
 SHAPES = [(1, 1, 1), (97, 65, 17), (5, 130, 130), (3, 64, 16)]  # rows, neurons, inputs
-CONFIG = Config(learning_rate=0.05, weight_decay=0.1, epsilon=1e-2)
+CONFIG = Config(optimizer="adam", learning_rate=0.05, weight_decay=0.1, epsilon=1e-2)
 
 
 def layer_results() -> dict[str, np.ndarray]:
@@ -79,7 +80,8 @@ def train(config: Config) -> np.ndarray:
 def main() -> None:
     results = layer_results()
     for loss in ("softmax", "sigmoid"):
-        config = Config(hidden=(33,), loss=loss, epochs=6, batch_size=50, learning_rate=0.01, epsilon=1e-4, threads=1)
+        options = {"hidden": (33,), "loss": loss, "epochs": 6, "batch_size": 50, "epsilon": 1e-4, "threads": 1}
+        config = Config(**PLAIN | options)
         results[f"training-{loss}"] = train(config.replace(output="full"))
         # random and not lsh: a rounding error may move a neuron to another bucket
         results[f"training-{loss}-sampled"] = train(config.replace(output="random", active_sets="row", draws=10))

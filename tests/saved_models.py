@@ -21,11 +21,11 @@ Array = npt.NDArray[Any]
 MOMENTS = {"adam": ["_moment1", "_moment2"], "adagrad": ["_moment2"], "sgd": []}
 FEATURES, LABELS = 11, 37
 CONFIGS = {
-    "dense": Config(hidden=(5,)),  # fewer neurons than ranks
+    "dense": Config(hidden=(5,), optimizer="adam"),  # fewer neurons than ranks
     "sampled": Config(hidden=(18, 9), hidden_share=(0.5, 1.0), optimizer="adagrad"),
     "sampled last": Config(hidden=(16, 33), hidden_share=(1.0, 0.25), optimizer="sgd"),
-    "bf16": Config(hidden=(18, 9), hidden_share=(0.5, 1.0), weights="bf16", moments="bf16"),
-    "bf16 moments": Config(hidden=(5,), moments="bf16"),
+    "bf16": Config(hidden=(18, 9), hidden_share=(0.5, 1.0), optimizer="adam", weights="bf16", moments="bf16"),
+    "bf16 moments": Config(hidden=(5,), optimizer="adam", moments="bf16"),
 }
 ONE = CONFIGS["sampled"]  # where any will do
 

@@ -83,7 +83,7 @@ def test_plan_counts_what_the_network_allocates():
     from dslide.network import Network
 
     sampled = Config(hidden=(20,), output="lsh", optimizer="sgd")
-    configs = [Config(hidden=(20, 48)), sampled, Config(hidden_share=0.5)]
+    configs = [Config(hidden=(20, 48), optimizer="adam"), sampled, Config(hidden=(128,), hidden_share=0.5)]
     stored = [{}, {"weights": "bf16"}, {"moments": "bf16"}]
     for config in (config.replace(**storage) for config in configs for storage in stored):
         network, planned = Network(config, 1000, 700), plan(config, 1000, 700)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from inprocess import Fault, Injection, InProcess, run_ranks
 from mpi_run import mpiexec
+from plain import PLAIN, PLAIN_ARGUMENTS
 
 from dslide import Config, Network
 from dslide.activations import Sparse
@@ -133,13 +134,13 @@ def bytes_sent(config: Config, labels: int, ranks: int, steps: int = 3) -> float
 )
 def test_bytes_of_a_step_are_those_of_the_formula(options: dict, ranks: int) -> None:
     """Linear activations have no zeros, so messages have their full length."""
-    config = Config(**{"hidden": (48,), "activation": "linear", "wire": "float32", "batch_size": 64} | options)
+    config = Config(**PLAIN | {"hidden": (48,), "activation": "linear", "wire": "float32", "batch_size": 64} | options)
     assert bytes_per_step(config, 300, ranks) == pytest.approx(bytes_sent(config, 300, ranks), rel=0.15)
 
 
 @pytest.mark.parametrize("options", [{}, {"hidden": (64, 48), "hidden_share": (0.5, 1.0)}], ids=str)
 def test_zeros_behind_relu_make_messages_shorter_than_the_formula(options: dict) -> None:
-    config = Config(**{"hidden": (48,), "wire": "float32", "batch_size": 64} | options)
+    config = Config(**PLAIN | {"hidden": (48,), "wire": "float32", "batch_size": 64} | options)
     sent, bound = bytes_sent(config, 300, 2), bytes_per_step(config, 300, 2)
     assert bound / 3 < sent < bound
 
@@ -229,7 +230,8 @@ def test_a_network_that_does_not_fit_is_refused() -> None:
 def test_a_run_sends_what_the_formula_says(tmp_path: Path) -> None:
     mpiexec()
     assert command("synth", tmp_path / "data", "--rows", 512, "--features", 300, "--labels", 6000).returncode == 0
-    options = ["--hidden", "32", "--activation", "linear", "--wire", "float32", "--batch-size", "128", "--epochs", "1"]
+    options = [*PLAIN_ARGUMENTS, "--hidden", 32, "--activation", "linear", "--wire", "float32", "--batch-size", 128,
+               "--epochs", 1]  # fmt: skip
     run = command("train", tmp_path / "data/train.txt", "--ranks", 2, "--out", tmp_path / "run", *options)
     assert run.returncode == 0, run.stderr
     summary = json.loads((tmp_path / "run/summary.json").read_text())

@@ -27,7 +27,10 @@ from dslide import Callback, Config, Dataset, SlideClassifier, SparseRows, Train
 from dslide.cli import main
 from dslide.errors import ConfigError, DataError, MemoryNeeded, ModelError
 
-SMALL: dict[str, Any] = {"hidden": (16,), "batch_size": 16, "learning_rate": 0.01, "threads": 1}
+SMALL: dict[str, Any] = {
+    "hidden": (16,), "batch_size": 16, "learning_rate": 0.01, "threads": 1, "optimizer": "adam", "dropout_input": 0.0,
+    "dropout_hidden": 0.0, "links": 0,
+}  # fmt: skip
 CLASSES = 30
 
 
@@ -324,7 +327,7 @@ def test_topk_ranks_all_labels() -> None:
 
 def test_approximate_topk_finds_most_and_never_leaves_gaps() -> None:
     x, y = planted(4000, seed=5, classes=400)
-    model = SlideClassifier(hidden=(32,), epochs=8, learning_rate=0.01, output="lsh").fit(x, y[:, 0])
+    model = SlideClassifier(**{**SMALL, "hidden": (32,), "batch_size": 256}, epochs=8, output="lsh").fit(x, y[:, 0])
     exact, scores = model.predict_topk(x[:500], k=3)
     quick, quick_scores = model.predict_topk(x[:500], k=3, approximate=True)
     assert np.mean(exact[:, 0] == quick[:, 0]) > 0.9

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from inprocess import run_ranks
+from plain import PLAIN
 from reference_network import Activity, ReferenceNetwork
 
 from dslide import Config, Network, SparseRows
@@ -25,7 +26,7 @@ NETWORKS = {
 
 
 def make_network(name, comm=None):
-    options = {"hidden": (24,), "output": "full", "seed": 4, "init_scale": 4.0} | NETWORKS[name]
+    options = PLAIN | {"hidden": (24,), "output": "full", "seed": 4, "init_scale": 4.0} | NETWORKS[name]
     network = Network(Config(**options), FEATURES, LABELS, comm=comm)
     bias = np.random.default_rng(1).standard_normal(LABELS).astype(np.float32)
     network.output.arrays["bias"][:, 0] = bias[network.shard.own]

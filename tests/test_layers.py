@@ -22,7 +22,7 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums of up to 130 products of nu
 STEPPED = {"rtol": 1e-4, "atol": 1e-4}  # after several steps of 0.05 with gradients divided by their own size
 few = settings(max_examples=50, deadline=None)
 # epsilon: where a gradient is 0 but for rounding, dividing it by its own size must not make a step of it
-base = Config(learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, beta1=0.8, beta2=0.9)
+base = Config(optimizer="adam", learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, beta1=0.8, beta2=0.9)
 shapes = {
     "rows": st.sampled_from([1, 2, 5, 96, 97]),
     "neurons": st.sampled_from([1, 2, 16, 64, 65, 130]),

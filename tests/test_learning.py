@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import planted
 import pytest
+from plain import PLAIN
 
 from dslide import _core
 from dslide.config import Config
@@ -19,7 +20,7 @@ def _threads():
 
 
 def make_trainer(problem, **options):
-    config = Config(**{"hidden": (64,), "batch_size": 64, "learning_rate": 0.01, "threads": 2} | options)
+    config = Config(**PLAIN | {"hidden": (64,), "batch_size": 64, "threads": 2} | options)
     return Trainer(config, problem.train.features, problem.train.labels)
 
 

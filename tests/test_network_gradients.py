@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from layer_cases import make_targets, sparse_input
 from numpy.testing import assert_allclose
+from plain import PLAIN
 from reference_network import Activity, ReferenceNetwork, softmax_loss
 
 from dslide import _core
@@ -47,7 +48,7 @@ def make_batch(seed, loss):
 
 
 def make_network(**options) -> Recording:
-    network = Recording(Config(**options), FEATURES, LABELS)
+    network = Recording(Config(**PLAIN | options), FEATURES, LABELS)
     rng = np.random.default_rng(4)
     for layer in network.layers:
         layer.arrays["bias"][:] = 0.2 * rng.standard_normal(layer.arrays["bias"].shape)
@@ -160,13 +161,14 @@ def test_dropout_leaves_out_and_scales_up_the_same_in_both_directions(share):
     network = make_network(hidden=(16,), hidden_share=share, optimizer="sgd", output="full", dropout_hidden=0.5,
                            dropout_input=0.3, activation="relu", loss="softmax")  # fmt: skip
     reference = ReferenceNetwork(network)
-    x, _, present, labels, targets = make_batch(11, "softmax")
+    x, whole, _, labels, targets = make_batch(11, "softmax")
     dropped = network._drop_inputs(x, 3)
-    kept = dropped.values != 0
-    assert_allclose(dropped.values[kept], (x.values / np.float32(0.7))[kept], rtol=1e-6)
-    assert 0 < kept.sum() < len(kept)
     matrix = np.zeros((ROWS, FEATURES))
-    matrix[np.nonzero(present)] = dropped.values
+    matrix[np.repeat(np.arange(ROWS), np.diff(dropped.offsets)), dropped.ids] = dropped.values
+    kept = matrix != 0
+    assert kept.sum() == len(dropped.ids)  # what is left out is not there at all
+    assert_allclose(matrix[kept], (whole / 0.7)[kept], rtol=1e-6)
+    assert 0 < kept.sum() < np.count_nonzero(whole)
     mask = np.ones((ROWS, 16), np.float32)
     _core.dropout_dense(mask, 16, 0.5, network._seed(3, 32))
     assert set(np.unique(mask)) == {0.0, 2.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plain import PLAIN
 
 from dslide import predictor as network_module
 from dslide.activations import Sparse
@@ -25,7 +26,7 @@ def make_rows(rows, seed=0):
 
 def make_network(**options):
     """Fresh weights, made larger so that rows differ, and biases."""
-    network = Network(Config(**{"hidden": (24,)} | options), FEATURES, LABELS)
+    network = Network(Config(**PLAIN | {"hidden": (24,)} | options), FEATURES, LABELS)
     rng = np.random.default_rng(1)
     for layer in network.layers:
         layer.arrays["weights"] *= 3

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from inprocess import run_ranks
 from numpy.testing import assert_array_equal
+from plain import PLAIN
 
 from dslide import _core
 from dslide.cli import main
@@ -64,7 +65,7 @@ def make_data() -> Dataset:
 
 
 def make_config(**options) -> Config:
-    return Config(**{"hidden": (3,), "batch_size": 4, "epochs": 1, "threads": 1} | options)
+    return Config(**PLAIN | {"hidden": (3,), "batch_size": 4, "epochs": 1, "threads": 1} | options)
 
 
 def profiled(comm=None, **options) -> tuple[Profile, Trainer]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from inprocess import run_ranks
 from numpy.testing import assert_allclose, assert_array_equal
+from plain import PLAIN
 
 from dslide import Config, Network, SparseRows
 from dslide.activations import Sparse
@@ -18,7 +19,7 @@ from dslide.shard import Shard, neuron_axis
 
 FEATURES, LABELS, ROWS, STEPS = 61, 83, 29, 4
 # Adam divides by the size of gradients: without the larger epsilon, rounding in tiny ones would become whole steps.
-BASE = {
+BASE = PLAIN | {
     "hidden": (22,), "output": "full", "wire": "float32", "learning_rate": 0.02, "epsilon": 1e-5, "seed": 5,
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from inprocess import run_ranks
 from layer_cases import KINDS, any_input, dense_input, make_active, make_layer, make_targets, sparse_input
 from numpy.testing import assert_allclose, assert_array_equal
+from plain import PLAIN
 from reference_network import LOSSES, Activity, ReferenceLayer, to_slots
 
 from dslide import _core
@@ -28,8 +29,9 @@ from dslide.network import Network
 from dslide.storage import widened
 from dslide.trainer import Trainer
 
+SMALL_BF16 = PLAIN | {"hidden": (24,), "batch_size": 64, "epochs": 1, "weights": "bf16", "moments": "bf16"}
 COMBINATIONS = [dict(zip(("weights", "moments"), pair, strict=True)) for pair in product(STORED, STORED)]
-base = Config(learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, beta1=0.8, beta2=0.9)
+base = Config(optimizer="adam", learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, beta1=0.8, beta2=0.9)
 few = settings(max_examples=40, deadline=None)
 shapes = {
     "rows": st.sampled_from([1, 2, 5, 97]),
@@ -192,7 +194,7 @@ OUTPUTS = {
 
 
 def learned(problem, **options) -> float:
-    config = Config(hidden=(64,), batch_size=64, threads=2, **options)
+    config = Config(**PLAIN | {"hidden": (64,), "batch_size": 64, "threads": 2} | options)
     trainer = Trainer(config, problem.train.features, problem.train.labels)
     trainer.fit(problem.train)
     return problem.precision(trainer.network)
@@ -210,7 +212,7 @@ def test_networks_learn_as_well(options, prototypes):
 def test_the_same_seed_gives_the_same_bits(prototypes):
     states = []
     for _ in range(2):
-        config = Config(hidden=(24,), batch_size=64, threads=2, epochs=1, weights="bf16", moments="bf16")
+        config = Config(**SMALL_BF16 | {"threads": 2})
         trainer = Trainer(config, prototypes.train.features, prototypes.train.labels)
         trainer.fit(prototypes.train)
         states.append(trainer.network.state())
@@ -223,7 +225,7 @@ def test_the_same_seed_gives_the_same_bits(prototypes):
 
 @pytest.fixture
 def trained(prototypes):
-    config = Config(hidden=(24,), batch_size=64, epochs=1, threads=1, weights="bf16", moments="bf16")
+    config = Config(**SMALL_BF16 | {"threads": 1})
     trainer = Trainer(config, prototypes.train.features, prototypes.train.labels)
     trainer.fit(prototypes.train)
     return trainer.network

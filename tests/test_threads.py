@@ -28,7 +28,7 @@ def _threads():
 def train(threads, rows=97, neurons=700, inputs=33):
     """Three steps of a layer: logits and weights."""
     _core.set_threads(threads)
-    config = Config(learning_rate=0.05, epsilon=1e-2)
+    config = Config(optimizer="adam", learning_rate=0.05, epsilon=1e-2)
     layer = make_layer(inputs, neurons, False, config)
     for step in range(3):
         x, _ = dense_input(rows, inputs, step)

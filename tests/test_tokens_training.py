@@ -11,6 +11,7 @@ import pytest
 from inprocess import run_ranks
 from mpi_run import mpiexec
 from numpy.testing import assert_allclose, assert_array_equal
+from plain import PLAIN, PLAIN_ARGUMENTS
 
 from dslide import Config, Trainer, Vectors, load_model
 from dslide.cli import main
@@ -19,7 +20,9 @@ from dslide.errors import DataError, ModelError
 from dslide.trainer import Callback
 
 GROUPS, MEMBERS, OBJECTS = 6, 4, 5  # nouns of a group stand before the group's verbs, and never otherwise
-SMALL = ["--hidden", "16", "--activation", "linear", "--threads", "1", "--batch-size", "64", "--quiet"]
+SMALL = [
+    *PLAIN_ARGUMENTS, "--hidden", "16", "--activation", "linear", "--threads", "1", "--batch-size", "64", "--quiet",
+]  # fmt: skip
 WINDOWS = ["--format", "tokens", "--window", "2", "--subsample", "0"]
 
 
@@ -80,7 +83,8 @@ class Stop(Callback):
             raise KeyboardInterrupt
 
 
-CONFIG = Config(hidden=(12,), epochs=3, batch_size=128, output="random", draws=20, threads=1, learning_rate=0.02)
+OPTIONS = {"hidden": (12,), "epochs": 3, "batch_size": 128, "output": "random", "draws": 20, "learning_rate": 0.02}
+CONFIG = Config(**PLAIN | OPTIONS, threads=1)
 DRAWN = TokenOptions(window=3, subsample=0.01)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from layer_cases import make_targets
 from numpy.testing import assert_allclose
+from plain import PLAIN
 
 from dslide.activations import Sparse
 from dslide.config import Config
@@ -54,10 +55,12 @@ def test_training_equals_pytorch(optimizer, hidden, activation, loss):
     """Losses and weights to 1e-5 after ten steps, relative to the layer's largest weight."""
     decay = 0.1 if optimizer == "adamw" else 0.0
     # Adam divides a gradient by its own size: an epsilon above the gradients' rounding errors keeps those small.
-    config = Config(
-        hidden=hidden, activation=activation, loss=loss, output="full", init_scale=2.0, weight_decay=decay,
-        optimizer="adam" if decay else optimizer, epsilon=1e-3 if optimizer.startswith("adam") else 1e-2,
-    )  # fmt: skip
+    options = {
+        "hidden": hidden, "activation": activation, "loss": loss, "output": "full", "init_scale": 2.0,
+        "weight_decay": decay, "optimizer": "adam" if decay else optimizer,
+        "epsilon": 1e-3 if optimizer.startswith("adam") else 1e-2,
+    }  # fmt: skip
+    config = Config(**PLAIN | options)
     rate = 0.05 if optimizer == "sgd" else 0.01
     network = Network(config, FEATURES, LABELS)
     model = torch_copy(network, activation)

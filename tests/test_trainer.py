@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from inprocess import run_ranks
 from numpy.testing import assert_allclose, assert_array_equal
+from plain import PLAIN
 
 from dslide import _core
 from dslide.config import Config
@@ -60,7 +61,7 @@ def make_data(rows=100, seed=0, labels=LABELS):
 
 
 def make_config(**options):
-    return Config(**{"hidden": (16,), "epochs": 3, "batch_size": 16, "learning_rate": 0.02, "renew_every": 3,
+    return Config(**PLAIN | {"hidden": (16,), "epochs": 3, "batch_size": 16, "learning_rate": 0.02, "renew_every": 3,
                      "threads": 2} | options)  # fmt: skip
 
 

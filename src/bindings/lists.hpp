@@ -12,19 +12,26 @@ inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
+// How many rows there are, of offsets that begin at 0, never fall and end with the number of `elements`.
+inline size_t check_offsets(const In<int64_t, 1>& offsets, size_t elements) {
+  require(offsets.shape(0) > 0, "offsets must have one element more than there are rows");
+  const size_t rows = offsets.shape(0) - 1;
+  require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == elements, "offsets don't span the ids");
+  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets fall");
+  return rows;
+}
+
 // CSR lists whose offsets begin at 0, never fall and end within `ids`, and whose ids are below `bound`.
 inline Lists lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
-  require(offsets.shape(0) == rows + 1, "offsets must have one element more than there are rows");
-  require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == ids.shape(0), "offsets don't span the ids");
-  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets fall");
+  require(check_offsets(offsets, ids.shape(0)) == rows, "offsets must have one element more than there are rows");
   for (size_t e = 0; e < ids.shape(0); ++e) {
     require(ids(e) >= 0 && static_cast<size_t>(ids(e)) < bound, "an id is out of range");
   }
   return {offsets.data(), ids.data()};
 }
 
-inline SparseBatch batch(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values, size_t rows,
-                  size_t bound) {
+inline SparseBatch batch(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values,
+                         size_t rows, size_t bound) {
   require(ids.shape(0) == values.shape(0), "as many values as ids are needed");
   const Lists l = lists(offsets, ids, rows, bound);
   return {l.offsets, l.ids, values.data()};

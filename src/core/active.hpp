@@ -32,7 +32,7 @@ struct Draw {
 
 // What rows add to the logits of some neurons, beside weights and bias: see links.hpp.
 struct Added {
-  std::vector<int64_t> begin;     // rows + 1: the elements of row i are begin[i] .. begin[i + 1]; empty: nothing is added
+  std::vector<int64_t> begin;     // rows + 1: those of row i are begin[i] .. begin[i + 1]; empty: nothing is added
   std::vector<int32_t> position;  // in the active set's ids, each at most once in a row
   std::vector<float> value;
 };

@@ -9,22 +9,22 @@
 namespace dslide {
 namespace {
 
-// Rows by column: those that have column c are rows[begin[c]] .. rows[begin[c + 1]], ascending, with their values.
+// Rows by column: those that have column c are row[begin[c]] .. row[begin[c + 1]], ascending.
 struct Columns {
   std::vector<int64_t> begin;
   std::vector<int32_t> row;
-  std::vector<float> value;
+  std::vector<float> value;  // divided by the row's length; empty for lists without values
 
-  Columns(const int64_t* offsets, const int32_t* ids, const float* values, size_t rows, size_t columns)
-      : begin(columns + 1, 0), row(static_cast<size_t>(offsets[rows])), value(values ? row.size() : 0) {
-    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(ids[e]) + 1];
+  Columns(const Lists& lists, const float* values, const std::vector<double>& lengths, size_t columns)
+      : begin(columns + 1, 0), row(static_cast<size_t>(lists.offsets[lengths.size()])), value(values ? row.size() : 0) {
+    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(lists.ids[e]) + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
     std::vector<int64_t> next(begin.begin(), begin.end() - 1);
-    for (size_t i = 0; i < rows; ++i) {
-      for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
-        const auto at = static_cast<size_t>(next[static_cast<size_t>(ids[e])]++);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) {
+        const auto at = static_cast<size_t>(next[static_cast<size_t>(lists.ids[e])]++);
         row[at] = static_cast<int32_t>(i);
-        if (values) value[at] = values[e];
+        if (values) value[at] = static_cast<float>(values[e] / lengths[i]);
       }
     }
   }
@@ -55,18 +55,21 @@ struct Sums {
 };
 
 // For every label the length of the sum of the rows that have it, to the power -`power`.
-std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Columns& y, size_t labels,
-                                   double power) {
+std::vector<float> centroid_shares(const SparseBatch& x, const std::vector<double>& lengths, size_t inputs,
+                                   const Columns& y, size_t labels, double power) {
   std::vector<float> share(labels, 0.0f);
   run_parts(labels, [&](size_t first, size_t last, int) {
     Sums sums(inputs);
     for (size_t l = first; l < last; ++l) {
       for (int64_t k = y.begin[l]; k < y.begin[l + 1]; ++k) {
-        const int32_t row = y.row[static_cast<size_t>(k)];
-        for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], double{x.values[e]});
+        const auto row = static_cast<size_t>(y.row[static_cast<size_t>(k)]);
+        for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], x.values[e] / lengths[row]);
       }
       double square = 0;
-      for (const int32_t i : sums.touched) square += sums.sum[static_cast<size_t>(i)] * sums.sum[static_cast<size_t>(i)];
+      for (const int32_t i : sums.touched) {
+        const double sum = sums.sum[static_cast<size_t>(i)];
+        square += sum * sum;
+      }
       if (square > 0) share[l] = static_cast<float>(std::pow(square, -power / 2));
       sums.clear();
     }
@@ -76,11 +79,24 @@ std::vector<float> centroid_shares(const SparseBatch& x, size_t inputs, const Co
 
 }  // namespace
 
+std::vector<double> row_lengths(const int64_t* offsets, const float* values, size_t rows) {
+  std::vector<double> lengths(rows);
+  run_parts(rows, [&](size_t first, size_t last, int) {
+    for (size_t i = first; i < last; ++i) {
+      double square = 0;
+      for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) square += double{values[e]} * values[e];
+      lengths[i] = square > 0 ? std::sqrt(square) : 1.0;
+    }
+  });
+  return lengths;
+}
+
 LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
-                      double power, bool skip_same) {
-  LinkLists links;
-  links.share = centroid_shares(x, inputs, Columns(y.offsets, y.ids, nullptr, rows, labels), labels, power);
-  const Columns by_input(x.offsets, x.ids, x.values, rows, inputs);
+                      double power, bool skip_same, Stripe own) {
+  const std::vector<double> lengths = row_lengths(x.offsets, x.values, rows);
+  const std::vector<float> share =
+      centroid_shares(x, lengths, inputs, Columns(y, nullptr, lengths, labels), labels, power);
+  const Columns by_input({x.offsets, x.ids}, x.values, lengths, inputs);
   struct Part {
     std::vector<int64_t> count;
     std::vector<int32_t> label;
@@ -100,7 +116,7 @@ LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_
       }
       best.clear();
       for (const int32_t l : sums.touched) {
-        const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * links.share[static_cast<size_t>(l)];
+        const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * share[static_cast<size_t>(l)];
         if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
       }
       sums.clear();
@@ -112,20 +128,25 @@ LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_
         best.resize(most);
       }
       std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+      const size_t before = part.label.size();
       for (const auto& [weight, label] : best) {
-        part.label.push_back(label);
+        if (!own.has(static_cast<size_t>(label))) continue;
+        part.label.push_back(static_cast<int32_t>(static_cast<size_t>(label) / own.step));
         part.weight.push_back(weight);
       }
-      part.count.push_back(static_cast<int64_t>(best.size()));
+      part.count.push_back(static_cast<int64_t>(part.label.size() - before));
     }
   }, 1, parts);
+  LinkLists links;
   links.begin.reserve(inputs + 1);
   links.begin.push_back(0);
-  for (const Part& part : found) {
+  for (Part& part : found) {
     for (const int64_t count : part.count) links.begin.push_back(links.begin.back() + count);
     links.label.insert(links.label.end(), part.label.begin(), part.label.end());
     links.weight.insert(links.weight.end(), part.weight.begin(), part.weight.end());
+    part = {};  // there may be many: none are held twice
   }
+  for (size_t l = own.first; l < labels; l += own.step) links.share.push_back(share[l]);
   return links;
 }
 
@@ -134,9 +155,11 @@ Links::Links(const int64_t* begin, const int32_t* neuron, const float* weight, s
     : begin_(begin), neuron_(neuron), weight_(weight), inputs_(inputs), share_(share), neurons_(neurons),
       scale_(scale), position_(neurons, -1) {}
 
-void Links::add(const SparseBatch& x, const Lists& own, float keep, ActiveSet& active) {
+void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
-  for (size_t p = 0; p < active.ids.size(); ++p) position_[static_cast<size_t>(active.ids[p])] = static_cast<int32_t>(p);
+  for (size_t p = 0; p < active.ids.size(); ++p) {
+    position_[static_cast<size_t>(active.ids[p])] = static_cast<int32_t>(p);
+  }
   struct Part {
     std::vector<int64_t> count;  // by row
     std::vector<int32_t> position;
@@ -152,13 +175,16 @@ void Links::add(const SparseBatch& x, const Lists& own, float keep, ActiveSet& a
     std::vector<int32_t> touched;
     for (size_t i = first; i < last; ++i) {
       const auto row = static_cast<int64_t>(i);
-      for (const int32_t* l = own.offsets ? own.begin(i) : nullptr; own.offsets && l != own.end(i); ++l) {
-        const int32_t p = position_[static_cast<size_t>(*l)];
-        if (p >= 0) owner[static_cast<size_t>(p)] = row;
+      if (own.offsets) {
+        for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
+          const int32_t p = position_[static_cast<size_t>(*l)];
+          if (p >= 0) owner[static_cast<size_t>(p)] = row;
+        }
       }
       touched.clear();
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        const float value = scale_ * x.values[e], itself = keep * x.values[e];
+        const auto unit = static_cast<float>(x.values[e] / lengths[i]);
+        const float value = scale_ * unit, itself = keep * unit;
         for (int64_t k = begin_[x.ids[e]]; k < begin_[x.ids[e] + 1]; ++k) {
           const auto neuron = static_cast<size_t>(neuron_[k]);
           if (position_[neuron] < 0) continue;

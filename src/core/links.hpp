@@ -15,6 +15,7 @@
 
 #include "active.hpp"
 #include "sparse_layer.hpp"
+#include "stripe.hpp"
 
 namespace dslide {
 
@@ -26,12 +27,16 @@ struct LinkLists {
   std::vector<float> share;     // by label: what the sum of its rows is multiplied with; 0 for one without rows
 };
 
-// Rows of inputs and the labels they have, each of them counting once. An input is linked to the `most` labels for which
-// its weight is largest; with `skip_same` never to the label of its own number. A weight is the input's part of the sum
-// of the label's rows, divided by the length of that sum to the `power`: with 1 that of the centroid, with less frequent
-// labels count more.
+// The Euclidean length of each row; 1 for one that has none.
+std::vector<double> row_lengths(const int64_t* offsets, const float* values, size_t rows);
+
+// Of rows of inputs, scaled to length 1, and the labels they have. A link's weight is the input's part of the sum of the
+// label's rows, divided by the length of that sum to the `power`: with 1 that of the centroid, with less frequent labels
+// count more. An input is linked to the `most` labels for which that is largest, ties to the lower label; with
+// `skip_same` never to the label of its own number. Of these links only those to `own` labels are given, by their
+// numbers among them.
 LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
-                      double power, bool skip_same);
+                      double power, bool skip_same, Stripe own);
 
 class Links {
  public:
@@ -41,9 +46,10 @@ class Links {
   size_t inputs() const { return inputs_; }
   size_t neurons() const { return neurons_; }
 
-  // Sets active.added to what the links of a row's inputs add. `own`, if its offsets are not null, has the labels of
-  // each row, from which its share is taken off; `keep` is the share of inputs that dropout kept (and divided by).
-  void add(const SparseBatch& x, const Lists& own, float keep, ActiveSet& active);
+  // Sets active.added to what the links of a row's inputs add, values being divided by the row's length. `own`, if its
+  // offsets are not null, has the labels of each row, from which its share is taken off; `keep` is the share of inputs
+  // that dropout kept (and divided by), lengths being those before it.
+  void add(const SparseBatch& x, const double* lengths, const Lists& own, float keep, ActiveSet& active);
 
  private:
   const int64_t* begin_;

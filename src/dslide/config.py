@@ -30,8 +30,10 @@ class Config:
     """How a network is built and trained. Every default is meant to be left alone until measured otherwise."""
 
     # the network
-    hidden: tuple[int, ...] = option((128,), "neurons in each hidden layer, in order", 1, 2**24)
-    activation: Literal["relu", "linear"] = option("relu", "what hidden layers apply to their sums")
+    hidden: tuple[int, ...] = option((256,), "neurons in each hidden layer, in order", 1, 2**24)
+    activation: Literal["auto", "relu", "linear"] = option(
+        "auto", "what hidden layers apply to their sums; auto: linear if there is one, relu if there are more"
+    )
     hidden_share: tuple[float, ...] = option(
         (),
         "share of each hidden layer's neurons that are active for a row, in order; 1 computes the layer densely, "
@@ -46,10 +48,11 @@ class Config:
         "are computed, else softmax",
     )
     links: int = option(
-        64,
+        -1,
         "labels that each feature is linked to directly, beside the hidden layers: those it goes together with most in "
-        "the training data; 0: none. Streams of words, active sets by row and sampled hidden layers have none",
-        0,
+        "the training data; 0: none; -1: chosen from the data. There are none for streams of words, with active_sets = "
+        "row, and with sampled hidden layers",
+        -1,
         2**20,
     )
     link_power: float = option(
@@ -62,14 +65,19 @@ class Config:
     link_boost: float = option(
         -1.0, "factor on links in prediction, over that in training; -1: chosen from the data", -1, 1e6
     )
-    link_scale: float = option(30.0, "factor on what links add to logits, for rows of length 1", 0, 1e6)
+    link_scale: float = option(
+        -1.0,
+        "factor on what links add to logits, for which rows are scaled to length 1; -1: chosen from the data",
+        -1,
+        1e6,
+    )
     init_scale: float = option(1.0, "factor on the standard size of the initial weights", 0, 1e3)
 
     # which output neurons are active
     output: Literal["auto", "full", "lsh", "random"] = option(
         "auto",
         "active output neurons: full computes all of them, lsh adds hash hits and random ones to the labels, random "
-        "only random ones; auto: full below 4,096 labels, else sampled",
+        "only random ones; auto: full up to 8,192 labels, else sampled",
     )
     active_sets: Literal["shared", "row"] = option(
         "shared",
@@ -111,8 +119,10 @@ class Config:
     renew_growth: float = option(1.3, "factor by which the interval between renewals grows", 1, 100)
 
     # the optimizer
-    optimizer: Literal["adam", "sgd", "adagrad"] = option("adam", "how weights follow gradients, on touched rows only")
-    learning_rate: float = option(1e-2, "size of a step", 0, 1e3)
+    optimizer: Literal["adam", "sgd", "adagrad"] = option(
+        "adagrad", "how weights follow gradients, on touched rows only"
+    )
+    learning_rate: float = option(5e-2, "size of a step", 0, 1e3)
     schedule: Literal["constant", "linear", "cosine"] = option(
         "linear", "how the learning rate goes from its full value to zero over the run"
     )
@@ -123,8 +133,12 @@ class Config:
     weight_decay: float = option(
         0.0, "share of a weight taken off at each update of it, times the learning rate", 0, 1e3
     )
-    dropout_input: float = option(0.0, "share of input features left out at random in training", 0, 0.99)
-    dropout_hidden: float = option(0.0, "share of hidden activations left out at random in training", 0, 0.99)
+    dropout_input: float = option(
+        -1.0, "share of input features left out at random in training; -1: chosen from the data", -1, 0.99
+    )
+    dropout_hidden: float = option(
+        -1.0, "share of hidden activations left out at random in training; -1: chosen from the data", -1, 0.99
+    )
 
     # how parameters are kept
     weights: Literal["float32", "bf16"] = option(
@@ -138,7 +152,7 @@ class Config:
     )
 
     # the run
-    epochs: int = option(5, "passes over the data", 1)
+    epochs: int = option(8, "passes over the data", 1)
     batch_size: int = option(256, "rows in a step", 1, 2**20)
     seed: int = option(0, "everything random follows from it", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)

@@ -71,8 +71,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         activation: str = Config.activation,
         hidden_share: Sequence[float] = Config.hidden_share,
         loss: str = Config.loss,
-        links: int = Config.links, link_power: float = Config.link_power,
-        link_boost: float = Config.link_boost, link_scale: float = Config.link_scale,
+        links: int = Config.links,
+        link_power: float = Config.link_power,
+        link_boost: float = Config.link_boost,
+        link_scale: float = Config.link_scale,
         init_scale: float = Config.init_scale,
         output: str = Config.output,
         active_sets: str = Config.active_sets,
@@ -139,7 +141,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
         label. Between calls only learning_rate, batch_size, epochs, threads and options of several
-        ranks may be changed.
+        ranks may be changed. A network that begins here has no links; one of `fit` keeps those it has, and
+        takes the rows for some that they were counted on.
         """
         config, first = settled(self._config()), not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)

@@ -16,7 +16,7 @@ from typing import Any
 from .errors import ModelError
 from .tensors import Array, stream_tensors
 
-FORMAT = 2  # raised when older versions of dslide can't read the folder any more
+FORMAT = 3  # raised when older versions of dslide can't read the folder any more
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
 LABEL_COUNTS = "label_counts.safetensors"

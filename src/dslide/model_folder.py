@@ -43,7 +43,7 @@ from .model_files import (
 from .model_shards import read_shard
 from .replacement import beside, replacement
 from .shard import WHOLE, Shard
-from .state_layout import array_layouts, is_parameter
+from .state_layout import is_parameter
 from .tensors import Array, read_tensors
 
 SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
@@ -193,8 +193,7 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
         interactions=interactions,
         estimator=optional(ESTIMATOR),
     )
-    layouts = array_layouts(config, features, labels)
-    model.state = read_shard(folder, manifest, layouts, shard, optimizer, verify)
+    model.state = read_shard(folder, manifest, config, features, labels, shard, optimizer, verify)
     if optimizer and PROGRESS not in files:
         raise ModelError(f"{folder}: there is no {PROGRESS}")
     return model, manifest.checksum()

@@ -14,37 +14,46 @@ from pathlib import Path
 import numpy as np
 
 from .activations import aligned_zeros
+from .config import Config
 from .errors import ModelError
-from .links import PREFIX, regrouped
+from .links import Links, links_of, regrouped
+from .links import wanted as wants_links
 from .model_files import OPTIMIZER, WEIGHTS, Manifest, check_content, check_size, shard_file
 from .shard import Shard
-from .state_layout import ArrayLayout, is_parameter
+from .state_layout import ArrayLayout, array_layouts, is_parameter
 from .storage import checked
 from .tensors import BLOCK, Array, TensorFile, open_tensors
 
 
 def read_shard(
-    folder: Path, manifest: Manifest, layouts: Mapping[str, ArrayLayout], shard: Shard, optimizer: bool, verify: bool
-) -> Mapping[str, Array]:
+    folder: Path, manifest: Manifest, config: Config, features: int, labels: int, shard: Shard, optimizer: bool,
+    verify: bool,
+) -> Mapping[str, Array]:  # fmt: skip
     """The arrays of a shard. ModelError if a file that they need is missing, damaged or not of this network."""
+    layouts = array_layouts(config, features, labels)
     writers = _writers(manifest.shards, shard)
     names = [(kind, shard_file(kind, w.rank, w.size), w) for kind in _kinds(optimizer) for w in writers]
     for kind, name, writer in names:
         _check(folder, manifest, kind, name, writer, verify)
     files: dict[str, list[tuple[Shard, TensorFile]]] = {}  # by array
-    links: list[tuple[Shard, Mapping[str, Array]]] = []
+    links: list[tuple[Shard, dict[str, Array]]] = []
     for kind, name, writer in names:
         file = open_tensors(folder / name)
         expected = {array: a for array, a in layouts.items() if is_parameter(array) == (kind == WEIGHTS)}
-        linked = {array: file.arrays[array] for array in file.arrays if array.startswith(PREFIX) and kind == WEIGHTS}
-        links += [(writer, linked)] if linked else []
+        linked = {}
+        if kind == WEIGHTS and wants_links(config) and links_of(file.arrays):
+            linked = _links(folder / name, file, features, writer.count(labels))
+            links.append((writer, linked))
         _check_arrays(folder / name, {a: file.arrays[a] for a in file.arrays if a not in linked}, expected, writer)
         for array in expected:
             files.setdefault(array, []).append((writer, file))
+    if links and len(links) < len(writers):
+        raise ModelError(f"{folder}: damaged: some of its shards have links and others have none")
     if manifest.shards == shard.size:
         whole = {array: sources[0][1].arrays[array] for array, sources in files.items()}
-        return whole | (dict(links[0][1]) if links else {})
-    return ScatteredArrays({array: layouts[array] for array in files}, files, shard, _own_links(folder, links, shard))
+        return whole | (links[0][1] if links else {})
+    own_links = regrouped(links, shard) if links else {}
+    return ScatteredArrays({array: layouts[array] for array in files}, files, shard, own_links)
 
 
 class ScatteredArrays(Mapping[str, Array]):
@@ -100,12 +109,12 @@ def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
     return local(a), local(b)
 
 
-def _own_links(folder: Path, links: list[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
-    """The arrays of a shard's links, out of those of other shards."""
+def _links(path: Path, file: TensorFile, features: int, neurons: int) -> dict[str, Array]:
+    """The arrays of the links in a shard's file; ModelError if they are damaged."""
     try:
-        return regrouped(links, shard) if links else {}
-    except (KeyError, IndexError, ValueError, TypeError, MemoryError) as error:
-        raise ModelError(f"{folder}: the links of the network are damaged: {error}") from None
+        return Links.of_state(file.arrays, features, neurons, 1.0).state()
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
 
 
 def _copy(into: Array, given: Array, file: TensorFile) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activations import padded
+from .choices import settled
 from .config import Config
 from .hashing import automatic, training_family
 from .layers import COPIED_BYTES
@@ -49,10 +50,12 @@ class Plan:
 
 
 def plan(
-    config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0
-) -> Plan:
+    config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0,
+    linked: bool = True,
+) -> Plan:  # fmt: skip
     """The memory for training on data that takes so many bytes itself. `threads` are those of a rank, if the options
-    leave them open."""
+    leave them open; `linked` says whether the data is such that there are links, as streams of words are not."""
+    config = settled(config)
     threads = config.threads or threads or available_cores()
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
@@ -72,7 +75,9 @@ def plan(
         copies = 2 + threads + (4 if ranks > 1 else 0)
         activations.append(copies * (padded(inputs) if not sparse else 0))
         inputs, sparse = neurons, is_sampled
-    links = 8 * features * min(config.links, labels) // ranks if wants_links(config) else 0  # at most
+    links = 0
+    if linked and wants_links(config):  # at most: lists by feature, and a share of each label
+        links = 8 * (features + 1) + 8 * features * min(config.links, labels) // ranks + 4 * -(-labels // ranks)
     hits, draws = sampling_sizes(config, labels)
     batch = config.batch_size
     if config.active_sets == "row" and resolve_output(config, labels) != "full":

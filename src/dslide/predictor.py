@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from . import _core
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
@@ -23,7 +24,7 @@ from .exchange import Exchanges
 from .hashing import prediction_family
 from .labels import targets
 from .layers import Layer
-from .links import PREFIX, Links, row_lengths
+from .links import Links, links_of, row_lengths
 from .sampler import Sampler, resolve_output
 from .state_layout import array_dtype
 from .storage import checked
@@ -74,14 +75,14 @@ class Predictor:
                 )
             )  # fmt: skip
             inputs, sparse = neurons, not is_output and shares[i] < 1
-        self.links = None if weights is None else self._given_links(weights)
+        self.links = None if weights is None else self._given_links(links_of(weights))
         self.version = 0  # rises whenever weights change
         self._prediction: tuple[int, Sampler] | None = None  # with the version that it was made for
 
     def _given_links(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Links | None:
-        if PREFIX + "begin" not in arrays:
+        if not arrays:
             return None
-        return Links.of_state(arrays, self.features, self.layers[-1].neurons, self.config.link_scale)
+        return Links.of_state(arrays, self.features, self.output.neurons, self.config.link_scale)
 
     @property
     def output(self) -> Layer:
@@ -121,7 +122,8 @@ class Predictor:
     def predict_topk_approximate(
         self, x: SparseRows, k: int, exclude: SparseRows | None = None
     ) -> tuple[Ids, Floats]:
-        """As `predict_topk`, but only over neurons that share a hash bucket with the row; -1 where fewer than k do."""
+        """As `predict_topk`, but only over labels that share a hash bucket with the row or that its features are linked
+        to; -1 where fewer than k do."""
         self._check_exclude(x, exclude)
         sampler = self.prediction_tables()
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
@@ -129,10 +131,12 @@ class Predictor:
             h = self.last_hidden(x.rows(begin, end))
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
             offsets, found = sampler.candidates(h)
+            everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
+            if self.links is not None:
+                offsets, found = _with(offsets, found, everything, self.output.neurons)
             if (left_out := self._left_out(exclude, begin, end)) is not None:
                 offsets, found = _without(offsets, found, *left_out, self.output.neurons)
             if isinstance(h, Dense):
-                everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
                 self.output.native.topk_of_lists(h.values, offsets, found, own, own_scores, everything)
             else:
                 active = _core.ActiveSet.sampled(True, self.output.neurons, offsets, found, None, None, 0, 0, False)
@@ -190,10 +194,9 @@ class Predictor:
         else:
             _core.softmax_stats(everything, self._all_logits(h, everything), maximum, total)
         log_norm = self.exchange.normaliser(maximum, total)()
-        found = np.unique(ids)
-        z = self.output.forward(h, self._only(x, found)).reshape(h.rows, -1)
-        logits = z[_row_numbers(offsets), np.searchsorted(found, ids)]
-        return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - logits))
+        lists = _core.ActiveSet.sampled(True, self.output.neurons, offsets, ids, None, None, 0, 0, False)
+        z = self.output.forward(h, lists).reshape(-1) + self._added(everything, offsets, ids)
+        return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - z))
 
     def _sigmoid_loss(self, x: SparseRows, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
         """What own labels, and own neurons that are none, add to the rows' losses."""
@@ -215,9 +218,19 @@ class Predictor:
     def _linked(self, x: SparseRows, active: Any) -> Any:
         """The active set, with what the links of the rows add to it."""
         if self.links is not None:
-            rows = Sparse(x.indptr - x.indptr[0], x.indices, x.values)
+            rows = Sparse(x.indptr, x.indices, x.values)
             self.links.add(rows, row_lengths(rows), active, boost=self.config.link_boost)
         return active
+
+    def _added(self, everything: Any, offsets: Offsets, ids: Ids) -> Floats:
+        """What the links of rows add to the logits of given own neurons, of lists in CSR form."""
+        if self.links is None:
+            return np.zeros(len(ids), np.float32)
+        added = sp.csr_matrix(
+            (everything.added_value, everything.added_position, everything.added_begin),
+            (len(offsets) - 1, self.output.neurons),
+        )
+        return np.asarray(added[_row_numbers(offsets), ids], np.float32).reshape(-1)
 
     def last_hidden(self, x: SparseRows) -> Activations:
         """What the output layer sees, with every hidden neuron computed."""
@@ -272,15 +285,17 @@ class Predictor:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Every array that makes up this rank's part of the network, by name; no copies."""
-        arrays = {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}
-        return arrays | ({} if self.links is None else self.links.state())
+        return self._layer_state() | ({} if self.links is None else self.links.state())
+
+    def _layer_state(self) -> dict[str, npt.NDArray[Any]]:
+        return {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Copies arrays given by name over the network's own; all of them must be there."""
-        self.links = None
-        for name, own in self.state().items():
+        """Copies arrays given by name over the network's own; all of them must be there. Links are those given, or
+        none."""
+        for name, own in self._layer_state().items():
             own[...] = checked(arrays, name, own.dtype, own.shape)
-        self.links = self._given_links(arrays)
+        self.links = self._given_links({name: np.array(array) for name, array in links_of(arrays).items()})
         self.version += 1
 
 
@@ -315,6 +330,15 @@ def _topk_of(
 def _row_numbers(offsets: Offsets) -> npt.NDArray[np.int64]:
     """The row of each element of CSR lists."""
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def _with(offsets: Offsets, ids: Ids, everything: Any, neurons: int) -> tuple[Offsets, Ids]:
+    """CSR lists of neurons, and those that rows add something to."""
+    begin = everything.added_begin
+    linked = _row_numbers(begin) * neurons + everything.added_position
+    pairs = np.unique(np.concatenate([_row_numbers(offsets) * neurons + ids, linked]))
+    rows, found = np.divmod(pairs, neurons)
+    return np.searchsorted(rows, np.arange(len(begin))), found.astype(np.int32)
 
 
 def _without(

@@ -16,7 +16,7 @@ from .shard import WHOLE, Shard
 
 Codes = npt.NDArray[np.uint32]
 Ranking = npt.NDArray[np.uint32]
-FULL_BELOW = 4096  # outputs up to which "auto" computes all of them
+FULL_BELOW = 8192  # outputs up to which "auto" computes all of them
 NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for their codes
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from .activations import padded
 from .config import Config
+from .links import PREFIX
 from .shard import WHOLE, Shard, neuron_axis
 from .storage import STORAGE
 
@@ -62,4 +63,4 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
 
 def is_parameter(name: str) -> bool:
     """Whether an array is what prediction needs: weights, biases or links; the others are the optimizer's."""
-    return name.endswith((".weights", ".bias")) or name.startswith("links.")
+    return name.endswith((".weights", ".bias")) or name.startswith(PREFIX)

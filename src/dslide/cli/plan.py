@@ -43,10 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory)
     features, labels = arguments.features, arguments.labels
     rows, per_row = arguments.rows, (arguments.features_per_row, arguments.labels_per_row)
-    data_bytes = 0
+    data_bytes, linked = 0, True
     if arguments.data is not None:
+        from ..data import Dataset
+
         data = _read(arguments)
         features, labels = data.features, data.labels
+        linked = isinstance(data, Dataset)
         rows, per_row, data_bytes = data.rows_per_epoch, data.values_per_row, data.data_bytes
     elif rows:
         from ..data.dataset import rows_bytes
@@ -63,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     most = min(labels, *config.hidden)
     if not 1 <= arguments.ranks <= most:
         raise ConfigError(f"--ranks: expected 1 to {most} for this network, not {arguments.ranks}")
-    needed = plan(config, features, labels, data_bytes, arguments.ranks)
+    needed = plan(config, features, labels, data_bytes, arguments.ranks, linked=linked)
     print("\n".join(needed.lines()))
     fits = "fits" if needed.bytes_total <= available else "does not fit"
     print(f"{format_bytes(needed.bytes_total)} {fits} into {format_bytes(available)}")

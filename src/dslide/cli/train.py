@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, config.seed))
 
     from ..choices import for_data
+    from ..data import Dataset
     from ..plan import plan
     from ..ranks import neighbours
 
@@ -86,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         config = for_data(config, data)
 
     here = neighbours(comm)
-    planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads)
+    linked = isinstance(data, Dataset)
+    planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads, linked)
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
