@@ -23,7 +23,7 @@ from dslide.shard import Shard
 
 FEATURES, LABELS, ROWS = 12, 83, 31
 BASE = PLAIN | {
-    "hidden": (9,), "output": "full", "links": 6, "link_scale": 2.0, "wire": "float32", "epsilon": 1e-5, "seed": 5,
+    "hidden": (9,), "output": "full", "links": 6, "link_scale": 2.0, "link_power": 0.5, "link_boost": 3.0, "wire": "float32", "epsilon": 1e-5, "seed": 5,
     "init_scale": 4.0,
 }  # fmt: skip
 OUTPUTS = [
@@ -52,9 +52,10 @@ class Batch:
         return network
 
     def added(self, config, own=True):
-        """What links add in training, or in prediction."""
-        slow = SlowLinks.count(self.rows, self.y, config.links, False)
-        return slow.added(self.matrix, config.link_scale, lengths_of(self.x), self.targets > 0 if own else None)
+        """What links add in training, or in prediction, where there is a factor on it."""
+        slow = SlowLinks.count(self.rows, self.y, config.links, False, config.link_power)
+        scale = config.link_scale * (1.0 if own else config.link_boost)
+        return slow.added(self.matrix, scale, lengths_of(self.x), self.targets > 0 if own else None)
 
 
 # ---- one rank -------------------------------------------------------------------------------------------------------

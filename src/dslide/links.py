@@ -84,7 +84,9 @@ class Links:
         out all but the share `keep`; `own` are labels that rows have in training, and must not know of; `boost` is a
         factor on all that is added."""
         targets = (None, None) if own is None else (own.offsets, own.ids)
-        self._native.add(x.offsets, x.ids, x.values, lengths / boost, active, *targets, keep)
+        with np.errstate(divide="ignore"):  # a factor of 0: rows without end, whose values become 0
+            lengths = lengths / boost
+        self._native.add(x.offsets, x.ids, x.values, lengths, active, *targets, keep)
 
 
 def links_of(arrays: Mapping[str, Array]) -> Arrays:
