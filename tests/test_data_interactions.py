@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from dslide.data import Dataset, convert, detect_format, for_items, load
@@ -162,20 +162,17 @@ def test_held_out_items_are_the_labels_of_what_users_keep(tmp_path_factory, rows
     whole = read(folder, "".join(" ".join(map(str, [u, *items])) + "\n" for u, items in enumerate(rows)))
     try:
         train, test = whole.split(0.3, seed)
-    except DataError as error:
-        assert "leaves one part" in str(error)
-        return
+    except DataError:
+        reject()  # all items on one side
     assert train.users.tolist() == list(range(len(rows)))
     kept = "".join(" ".join(map(str, [u, *items])) + "\n" for u, items in enumerate(lists(train.y)))
     alone = read(folder, kept, features=whole.features)  # what is held out changes no weight
     for part in ("indptr", "indices", "values"):
         np.testing.assert_array_equal(getattr(train.x, part), getattr(alone.x, part))
-    history = dict(zip(train.users.tolist(), zip(lists(train.x), np.split(train.x.values, train.x.indptr[1:-1])),
-                       strict=True))  # fmt: skip
     held_out = dict(zip(test.users.tolist(), lists(test.y), strict=True))
-    features = zip(test.users.tolist(), lists(test.x), np.split(test.x.values, test.x.indptr[1:-1]), strict=True)
-    for user, items, values in features:
-        assert items == history[user][0] == sorted(rows[user] - set(held_out[user]))
-        np.testing.assert_array_equal(values, history[user][1])
-    for user, items in enumerate(rows):
-        assert sorted(items) == sorted([*history[user][0], *held_out.get(user, [])])
+    for user, (items, kept_items) in enumerate(zip(rows, lists(train.y), strict=True)):
+        assert sorted(items) == sorted([*kept_items, *held_out.get(user, [])])  # none on both sides
+    assert test.seen is test.x
+    features = train.x.take(test.users)
+    for part in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(test.x, part), getattr(features, part))

@@ -44,8 +44,8 @@ class Config:
     loss: Literal["auto", "softmax", "sigmoid"] = option(
         "auto",
         "softmax: cross-entropy with the row's labels as targets, in proportion to their weights; "
-        "sigmoid: an independent yes or no for every label; auto: sigmoid where rows of features have several labels and "
-        "all outputs are computed, else softmax",
+        "sigmoid: an independent yes or no for every label; auto: sigmoid where rows of features have several labels "
+        "and all outputs are computed, else softmax",
     )
     links: int = option(
         -1,
@@ -57,8 +57,8 @@ class Config:
     )
     link_power: float = option(
         -1.0,
-        "how far the links of a label are divided by its size, which makes rare labels count as much as frequent ones: 1 "
-        "fully, 0 not at all; -1: chosen from the data",
+        "how far the links of a label are divided by its size, which makes rare labels count as much as frequent ones: "
+        "1 fully, 0 not at all; -1: chosen from the data",
         -1,
         2,
     )

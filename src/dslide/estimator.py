@@ -15,8 +15,8 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from .comm import job
 from .choices import as_before, for_data, settled
+from .comm import job
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
 from .errors import ConfigError, DataError, ModelError
