@@ -6,9 +6,9 @@ from typing import Any
 
 PLAIN: dict[str, Any] = {
     "optimizer": "adam", "learning_rate": 0.01, "dropout_input": 0.0, "dropout_hidden": 0.0, "links": 0,
-    "batch_size": 256, "epochs": 5,
+    "activation": "relu", "loss": "softmax", "batch_size": 256, "epochs": 5,
 }  # fmt: skip
-PLAIN_ARGUMENTS = [  # the same, but for the size of batches and epochs, on the command line
+PLAIN_ARGUMENTS = [  # those of them that decide how a network learns, on the command line
     word
     for name in ("optimizer", "learning_rate", "dropout_input", "dropout_hidden", "links")
     for word in (f"--{name.replace('_', '-')}", str(PLAIN[name]))

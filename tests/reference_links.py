@@ -36,7 +36,7 @@ class SlowLinks:
     share: Matrix
 
     @classmethod
-    def count(cls, x: SparseRows, y: SparseRows, most: int, skip_same: bool) -> SlowLinks:
+    def count(cls, x: SparseRows, y: SparseRows, most: int, skip_same: bool, power: float) -> SlowLinks:
         lengths = lengths_of(x)
         centroids: list[dict[int, float]] = [{} for _ in range(y.columns)]
         together: list[dict[int, float]] = [{} for _ in range(x.columns)]
@@ -52,7 +52,7 @@ class SlowLinks:
             square = 0.0
             for part in centroid.values():
                 square += part * part
-            share[label] = 1 / math.sqrt(square) if square > 0 else 0
+            share[label] = square ** (-power / 2) if square > 0 else 0
         weight = np.zeros((x.columns, y.columns))
         for feature, sums in enumerate(together):
             found = [(float(np.float32(total) * share[label]), label) for label, total in sums.items()]

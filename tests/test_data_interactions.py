@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from dslide.data import Dataset, convert, detect_format, for_items, load
@@ -31,7 +31,8 @@ def test_features_and_labels_are_the_items(tmp_path: Path) -> None:
     assert data.users.tolist() == [7, 3, 0]
     assert lists(data.x) == lists(data.y) == [[0, 2, 4], [], [1, 4]]  # what is there twice counts once
     assert (data.features, data.labels, data.unknown_labels) == (5, 5, 0)
-    np.testing.assert_allclose(data.x.values, [3**-0.5] * 3 + [2**-0.5] * 2)
+    # Item 4 occurs twice and counts 1 / sqrt(3), the others 1 / sqrt(2); rows have length 1.
+    np.testing.assert_allclose(data.x.values**2, [3 / 8, 3 / 8, 2 / 8, 3 / 5, 2 / 5], rtol=1e-6)
     assert data.y.values.tolist() == [1] * 5
     assert data.seen is data.x
 
@@ -115,7 +116,8 @@ def test_held_out_items_come_with_the_users_history(tmp_path: Path) -> None:
         data = read(tmp_path, text, history=given_as)
         assert data.users.tolist() == [0, 5, 3, 7]
         assert lists(data.x) == lists(data.seen) == [[1, 4], [], [], [0, 2, 4]]
-        np.testing.assert_allclose(data.x.values, [2**-0.5] * 2 + [3**-0.5] * 3)
+        # counted in the history: what is held out changes no weight
+        np.testing.assert_allclose(data.x.values**2, [3 / 5, 2 / 5, 3 / 8, 3 / 8, 2 / 8], rtol=1e-6)
         assert lists(data.y) == [[2, 6], [1], [0], [1, 4]]
         assert (data.features, data.labels, data.unknown_labels) == (5, 7, 2)
     assert read(tmp_path, "0 1\n", history=history).labels == 5
@@ -138,11 +140,39 @@ def test_the_join_is_by_user(tmp_path_factory, history: dict[int, set[int]], hel
 
 
 def test_items_that_a_network_lacks_are_no_features(tmp_path: Path) -> None:
-    data = for_items(read(tmp_path, LINES), 3)
+    data = for_items(read(tmp_path, LINES), 3, None)
     assert lists(data.x) == [[0, 2], [], [1]]
     np.testing.assert_allclose(data.x.values, [2**-0.5] * 2 + [1])
     assert lists(data.y) == [[0, 2, 4], [], [1, 4]]
     assert (data.features, data.labels, data.unknown_labels) == (3, 5, 2)
-    more = for_items(read(tmp_path, LINES), 8)
+    more = for_items(read(tmp_path, LINES), 8, np.array([1, 1, 1, 0, 2, 0, 0, 0]))
     assert (more.features, more.labels, more.unknown_labels) == (8, 8, 0)
     assert more.checksum == read(tmp_path, LINES, features=8).checksum
+
+
+def test_items_count_as_often_as_they_were_trained_on(tmp_path: Path) -> None:
+    data = for_items(read(tmp_path, LINES), 5, np.array([0, 7, 8, 0, 0]))
+    assert lists(data.x) == [[0, 2, 4], [], [1, 4]]  # weights, squared: 1, 1 / 9, 1 and 1 / 8, 1
+    np.testing.assert_allclose(data.x.values**2, [9 / 19, 1 / 19, 9 / 19, 1 / 9, 8 / 9], rtol=1e-6)
+
+
+@given(st.lists(st.sets(st.integers(0, 9), min_size=2), min_size=5, max_size=12), st.integers(0, 99))
+def test_held_out_items_are_the_labels_of_what_users_keep(tmp_path_factory, rows: list[set[int]], seed: int) -> None:
+    folder = tmp_path_factory.mktemp("split")
+    whole = read(folder, "".join(" ".join(map(str, [u, *items])) + "\n" for u, items in enumerate(rows)))
+    try:
+        train, test = whole.split(0.3, seed)
+    except DataError:
+        reject()  # all items on one side
+    assert train.users.tolist() == list(range(len(rows)))
+    kept = "".join(" ".join(map(str, [u, *items])) + "\n" for u, items in enumerate(lists(train.y)))
+    alone = read(folder, kept, features=whole.features)  # what is held out changes no weight
+    for part in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(train.x, part), getattr(alone.x, part))
+    held_out = dict(zip(test.users.tolist(), lists(test.y), strict=True))
+    for user, (items, kept_items) in enumerate(zip(rows, lists(train.y), strict=True)):
+        assert sorted(items) == sorted([*kept_items, *held_out.get(user, [])])  # none on both sides
+    assert test.seen is test.x
+    features = train.x.take(test.users)
+    for part in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(test.x, part), getattr(features, part))

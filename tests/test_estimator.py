@@ -29,7 +29,7 @@ from dslide.errors import ConfigError, DataError, MemoryNeeded, ModelError
 
 SMALL: dict[str, Any] = {
     "hidden": (16,), "batch_size": 16, "learning_rate": 0.01, "threads": 1, "optimizer": "adam", "dropout_input": 0.0,
-    "dropout_hidden": 0.0, "links": 0,
+    "dropout_hidden": 0.0, "links": 0, "link_power": 1.0, "link_boost": 1.0, "link_scale": 30.0, "activation": "relu",
 }  # fmt: skip
 CLASSES = 30
 
@@ -180,7 +180,7 @@ def test_the_same_seed_gives_the_same_bits(threads: int, output: str) -> None:
 
 
 def test_softmax_predicts_as_many_labels_as_training_rows_have() -> None:
-    model = SlideClassifier(**SMALL, epochs=10).fit(XM, sp.csr_matrix(indicator(YM)))
+    model = SlideClassifier(**SMALL, epochs=10, loss="softmax").fit(XM, sp.csr_matrix(indicator(YM)))
     found = model.predict(XM_TEST)
     assert sp.issparse(found)
     assert found.format == "csr"
@@ -215,7 +215,7 @@ def test_weights_of_labels_count() -> None:
     """Two labels always together: the one with three times the weight gets three times the probability."""
     x = sp.csr_matrix(np.ones((400, 1)))
     y = np.tile([3.0, 1.0, 0.0], (400, 1))
-    model = SlideClassifier(**{**SMALL, "learning_rate": 0.05}, epochs=20).fit(x, y)
+    model = SlideClassifier(**{**SMALL, "learning_rate": 0.05}, epochs=20, loss="softmax").fit(x, y)
     np.testing.assert_allclose(model.predict_proba(x[:1]), [[0.75, 0.25, 0]], atol=0.02)
     assert_array_equal(model.predict(x[:1]), [[1, 1, 0]])
 
@@ -223,7 +223,7 @@ def test_weights_of_labels_count() -> None:
 def test_rows_without_labels_are_no_obstacle() -> None:
     y = indicator(YM)
     y[::2] = 0
-    model = SlideClassifier(**SMALL, epochs=10).fit(XM, sp.csr_matrix(y))
+    model = SlideClassifier(**SMALL, epochs=10, loss="softmax").fit(XM, sp.csr_matrix(y))
     assert_array_equal(model.predict(XM_TEST).sum(axis=1), np.full((200, 1), 2))  # 1.5, rounded
     assert model.score(XM_TEST, indicator(YM_TEST)) > 0.9
 
@@ -504,7 +504,7 @@ def test_tools_of_scikit_learn_work() -> None:
 
 
 def test_tools_of_scikit_learn_work_with_many_labels() -> None:
-    model, y = SlideClassifier(**SMALL, epochs=5), indicator(YM)
+    model, y = SlideClassifier(**SMALL, epochs=5, loss="softmax"), indicator(YM)
     search = GridSearchCV(model, {"epochs": [1, 5]}, cv=2, error_score="raise").fit(XM, sp.csr_matrix(y))
     assert search.best_params_ == {"epochs": 5}
     assert cross_val_score(model, XM, y, cv=2, error_score="raise").min() > 0.5

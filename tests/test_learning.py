@@ -70,6 +70,14 @@ def test_other_ways_come_near(options, margin, prototypes, full):
     assert learned(prototypes, **options) > full - margin
 
 
+@pytest.mark.parametrize("options", [{"output": "lsh", "hits": 4, "draws": 400}, {"output": "random", "draws": 400}])
+def test_sampled_comes_near_full_in_as_many_epochs(options, prototypes):
+    """About a quarter of 2,000 neurons are active."""
+    full = learned(prototypes, output="full", epochs=12)
+    assert full > 0.95
+    assert learned(prototypes, epochs=12, **options) > full - 0.03
+
+
 @pytest.fixture(scope="module")
 def few_prototypes():
     """500 labels, for what learns more slowly; chance is 0.002."""
@@ -132,6 +140,15 @@ def test_hash_hits_beat_random_neurons(nested, hashed, chance):
     assert full > 0.9
     assert hashed > 0.8
     assert max(chance, uncorrected) < hashed - 0.25
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_few_hash_hits_beat_as_many_random_neurons(seed, nested):
+    """Groups of five labels that only differ from one another: four hits can be all that matter, four random neurons of
+    1,000 hardly ever are."""
+    few = HASHED | {"hits": 4, "seed": seed}
+    assert learned(nested, **few) > 0.7
+    assert learned(nested, **few | {"output": "random", "draws": 4}) < 0.5
 
 
 def test_tables_have_to_be_renewed(nested, hashed):

@@ -28,9 +28,10 @@ def _threads():
 
 
 def count(
-    x: SparseRows, y: SparseRows, most: int, same: bool = False, shard: Shard = WHOLE, scale: float = 1.0
-) -> Links:
-    config = Config(links=most, link_scale=scale)
+    x: SparseRows, y: SparseRows, most: int, same: bool = False, shard: Shard = WHOLE, scale: float = 1.0,
+    power: float = 1.0,
+) -> Links:  # fmt: skip
+    config = Config(links=most, link_scale=scale, link_power=power)
     return Links.count(x, y, x.columns, y.columns, config, shard, same)
 
 
@@ -47,11 +48,11 @@ def data(draw: Any) -> tuple[SparseRows, SparseRows]:
 
 
 @settings(deadline=None)
-@given(data(), st.integers(1, 8), st.booleans(), st.integers(1, 3))
-def test_counting_is_that_of_the_slow_links(some, most, same, threads):
+@given(data(), st.integers(1, 8), st.booleans(), st.integers(1, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+def test_counting_is_that_of_the_slow_links(some, most, same, threads, power):
     x, y = some
     _core.set_threads(threads)
-    links, slow = count(x, y, most, same), SlowLinks.count(x, y, most, same)
+    links, slow = count(x, y, most, same, power=power), SlowLinks.count(x, y, most, same, power)
     fast = SlowLinks.of_arrays(links.begin, links.neuron, links.weight, links.share)
     assert_array_equal(fast.weight, slow.weight)
     assert_array_equal(fast.share, slow.share)
@@ -88,6 +89,15 @@ def test_a_feature_of_a_label_that_others_have_too_has_its_part_of_the_centroid(
     length = np.hypot(1 + half, half)
     assert_allclose(links.weight, [(1 + half) / length, half / length], rtol=1e-6)
     assert_allclose(links.share, [1 / length], rtol=1e-6)
+
+
+def test_with_less_power_more_links_lead_to_frequent_labels():
+    """By hand: feature 0 goes with label 0 in four rows, of length 4 together, and with label 1 in one."""
+    x, y = rows_of(np.ones((5, 1))), rows_of(np.eye(2)[[0, 0, 0, 0, 1]])
+    for power, weights in ((0.0, [4, 1]), (0.5, [2, 1]), (1.0, [1, 1]), (2.0, [0.25, 1])):
+        assert_allclose(count(x, y, 2, power=power).weight, weights, rtol=1e-6)
+    assert count(x, y, 1, power=0.5).neuron.tolist() == [0]
+    assert count(x, y, 1, power=2.0).neuron.tolist() == [1]
 
 
 def test_lengths_of_rows_beyond_what_float32_can_square():

@@ -23,8 +23,8 @@ from dslide.shard import Shard
 
 FEATURES, LABELS, ROWS = 12, 83, 31
 BASE = PLAIN | {
-    "hidden": (9,), "output": "full", "links": 6, "link_scale": 2.0, "wire": "float32", "epsilon": 1e-5, "seed": 5,
-    "init_scale": 4.0,
+    "hidden": (9,), "output": "full", "links": 6, "link_scale": 2.0, "link_power": 0.5, "link_boost": 3.0,
+    "wire": "float32", "epsilon": 1e-5, "seed": 5, "init_scale": 4.0,
 }  # fmt: skip
 OUTPUTS = [
     {"loss": "softmax"},
@@ -52,9 +52,10 @@ class Batch:
         return network
 
     def added(self, config, own=True):
-        """What links add in training, or in prediction."""
-        slow = SlowLinks.count(self.rows, self.y, config.links, False)
-        return slow.added(self.matrix, config.link_scale, lengths_of(self.x), self.targets > 0 if own else None)
+        """What links add in training, or in prediction, where there is a factor on it."""
+        slow = SlowLinks.count(self.rows, self.y, config.links, False, config.link_power)
+        scale = config.link_scale * (1.0 if own else config.link_boost)
+        return slow.added(self.matrix, scale, lengths_of(self.x), self.targets > 0 if own else None)
 
 
 # ---- one rank -------------------------------------------------------------------------------------------------------
@@ -99,6 +100,15 @@ def test_training_is_that_of_the_slow_network(options, kept, monkeypatch):
             assert_allclose(layer.arrays[name][:, :width], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_boost_of_zero_predicts_without_links():
+    config, batch = Config(**BASE | {"link_boost": 0.0}), Batch()
+    network = batch.link(Network(config, FEATURES, LABELS))
+    found = network.scores(batch.rows, np.arange(LABELS))
+    network.links = None
+    assert_array_equal(found, network.scores(batch.rows, np.arange(LABELS)))
+
+
 def test_dropout_takes_off_what_the_whole_row_had(monkeypatch):
     """Inputs that are left out add nothing, the others more in proportion; the row's own share is that of what it was
     before, not of what dropout made of it."""
@@ -108,7 +118,7 @@ def test_dropout_takes_off_what_the_whole_row_had(monkeypatch):
     assert 0 < len(left.values) < len(batch.x.values)
     matrix = np.zeros((ROWS, FEATURES))
     matrix[np.repeat(np.arange(ROWS), np.diff(left.offsets)), left.ids] = left.values
-    slow = SlowLinks.count(batch.rows, batch.y, config.links, False)
+    slow = SlowLinks.count(batch.rows, batch.y, config.links, False, config.link_power)
     expected = slow.added(matrix, config.link_scale, lengths_of(batch.x), batch.targets > 0, 0.6)
     seen = []
     learn = network._learn_output

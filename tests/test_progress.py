@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dslide.choices import settled
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.progress import JsonLog, ProgressLine, clock, finite
@@ -81,7 +82,7 @@ def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     kinds = [record["record"] for record in records]
     assert kinds == ["start", *["step"] * 3, "epoch", *["step"] * 3, "epoch", "end"]
-    assert records[0]["config"] == CONFIG.to_dict()
+    assert records[0]["config"] == settled(CONFIG).to_dict()
     assert (records[0]["features"], records[0]["labels"], records[0]["total_steps"]) == (6, 6, 6)
     assert set(records[0]["versions"]) == {"dslide", "numpy", "python"}
     assert [r["step"] for r in records if r["record"] == "step"] == [1, 2, 3, 4, 5, 6]

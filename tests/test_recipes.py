@@ -32,11 +32,29 @@ def make_tsv(path: Path, recipe: dict[str, Any], rows: int, seed: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-MAKERS: dict[str, Callable[[Path, dict[str, Any], int, int], None]] = {"tsv": make_tsv}  # by format
+def make_interactions(path: Path, recipe: dict[str, Any], rows: int, seed: int) -> None:
+    """Users with some of the items of their group, of which there are five."""
+    chance = random.Random(seed)
+    lines = []
+    for user in range(rows):
+        items = chance.sample(range(10), 4)
+        lines.append(" ".join(map(str, [user, *(user % 5 * 10 + item for item in items)])))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def make_tokens(path: Path, recipe: dict[str, Any], rows: int, seed: int) -> None:
+    """Words at random, of so many different ones that subsampling leaves some."""
+    chance = random.Random(seed)
+    path.write_text(" ".join(f"word{chance.randrange(500)}" for _ in range(20 * rows)) + "\n")
+
+
+MAKERS: dict[str, Callable[[Path, dict[str, Any], int, int], None]] = {
+    "tsv": make_tsv, "interactions": make_interactions, "tokens": make_tokens
+}  # by format  # fmt: skip
 
 
 def test_there_are_recipes() -> None:
-    assert {"eurlex57k", "gnd"} <= {path.stem for path in RECIPES}
+    assert {"eurlex57k", "gnd", "gowalla", "text8"} <= {path.stem for path in RECIPES}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -60,10 +78,12 @@ def test_a_recipe_trains(path: Path, tmp_path: Path) -> None:
     make = MAKERS[recipe["format"]]  # a recipe of another format needs a maker of tiny data here
     make(data, recipe, 300, 0)
     make(test, recipe, 40, 1)
+    measured = ["--test", str(test)] if " --test " in path.read_text() else ["--hold-out", "0.1"]
     small = ["--epochs", "1", "--threads", "1", "--quiet"]
-    assert main(["train", str(data), "--test", str(test), "--config", str(path), "--out", str(run), *small]) == 0
+    assert main(["train", str(data), *measured, "--config", str(path), "--out", str(run), *small]) == 0
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["rows"] == 300
+    assert summary["rows"] == 300 or recipe["format"] == "tokens"  # whose rows are drawn anew in each epoch
+    assert summary["test_rows"] > 0
     assert summary["config"]["epochs"] == 1
     given = {name: recipe[name] for name in recipe if name in summary["config"]} | {"hidden": [recipe["hidden"]]}
     assert {name: summary["config"][name] for name in given} == given | {"epochs": 1}

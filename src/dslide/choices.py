@@ -8,6 +8,7 @@ from .config import Config
 from .data import Data, Dataset, Tokens
 from .sampler import resolve_output
 
+OPEN = (-1, "auto")  # what options that are left open have as values
 SEVERAL_LABELS = 1.5  # labels of a row, on average, from which on they are taken not to exclude each other
 
 ROWS: dict[str, Any] = {  # rows of features with labels
@@ -26,8 +27,8 @@ def settled(config: Config) -> Config:
 
 
 def for_data(config: Config, data: Data) -> Config:
-    """The options with those decided that are left open, for this data. The loss is sigmoid where rows have several
-    labels and all outputs are computed, else softmax."""
+    """The options with those decided that are left open, for this data. The loss is sigmoid where rows of features have
+    several labels and all outputs are computed, else softmax."""
     if isinstance(data, Tokens):
         return _settled(config, WORDS)
     assert isinstance(data, Dataset)
@@ -35,15 +36,15 @@ def for_data(config: Config, data: Data) -> Config:
         return _settled(config, ITEMS)
     _, labels_per_row = data.values_per_row
     several = labels_per_row > SEVERAL_LABELS and resolve_output(config, data.labels) == "full"
-    if config.loss == "auto" and several:
-        config = config.replace(loss="sigmoid")
-    return _settled(config, ROWS)
+    return _settled(config, ROWS | {"loss": "sigmoid" if several else "softmax"})
 
 
-def _settled(config: Config, numbers: dict[str, Any]) -> Config:
-    changes = {name: number for name, number in numbers.items() if getattr(config, name) < 0}
-    if config.loss == "auto":
-        changes["loss"] = "softmax"
-    if config.activation == "auto":
-        changes["activation"] = "relu" if len(config.hidden) > 1 else "linear"
+def as_before(config: Config, before: Config) -> Config:
+    """The options with those that are left open as they were decided before, when training began."""
+    return _settled(config, {name: getattr(before, name) for name in (*ROWS, "loss", "activation")})
+
+
+def _settled(config: Config, decided: dict[str, Any]) -> Config:
+    decided = {"loss": "softmax", "activation": "relu" if len(config.hidden) > 1 else "linear"} | decided
+    changes = {name: value for name, value in decided.items() if getattr(config, name) in OPEN}
     return config.replace(**changes) if changes else config

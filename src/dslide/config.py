@@ -44,8 +44,8 @@ class Config:
     loss: Literal["auto", "softmax", "sigmoid"] = option(
         "auto",
         "softmax: cross-entropy with the row's labels as targets, in proportion to their weights; "
-        "sigmoid: an independent yes or no for every label; auto: sigmoid where rows have several labels and all outputs "
-        "are computed, else softmax",
+        "sigmoid: an independent yes or no for every label; auto: sigmoid where rows of features have several labels "
+        "and all outputs are computed, else softmax",
     )
     links: int = option(
         -1,
@@ -57,8 +57,8 @@ class Config:
     )
     link_power: float = option(
         -1.0,
-        "how far the links of a label are divided by its size, which makes rare labels count as much as frequent ones: 1 "
-        "fully, 0 not at all; -1: chosen from the data",
+        "how far the links of a label are divided by its size, which makes rare labels count as much as frequent ones: "
+        "1 fully, 0 not at all; -1: chosen from the data",
         -1,
         2,
     )
@@ -257,8 +257,10 @@ def _number(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}") from None
     low, high = field.metadata["low"], field.metadata["high"]
-    if not low <= number <= high:  # also refuses NaN
-        bounds = f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
+    least = 0 if low == -1 else low  # -1 leaves an option open, and nothing between that and 0 means anything
+    if not (least <= number <= high or number == low):  # also refuses NaN
+        bounds = f"at least {least:g}" if high == math.inf else f"{least:g} to {high:g}"
+        bounds += ", or -1" * (low == -1)
         raise ConfigError(f"{field.name}: expected {wanted}, {bounds}, not {value!r}")
     return number
 

@@ -15,8 +15,8 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from .choices import as_before, for_data, settled
 from .comm import job
-from .choices import for_data, settled
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
 from .errors import ConfigError, DataError, ModelError
@@ -141,18 +141,19 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
         label. Between calls only learning_rate, batch_size, epochs, threads and options of several
-        ranks may be changed. A network that begins here has no links; one of `fit` keeps those it has, and
-        takes the rows for some that they were counted on.
+        ranks may be changed. A network that begins here has no links, and softmax as its loss if that is left
+        open; one of `fit` keeps what it has, and takes the rows for some that its links were counted on.
         """
-        config, first = settled(self._config()), not hasattr(self, "network_")
+        first = not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
         if first:
-            trainer = new_trainer(config, data)
+            trainer = new_trainer(settled(self._config()), data)
             self._keep(trainer.network, trainer, coder)
         else:
-            trainer = self._going_on(config)
+            trainer = self._going_on()
+        config = trainer.config
         self._count(data)
         # softmax can learn nothing from a row without labels
         rows = np.arange(len(x)) if config.loss == "sigmoid" else np.flatnonzero(np.diff(data.y.indptr))
@@ -195,11 +196,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise DataError("classes: not those of the first call to partial_fit, or the columns of y")
         return coder
 
-    def _going_on(self, config: Config) -> Trainer:
+    def _going_on(self) -> Trainer:
         """The trainer, with the options that may change taken over."""
         trainer: Trainer | None = self.trainer_
         if trainer is None:
             raise ModelError("the model was loaded only to predict; load(..., trainable=True) can go on")
+        config = as_before(self._config(), trainer.config)
         for name in OPTIONS:
             before, now = getattr(trainer.config, name), getattr(config, name)
             if before != now and name not in MAY_CHANGE:

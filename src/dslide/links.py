@@ -29,7 +29,7 @@ def wanted(config: Config) -> bool:
     return config.links > 0 and config.active_sets == "shared" and all(share == 1 for share in config.hidden_share)
 
 
-TYPES = {
+TYPES: dict[str, np.dtype[Any]] = {
     "begin": np.dtype(np.int64),
     "neuron": np.dtype(np.int32),
     "weight": np.dtype(np.float32),
@@ -55,11 +55,11 @@ class Links:
     ) -> Links:
         """Counted from training data. `same`: features and labels are the same things, and nothing is linked to
         itself. Every rank counts all links and keeps its own."""
-        counted = _core.count_links(
+        begin, neuron, weight, share = _core.count_links(
             x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, config.links, config.link_power, same,
             shard.rank, shard.size,
         )  # fmt: skip
-        return cls(*counted, scale=config.link_scale)
+        return cls(begin, neuron, weight, share, config.link_scale)
 
     @classmethod
     def of_state(cls, arrays: Mapping[str, Array], features: int, neurons: int, scale: float) -> Links:
@@ -83,8 +83,10 @@ class Links:
         """Sets what rows add to the logits of an active set. `lengths` are those that the rows had before dropout left
         out all but the share `keep`; `own` are labels that rows have in training, and must not know of; `boost` is a
         factor on all that is added."""
-        targets = (None, None) if own is None else (own.offsets, own.ids)
-        self._native.add(x.offsets, x.ids, x.values, lengths / boost, active, *targets, keep)
+        own_offsets, own_ids = (None, None) if own is None else (own.offsets, own.ids)
+        with np.errstate(divide="ignore"):  # a factor of 0: rows without end, whose values become 0
+            lengths = lengths / boost
+        self._native.add(x.offsets, x.ids, x.values, lengths, active, own_offsets, own_ids, keep)
 
 
 def links_of(arrays: Mapping[str, Array]) -> Arrays:

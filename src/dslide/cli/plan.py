@@ -45,9 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     rows, per_row = arguments.rows, (arguments.features_per_row, arguments.labels_per_row)
     data_bytes, linked = 0, True
     if arguments.data is not None:
+        from ..choices import for_data
         from ..data import Dataset
 
         data = _read(arguments)
+        config = for_data(config, data)
         features, labels = data.features, data.labels
         linked = isinstance(data, Dataset)
         rows, per_row, data_bytes = data.rows_per_epoch, data.values_per_row, data.data_bytes

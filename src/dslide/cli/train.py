@@ -156,8 +156,11 @@ def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
 
 def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel) -> Config:
     """The options of the run, with those that may change as they are given now."""
-    for name, value in options.items():
-        if name not in MAY_CHANGE and value != getattr(saved.config, name):
+    from ..choices import as_before
+
+    now = as_before(Config(**options), saved.config)
+    for name in options:
+        if name not in MAY_CHANGE and getattr(now, name) != getattr(saved.config, name):
             raise ConfigError(
                 f"{name}: the run was begun with {getattr(saved.config, name)!r}, and on resuming only "
                 f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]} may change"
