@@ -47,9 +47,10 @@ ABLATION: dict[str, dict[str, Any]] = {  # options changed; seconds and active o
     "hash hits and random": {"output": "lsh"},
     "hash hits only": {"output": "lsh", "draws": 0},
     "2,048 random": {"output": "random", "draws": 2048},
-    "4,096 random": {"output": "random", "draws": 4096},
     "labels of the batch only": {"output": "random", "draws": 0},
-    "no correction": {"correction": False},
+    "corrected": {"correction": True},
+    "no links": {"links": 0},
+    "links of power .5": {"link_power": 0.5},
     "no dropout": {"dropout_input": 0, "dropout_hidden": 0},
     "dropout of inputs only": {"dropout_hidden": 0},
     "dropout of hidden only": {"dropout_input": 0},
@@ -57,7 +58,8 @@ ABLATION: dict[str, dict[str, Any]] = {  # options changed; seconds and active o
     "hidden 256": {"hidden": 256},
     "hidden 1,024": {"hidden": 1024},
     "sigmoid": {"loss": "sigmoid"},
-    "linear activation": {"activation": "linear"},
+    "ReLU": {"activation": "relu"},
+    "Adam .01": {"optimizer": "adam", "learning_rate": 0.01},
 }
 
 
