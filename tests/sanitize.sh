@@ -8,7 +8,7 @@ set -eu
 kind=${1:?usage: tests/sanitize.sh address|thread}
 cd "$(dirname "$0")/.."
 core_tests="tests/test_active.py tests/test_layers.py tests/test_threads.py tests/test_tables.py tests/test_query.py
-            tests/test_data_parse.py tests/test_wire.py"
+            tests/test_data_parse.py tests/test_wire.py tests/test_links.py"
 case $kind in
   address)
     flags=address,undefined
