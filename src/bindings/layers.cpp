@@ -77,6 +77,11 @@ void check_all(const ActiveSet* all, size_t rows, size_t neurons) {
           "what is added must be that of an active set of all neurons");
 }
 
+const Added& added_of(const ActiveSet* all) {
+  static const Added nothing;
+  return all ? all->added : nothing;
+}
+
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
   require(!kept || kept->shape(0) >= DenseLayer::kept_size(active), "too little room for the logits");
   return kept ? kept->data() : nullptr;
@@ -359,7 +364,7 @@ void bind_dense(nb::module_& m) {
              }
              check_all(all, x.shape(0), l.weights().rows);
              release unlocked;
-             l.topk(x.data(), x.shape(0), ids.shape(1), left_out, all ? all->added : Added{}, ids.data(),
+             l.topk(x.data(), x.shape(0), ids.shape(1), left_out, added_of(all), ids.data(),
                     scores.data());
            },
            nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert(),
@@ -374,7 +379,7 @@ void bind_dense(nb::module_& m) {
              check_all(all, x.shape(0), l.weights().rows);
              const Lists named = lists(offsets, candidates, x.shape(0), l.weights().rows);
              release unlocked;
-             l.topk_of_lists(x.data(), x.shape(0), named, ids.shape(1), all ? all->added : Added{}, ids.data(),
+             l.topk_of_lists(x.data(), x.shape(0), named, ids.shape(1), added_of(all), ids.data(),
                              scores.data());
            },
            nb::arg("x"), nb::arg("offsets"), nb::arg("candidates"), nb::arg("ids").noconvert(),

@@ -73,8 +73,8 @@ def with_history(held_out: Dataset, history: Dataset) -> Dataset:
 def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
     """Interactions as a network of so many items takes them, which occurred `counts` times in its training data. Others
     are left out of the features, and as labels they can only be missed."""
-    known = data.x.indices < items
-    lists = SparseRows(_ends(known)[data.x.indptr], data.x.indices[known], data.x.values[known], items)
+    known = data.x.where(data.x.indices < items)
+    lists = SparseRows(known.indptr, known.indices, known.values, items)
     x = _as_input(lists, np.zeros(items, np.int64) if counts is None else counts)
     return _with_labels_of(dataclasses.replace(data, x=x), items)
 
@@ -93,9 +93,8 @@ def split_items(data: Dataset, share: float, rng: np.random.Generator) -> tuple[
     out = rng.random(y.nnz) < share
     if not 0 < out.sum() < y.nnz:
         raise DataError(f"{data.source}: a share of {share} leaves one part of {y.nnz} items without any")
-    kept = SparseRows(_ends(~out)[y.indptr], y.indices[~out], y.values[~out], y.columns)
+    kept, others = y.where(~out), y.where(out)
     train = dataclasses.replace(data, x=_as_input(kept, _counts(kept)), y=kept)
-    others = SparseRows(_ends(out)[y.indptr], y.indices[out], y.values[out], y.columns)
     held_out = dataclasses.replace(data, x=train.x, y=others)
     return train, held_out.take(np.flatnonzero(np.diff(others.indptr)))
 
