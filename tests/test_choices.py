@@ -145,13 +145,13 @@ def test_the_command_line_decides_saves_and_goes_on(kind: str, tmp_path: Path) -
     for config in (
         json.loads((run / "summary.json").read_text())["config"],
         json.loads((run / "log.jsonl").read_text().splitlines()[0])["config"],
-        load_model(run / "model").config.to_dict(),
+        load_model(run).config.to_dict(),
     ):
         assert chosen(config, expected) == expected
-    assert ("links.weight" in load_model(run / "model").state) == (kind != "words")
+    assert ("links.weight" in load_model(run).state) == (kind != "words")
     again = ["--epochs", "2", "--threads", "1", "--quiet", "--links", "-1", "--loss", "auto"]  # open again: as before
     assert main(["train", data, "--resume", str(run), *again]) == 0
-    assert chosen(load_model(run / "model").config.to_dict(), expected) == expected
+    assert chosen(load_model(run).config.to_dict(), expected) == expected
 
 
 def test_what_is_given_is_used_and_does_not_change_on_resuming(
@@ -161,7 +161,7 @@ def test_what_is_given_is_used_and_does_not_change_on_resuming(
     data.write_text(make_lines(3))
     words = [word for name, value in GIVEN.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     assert main(["train", str(data), "--out", str(run), *SMALL, *words]) == 0
-    assert chosen(load_model(run / "model").config.to_dict(), GIVEN) == GIVEN
+    assert chosen(load_model(run).config.to_dict(), GIVEN) == GIVEN
     assert main(["train", str(data), "--resume", str(run), "--epochs", "2", "--loss", "softmax"]) == 2
     assert "loss: the run was begun with 'sigmoid'" in capfd.readouterr().err
 
@@ -214,7 +214,7 @@ def test_a_saved_model_weighs_items_as_in_training(tmp_path: Path) -> None:
     (tmp_path / "later.txt").write_text("0 4\n")
     run = tmp_path / "run"
     assert main(["train", str(tmp_path / "train.txt"), "--format", "interactions", "--out", str(run), *SMALL]) == 0
-    saved, options = load_model(run / "model"), {"format": "auto", "base": "auto"}
+    saved, options = load_model(run), {"format": "auto", "base": "auto"}
     found = [
         load_for(saved, tmp_path / "one.txt", options),
         load_for(saved, tmp_path / "later.txt", options, tmp_path / "one.txt"),

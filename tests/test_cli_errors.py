@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dslide.cli import COMMANDS, main
+from dslide.model_folder import model_folder
 
 COMMAND = [sys.executable, "-m", "dslide.cli"]
 SMALL = ["--hidden", "8", "--epochs", "1", "--threads", "1", "--quiet"]
@@ -175,7 +176,7 @@ def test_folders_that_are_no_whole_model(
     data = made / "s/test.txt"
 
     def broken(name: str) -> Path:
-        shutil.copytree(made / "run/model", tmp_path / name)
+        shutil.copytree(model_folder(made / "run"), tmp_path / name)
         return tmp_path / name
 
     assert "there is no such model folder" in refused(capfd, "predict", tmp_path / "none", data)
@@ -202,8 +203,8 @@ def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tm
     assert "--out can't be given" in refused(capfd, "train", train, *more, "--out", tmp_path / "x")
     message = refused(capfd, "train", train, *more, "--hidden", "16")
     assert (
-        message == "hidden: the run was begun with (8,), and on resuming only epochs, threads, wire, "
-            "micro_batches and watchdog may change"
+        message == "hidden: the run was begun with (8,), and on resuming only epochs, learning_rate, threads, wire, "
+            "micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change"
     )
     assert "not the data that" in refused(capfd, "train", made / "s/test.txt", *more)
     assert "there is no such run" in refused(capfd, "train", train, "--resume", tmp_path / "none")
@@ -229,9 +230,11 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_model(made: Path, tmp_pa
         )
 
     failed = train(20_000)
-    assert failed.stderr == f"dslide: error: {tmp_path}/run/model: the model can't be saved: File too large\n"
+    assert failed.stderr == (
+        f"dslide: error: {tmp_path}/run/checkpoints/step-000000001: the checkpoint can't be written: File too large\n"
+    )
     assert failed.returncode == 2
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["log.jsonl"]
+    assert sorted(p.name for p in (tmp_path / "run").rglob("*")) == ["checkpoints", "log.jsonl"]
 
 
 def test_output_that_can_not_be_written_is_named(
@@ -259,7 +262,7 @@ def test_divergence_has_its_own_exit_code(
     train = ["train", made / "s/train.txt", "--out", tmp_path / "run"]
     message = refused(capfd, *train, *many, *options, code=3)
     assert "step" in message
-    assert not (tmp_path / "run/model").exists()
+    assert message.endswith("there is no checkpoint yet")
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(made: Path) -> None:

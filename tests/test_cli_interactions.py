@@ -126,7 +126,7 @@ def test_resuming_needs_no_format(made: Path) -> None:
     run_in(made, *common, "--format", "interactions", *extra, "--out", "whole", "--epochs", "2")
     run_in(made, *common, "--format", "interactions", *extra, "--out", "broken", "--epochs", "1")
     run_in(made, "train", "train.txt", "--test", "test.txt", "--resume", "broken", "--epochs", "2", "--k", "2,7")
-    expected, found = (load_model(made / name / "model") for name in ("whole", "broken"))
+    expected, found = (load_model(made / name) for name in ("whole", "broken"))
     assert found.interactions
     assert (found.features, found.labels) == (130, 130)
     for name in expected.state:

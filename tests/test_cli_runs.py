@@ -53,7 +53,7 @@ def summary(run: Path) -> dict[str, Any]:
 
 
 def test_a_run_folder_holds_model_log_and_summary(made: Path) -> None:
-    assert {p.name for p in (made / "run").iterdir()} == {"model", "log.jsonl", "summary.json"}
+    assert {p.name for p in (made / "run").iterdir()} == {"checkpoints", "log.jsonl", "summary.json"}
     values = summary(made / "run")
     assert set(values) >= SUMMARY
     assert (values["epochs"], values["ranks"], values["threads"], values["config"]["hidden"]) == (
@@ -104,8 +104,8 @@ def test_resuming_gives_the_network_of_an_unbroken_run(made: Path, tmp_path: Pat
     assert main([*train, "--epochs", "1", "--out", str(tmp_path / "parts")]) == 0
     data = str(made / "s/train.txt")
     assert main(["train", data, "--resume", str(tmp_path / "parts"), "--epochs", "2", "--quiet"]) == 0
-    whole = load_model(tmp_path / "whole/model", optimizer=True)
-    parts = load_model(tmp_path / "parts/model", optimizer=True)
+    whole = load_model(tmp_path / "whole", optimizer=True)
+    parts = load_model(tmp_path / "parts", optimizer=True)
     assert parts.progress == whole.progress
     assert set(parts.state) == set(whole.state)
     assert parts.state["layer0.weights"].dtype == {"float32": np.float32, "bf16": np.uint16}[stored]
@@ -132,7 +132,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(made: Path, tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert f"dslide train {data} --resume {run}" in out
     assert summary(run)["interrupted"] is True
-    progress = load_model(run / "model", optimizer=True, verify=True).progress
+    progress = load_model(run, optimizer=True, verify=True).progress
     assert progress["step"] > 0
     epochs = str(progress["epoch"] + 1)
     assert main(["train", data, "--resume", str(run), "--epochs", epochs, "--quiet"]) == 0
@@ -151,7 +151,7 @@ def test_evaluate_repeats_what_training_measured(capfd: pytest.CaptureFixture[st
 
 
 def test_evaluate_compares_approximate_prediction(capfd: pytest.CaptureFixture[str], made: Path) -> None:
-    text = output(capfd, "evaluate", made / "run/model", made / "s/test.txt", "--approximate")
+    text = output(capfd, "evaluate", made / "run", made / "s/test.txt", "--approximate")
     assert "through hash tables, made in" in text
     for k in (1, 3, 5):
         share = float(text.split(f"share of the exact top {k} that it finds: ")[1].split()[0])
@@ -232,8 +232,8 @@ def test_convert_and_train_from_the_folder(
     output(capfd, "convert", made / "s/train.txt", tmp_path / "c", "--label-names", made / "s/labels.txt")
     run = tmp_path / "run"
     output(capfd, "train", tmp_path / "c", "--out", run, "--epochs", "3", *SMALL)
-    expected = load_model(made / "run/model", optimizer=True)
-    found = load_model(run / "model", optimizer=True)
+    expected = load_model(made / "run", optimizer=True)
+    found = load_model(run, optimizer=True)
     for name in expected.state:
         np.testing.assert_array_equal(found.state[name], expected.state[name], err_msg=name)
     assert found.label_names == expected.label_names

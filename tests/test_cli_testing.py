@@ -41,7 +41,7 @@ def records(folder: Path, kind: str = "test", log: str = "log.jsonl") -> list[di
 
 
 def same_network(a: Path, b: Path) -> bool:
-    one, other = (load_model(folder / "model", optimizer=True) for folder in (a, b))
+    one, other = (load_model(folder, optimizer=True) for folder in (a, b))
     return all(np.array_equal(one.state[name], other.state[name]) for name in one.state)
 
 
@@ -92,7 +92,7 @@ def test_held_out_rows_are_tested_on_and_not_trained_on(
     assert "held out of it: 150 rows" in text
     assert (summary(model)["rows"], summary(model)["test_rows"]) == (450, 150)
     train, held = load(s / "train.txt").split(0.25, 3)
-    saved = load_model(model / "model", optimizer=True)
+    saved = load_model(model, optimizer=True)
     assert saved.progress["data"] == train.checksum
     assert saved.label_counts.tolist() == np.bincount(train.y.indices, minlength=20).tolist()
     write_dataset(held, tmp_path / "held")

@@ -67,11 +67,11 @@ def test_a_run_on_several_ranks_is_that_of_one(made: Path, ranks: int) -> None:
         assert many[name] == one[name]
     for name in ("loss", "active_neurons_mean", "p_at_1", "p_at_5", "ndcg_at_5"):
         assert_allclose(many[name], one[name], rtol=1e-3, err_msg=name)
-    expected, found = (load_model(folder / "model").state for folder in (made / "one", run))
+    expected, found = (load_model(folder).state for folder in (made / "one", run))
     for name in expected:
         assert_allclose(found[name], expected[name], atol=2e-3, err_msg=name)
     logs = {"log.jsonl", *(f"log-{rank}.jsonl" for rank in range(1, ranks))}
-    assert {path.name for path in run.iterdir()} == {"model", "summary.json", *logs}
+    assert {path.name for path in run.iterdir()} == {"checkpoints", "summary.json", *logs}
 
 
 def test_the_summary_tells_what_was_exchanged(made: Path) -> None:
@@ -111,7 +111,7 @@ def test_resuming_on_another_number_of_ranks_goes_on(made: Path) -> None:
     works("train", made / "s/train.txt", "--out", whole, *options, "--epochs", 2)
     works("train", made / "s/train.txt", "--out", broken, *options, "--epochs", 1, "--ranks", 2)
     works("train", made / "s/train.txt", "--resume", broken, "--epochs", 2, "--ranks", 3)
-    expected, found = (load_model(folder / "model", optimizer=True).state for folder in (whole, broken))
+    expected, found = (load_model(folder, optimizer=True).state for folder in (whole, broken))
     for name in expected:
         assert_allclose(found[name], expected[name], atol=2e-3, err_msg=name)
 
@@ -258,7 +258,7 @@ def test_ctrl_c_saves_the_network_of_all_ranks(made: Path, tmp_path: Path) -> No
     assert job.returncode == 130, err
     assert "to go on with it" in out
     assert summary(tmp_path / "run")["interrupted"] is True
-    steps = load_model(tmp_path / "run/model", optimizer=True).progress["step"]
+    steps = load_model(tmp_path / "run", optimizer=True).progress["step"]
     assert steps == summary(tmp_path / "run")["steps"] > 0
     assert all_ended(list(ranks.values()))
 

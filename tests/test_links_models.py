@@ -21,6 +21,7 @@ from dslide.cli import main
 from dslide.comm import solo
 from dslide.data import Dataset, SparseRows
 from dslide.errors import ModelError
+from dslide.estimator import OPTIONS
 from dslide.model_files import MANIFEST, WEIGHTS, Manifest, write_arrays, write_json
 from dslide.model_folder import SavedModel, load_together, save_model
 from dslide.plan import plan
@@ -90,11 +91,11 @@ def test_links_are_mapped_from_the_file_for_prediction(tmp_path):
     assert len(Vectors.open(tmp_path / "m")) == FEATURES
 
 
-def test_the_manifest_has_format_3_and_format_2_opens(tmp_path):
+def test_the_manifest_has_format_4_and_format_2_opens(tmp_path):
     """Models of format 2 had no links, and no options for them."""
     plain = CONFIG.replace(links=0)
     ids, _ = save(tmp_path / "m", 1, plain)
-    assert json.loads((tmp_path / "m" / MANIFEST).read_text())["format"] == 3
+    assert json.loads((tmp_path / "m" / MANIFEST).read_text())["format"] == 4
     options = json.loads((tmp_path / "m/config.json").read_text())
     del options["links"], options["link_scale"]
     files = Manifest.read(tmp_path / "m").files | {"config.json": write_json(tmp_path / "m/config.json", options)}
@@ -213,7 +214,7 @@ def test_resuming_from_the_command_line_is_the_unbroken_run(tmp_path, capfd):
     assert main([*train, "--epochs", "1", "--out", str(tmp_path / "parts")]) == 0
     again = ["train", str(tmp_path / "data/train.txt"), "--resume", str(tmp_path / "parts"), "--quiet"]
     assert main([*again, "--epochs", "2"]) == 0
-    whole, parts = (load_model(tmp_path / name / "model", optimizer=True).state for name in ("whole", "parts"))
+    whole, parts = (load_model(tmp_path / name, optimizer=True).state for name in ("whole", "parts"))
     assert whole.keys() == parts.keys() >= {"links.begin", "links.share"}
     for name in whole:
         assert_array_equal(parts[name], whole[name], strict=True, err_msg=name)
@@ -223,7 +224,7 @@ def test_resuming_from_the_command_line_is_the_unbroken_run(tmp_path, capfd):
 
 
 def fitted() -> SlideClassifier:
-    return SlideClassifier(**CONFIG.to_dict()).fit(DATA.x.to_scipy(), DATA.y.to_scipy())
+    return SlideClassifier(**{name: getattr(CONFIG, name) for name in OPTIONS}).fit(DATA.x.to_scipy(), DATA.y.to_scipy())
 
 
 def test_estimators_keep_their_links(tmp_path):

@@ -17,6 +17,7 @@ from dslide import Config, Trainer, Vectors, load_model
 from dslide.cli import main
 from dslide.data import TokenOptions, load_tokens
 from dslide.errors import DataError, ModelError
+from dslide.model_folder import model_folder
 from dslide.trainer import Callback
 
 GROUPS, MEMBERS, OBJECTS = 6, 4, 5  # nouns of a group stand before the group's verbs, and never otherwise
@@ -157,13 +158,13 @@ def test_nearest_by_cosine_worked_out_by_hand():
 
 
 def test_vectors_are_the_first_layers_weights(run, text, tmp_path):
-    saved = load_model(run / "model")
+    saved = load_model(run)
     vectors = Vectors.open(run)
     assert vectors.names == saved.label_names == saved.feature_names
     assert_array_equal(vectors.matrix, saved.state["layer0.weights"][:, :16])
     data = [str(text / "train.txt"), "--out", str(tmp_path / "half"), "--epochs", "1", *SMALL, *WINDOWS]
     assert main(["train", *data, "--weights", "bf16"]) == 0
-    half = load_model(tmp_path / "half/model").state["layer0.weights"]
+    half = load_model(tmp_path / "half").state["layer0.weights"]
     assert half.dtype == np.uint16
     upper = Vectors.open(tmp_path / "half").matrix.view(np.uint32) >> 16
     assert_array_equal(upper, half[:, :16])
@@ -182,7 +183,7 @@ def test_the_summary_has_the_loss_over_all_labels_and_evaluate_repeats_it(run, t
     values = summary(run)
     assert values["rows"] == 6000
     assert values["labels"] == values["features"] == GROUPS * (MEMBERS + OBJECTS) + 1
-    saved = load_model(run / "model")
+    saved = load_model(run)
     test = load_tokens(text / "test.txt", TokenOptions(**saved.tokens), saved.label_names)
     assert test.left_out == 2
     assert values["test_rows"] == len(test) == 300
@@ -200,7 +201,7 @@ def test_resuming_from_the_command_line_is_the_unbroken_run(run, text, tmp_path,
     output(capfd, *train, "--epochs", "2", "--out", tmp_path / "whole")
     output(capfd, *train, "--epochs", "1", "--out", tmp_path / "parts")
     output(capfd, "train", text / "train.txt", "--resume", tmp_path / "parts", "--epochs", "2", "--quiet")
-    whole, parts = (load_model(tmp_path / name / "model", optimizer=True) for name in ("whole", "parts"))
+    whole, parts = (load_model(tmp_path / name, optimizer=True) for name in ("whole", "parts"))
     assert parts.progress == whole.progress
     for name in whole.state:
         assert_array_equal(parts.state[name], whole.state[name], err_msg=name)
@@ -217,7 +218,7 @@ def test_a_run_on_two_ranks_and_its_vectors(run, text, tmp_path, capfd):
     one, two = summary(run), summary(tmp_path / "two")
     assert (two["ranks"], two["samples"]) == (2, one["samples"])
     assert_allclose([two["loss"], two["test_loss"]], [one["loss"], one["test_loss"]], rtol=1e-2)
-    assert (tmp_path / "two/model/weights-1-of-2.safetensors").exists()
+    assert (model_folder(tmp_path / "two") / "weights-1-of-2.safetensors").exists()
     assert_allclose(Vectors.open(tmp_path / "two").matrix, Vectors.open(run).matrix, atol=0.05)
     said = output(capfd, "evaluate", tmp_path / "two", text / "test.txt", "--ranks", "2")
     assert f"loss over all labels: {two['test_loss']:.4f}" in said

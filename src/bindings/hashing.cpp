@@ -117,6 +117,12 @@ nb::ndarray<nb::numpy, int32_t> bucket(const Tables& self, size_t table, size_t 
   return owned(std::move(neurons), {found.size()});
 }
 
+// A view of the tables' own memory, read only, which keeps them alive.
+nb::ndarray<nb::numpy, const uint32_t> all_codes(nb::handle_t<Tables> self) {
+  const Tables& tables = nb::cast<const Tables&>(self);
+  return {tables.codes(0).data(), {tables.spec().tables, tables.spec().neurons}, self};
+}
+
 void bind_tables(nb::module_& m) {
   nb::class_<Occupancy>(m, "Occupancy", "How full the buckets are.")
       .def_ro("mean", &Occupancy::mean, "Neurons in a bucket.")
@@ -133,6 +139,7 @@ void bind_tables(nb::module_& m) {
           "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
       .def("set_codes", &set_codes, "neurons"_a, "codes"_a,
            "Sets the codes (neurons, tables) of some neurons; buckets follow at renew().")
+      .def_prop_ro("codes", &all_codes, "Codes (tables, neurons) of all neurons, as they are set; no copy.")
       .def("renew", &Tables::renew, nb::call_guard<nb::gil_scoped_release>(), "Rebuilds all buckets from the codes.")
       .def("bucket", &bucket, "table"_a, "code"_a, "Neurons in a bucket, ascending.")
       .def("occupancy", &Tables::occupancy, nb::call_guard<nb::gil_scoped_release>())

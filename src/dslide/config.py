@@ -156,6 +156,10 @@ class Config:
     batch_size: int = option(256, "rows in a step", 1, 2**20)
     seed: int = option(0, "everything random follows from it", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
+    checkpoint_seconds: float = option(
+        300.0, "the run is saved this often while training goes on; 0: only at its end", 0, 1e9
+    )
+    checkpoints_kept: int = option(2, "checkpoints that are kept, the newest ones", 1)
 
     # several ranks
     wire: Literal["float32", "bf16", "int8"] = option(

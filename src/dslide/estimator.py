@@ -23,7 +23,7 @@ from .errors import ConfigError, DataError, ModelError
 from .estimator_labels import LabelCoder, is_dense, read_exclude, read_labels
 from .estimator_network import check_size, new_trainer, rebuild, use_rank_threads
 from .metrics import Evaluation
-from .model_folder import SavedModel, load_together, model_folder, save_model
+from .model_folder import SavedModel, load_together, save_model
 from .network import Network
 from .progress import ProgressLine
 from .trainer import Callback, Trainer
@@ -31,7 +31,8 @@ from .trainer import Callback, Trainer
 BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 # between calls of partial_fit
 MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")
-OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
+NO_CHECKPOINTS: dict[str, Any] = {"checkpoint_seconds": 0.0, "checkpoints_kept": 1}  # those are for runs of `dslide train`
+OPTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in NO_CHECKPOINTS)
 
 Array = npt.NDArray[Any]
 
@@ -166,7 +167,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def _config(self) -> Config:
-        return Config(**{name: getattr(self, name) for name in OPTIONS})
+        return Config(**{name: getattr(self, name) for name in OPTIONS}, **NO_CHECKPOINTS)
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
@@ -360,7 +361,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
         `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
         """
-        saved = load_together(model_folder(folder), job(), optimizer=trainable, verify=True)
+        saved = load_together(folder, job(), optimizer=trainable, verify=True)
         of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
         self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})

@@ -16,6 +16,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,7 @@ from .activations import Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .comm import Communicator
 from .shard import Shard
 
-SUMMARY = struct.Struct("<ddBB")  # loss, active neurons, fine, stop
+SUMMARY = struct.Struct("<ddBB")  # loss, active neurons, fine, flags
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class StepSummary:
     loss: float  # summed over rows
     active: float  # active output neurons that a row saw
     fine: bool  # all gradients are finite
-    stop: bool  # a rank was asked to stop
+    any_flags: int  # flags that some rank has raised
+    all_flags: int  # flags that all of them have
 
 
 class Exchanges:
@@ -150,15 +153,17 @@ class Exchanges:
 
         return finish
 
-    def summary(self, loss: float, active: float, fine: bool, stop: bool) -> Callable[[], StepSummary]:
-        """The function gives what all ranks together know: sums of losses and active neurons."""
+    def summary(self, loss: float, active: float, fine: bool, flags: int) -> Callable[[], StepSummary]:
+        """The function gives what all ranks together know: sums of losses and active neurons, and who raised which of
+        eight flags."""
         if self.shard.size == 1:
-            return lambda: StepSummary(loss, active, fine, stop)
-        flight = self.comm.post("summary", [SUMMARY.pack(loss, active, fine, stop)] * self.shard.size)
+            return lambda: StepSummary(loss, active, fine, flags, flags)
+        flight = self.comm.post("summary", [SUMMARY.pack(loss, active, fine, flags)] * self.shard.size)
 
         def finish() -> StepSummary:
-            losses, actives, fines, stops = zip(*(SUMMARY.unpack(content) for content in flight.wait()), strict=True)
-            return StepSummary(sum(losses), sum(actives), all(fines), any(stops))
+            losses, actives, fines, raised = zip(*(SUMMARY.unpack(content) for content in flight.wait()), strict=True)
+            any_flags, all_flags = reduce(or_, raised), reduce(and_, raised)
+            return StepSummary(sum(losses), sum(actives), all(fines), any_flags, all_flags)
 
         return finish
 

@@ -14,7 +14,8 @@ from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
 from .shard import WHOLE, Shard
-from .state_layout import MOMENTS, array_dtype
+from .snapshot import Snapshot
+from .state_layout import CODES, MOMENTS, MOVED, array_dtype
 from .storage import widened
 
 COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they are stored
@@ -51,6 +52,7 @@ class Layer:
         ]
         kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
         self.native = kind(*self._parameters)
+        self.snapshot: Snapshot | None = None  # is told what is about to change
         family = training_family(config.family)
         self.sampler = Sampler(total, inputs, family, config, seed, shard) if sampled and trainable else None
 
@@ -66,6 +68,29 @@ class Layer:
             self.arrays[f"{which}_clock"] = clock
         m1, m2 = (self.arrays.get(f"{which}_moment{i}", none) for i in (1, 2))
         return _core.Parameters(value, m1, m2, clock, width)
+
+    @property
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Every array that training goes on from, by name; no copies. Tables are there as the buckets of neurons, once
+        those were found."""
+        if self.sampler is None or not self.sampler.renewed:
+            return self.arrays
+        return self.arrays | {CODES: self.sampler.tables.codes, MOVED: self.sampler.moved}
+
+    def before_step(self, x: Activations, active: Any) -> None:
+        """To be called before weights of these inputs and neurons are changed."""
+        if self.snapshot is None:
+            return
+        neurons = None if active.is_everything else active.ids
+        rows = x.ids if self.sparse_input and isinstance(x, Sparse) else neurons
+        for name in self.arrays:
+            self._before_change(name, neurons if name.startswith("bias") else rows)
+        self._before_change(MOVED, neurons)
+
+    def _before_change(self, array: str, rows: Ids | None = None) -> None:
+        name = f"{self.name}.{array}"
+        if self.snapshot is not None and name in self.snapshot:
+            self.snapshot.before_change(name, rows)
 
     def everything(self, rows: int) -> Any:
         """The active set of all neurons."""
@@ -85,6 +110,7 @@ class Layer:
     def learn(self, x: Activations, active: Any, dz: Floats, want_dx: bool = True) -> tuple[bool, Floats | None]:
         """Steps weights along gradients laid out as `forward` gives its sums; returns whether all gradients were
         finite, and the gradient of the input: (rows, padded inputs) for dense, a value per element for sparse input."""
+        self.before_step(x, active)
         if isinstance(x, Dense):
             dx = np.empty_like(x.values)
             shaped = dz if active.is_everything or active.is_per_row else dz.reshape(x.rows, -1)
@@ -96,7 +122,11 @@ class Layer:
 
     def renew_tables(self) -> int:
         """Hashes again the neurons that moved since the last time; returns how many those were."""
-        return 0 if self.sampler is None else self.sampler.renew(self.codes)
+        if self.sampler is None:
+            return 0
+        self._before_change(CODES)
+        self._before_change(MOVED)
+        return self.sampler.renew(self.codes)
 
     def codes(self, functions: Any, ids: Ids) -> Codes:
         """Bucket numbers of some neurons, (ids, tables)."""

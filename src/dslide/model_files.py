@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import ModelError
 from .tensors import Array, stream_tensors
 
-FORMAT = 3  # raised when older versions of dslide can't read the folder any more
+FORMAT = 4  # raised when older versions of dslide can't read the folder any more
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
 LABEL_COUNTS = "label_counts.safetensors"
@@ -24,6 +25,7 @@ CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
 VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "progress.json", "estimator.json"
 COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # never cut
 MAX_SHARDS = 1 << 16
+UNFINISHED = ".part"  # after the name of a file that is being written
 READ_SIZE = 1 << 20  # bytes
 
 Entry = dict[str, int]  # size in bytes and crc32 of a file
@@ -100,18 +102,29 @@ def write_json(path: Path, content: Any) -> Entry:
     return entry
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> Entry:
-    """Writes a file of arrays that is on disk when this returns."""
+def write_arrays(
+    path: Path, arrays: Mapping[str, Array], read: Callable[[str], Iterable[Array]] | None = None
+) -> Entry:
+    """Writes a file of arrays that is on disk when this returns. `read` is as in `stream_tensors`."""
     with _checked_file(path) as (write, entry):
-        stream_tensors(write, arrays)
+        stream_tensors(write, arrays, read=read)
     return entry
+
+
+def write_again(path: Path, before: Path) -> None:
+    """Gives a file that was written before a second name, or where that is not possible, a copy."""
+    try:
+        os.link(before, path)
+    except OSError:
+        with _file_in_place(path) as file, open(before, "rb") as source:
+            shutil.copyfileobj(source, file, READ_SIZE)
 
 
 @contextmanager
 def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
     """A function to write the file's bytes with, and the entry that it keeps."""
     entry = {"size": 0, "crc32": 0}
-    with open(path, "wb") as file:
+    with _file_in_place(path) as file:
 
         def write(piece: bytes | memoryview) -> None:
             file.write(piece)
@@ -119,8 +132,17 @@ def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
             entry["crc32"] = zlib.crc32(piece, entry["crc32"])
 
         yield write, entry
+
+
+@contextmanager
+def _file_in_place(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which has its name when it is whole and on disk."""
+    unfinished = path.with_name(path.name + UNFINISHED)
+    with open(unfinished, "wb") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
+    unfinished.rename(path)
 
 
 # ---- reading ----------------------------------------------------------------------------------------------------

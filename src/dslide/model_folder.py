@@ -8,10 +8,12 @@ and all small files. Any number of ranks reads what any other number wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .comm import Communicator, ranks_in_words, solo
 from .config import Config
@@ -37,11 +39,13 @@ from .model_files import (
     read_names,
     read_size,
     shard_file,
+    write_again,
     write_arrays,
     write_json,
 )
 from .model_shards import read_shard
 from .replacement import beside, replacement
+from .run_folder import newest
 from .shard import WHOLE, Shard
 from .state_layout import is_parameter
 from .tensors import Array, read_tensors
@@ -70,8 +74,10 @@ class SavedModel:
 
 
 def model_folder(path: str | Path) -> Path:
-    """The model's folder, given it or the folder of the run that made it."""
-    inner = Path(path) / "model"
+    """The model's folder, given it or the folder of the run that made it: of a run, its newest checkpoint."""
+    if (checkpoint := newest(path)) is not None:
+        return checkpoint
+    inner = Path(path) / "model"  # where runs of earlier versions have it
     return inner if inner.exists() or beside(inner, ".old").exists() else Path(path)
 
 
@@ -85,24 +91,24 @@ def save_model(
     """
     comm = comm or solo()
     with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
-        own = work.together("arrays saved", lambda: _write_shard(work.new, model, optimizer, comm))
+        own = work.together("arrays saved", lambda: write_shard(work.new, model, comm, optimizer))
         shards: dict[str, Entry] = {}
         for entries in comm.gather_objects("checksums of saved arrays", own):
             shards |= entries
-        work.leaders("model saved", lambda: _write_rest(work.new, model, optimizer, comm.size, shards))
+        work.leaders("model saved", lambda: write_rest(work.new, model, comm.size, shards, optimizer))
 
 
 def load_model(
     folder: str | Path, *, optimizer: bool = False, verify: bool = False, shard: Shard = WHOLE
 ) -> SavedModel:
-    """Reads a model folder; ModelError names the file that is missing or damaged.
+    """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
 
     `state` holds the arrays of the shard, by default those of the whole network: mapped if as many ranks wrote the
     folder, else each put together when it is asked for. Only files that are read have to be there. With `optimizer` the
     state holds what going on with training needs. With `verify` the checksums of the arrays are checked too, which
     reads them once; those of small files always are.
     """
-    return _load(Path(folder), optimizer, verify, shard)[0]
+    return _load(model_folder(folder), optimizer, verify, shard)[0]
 
 
 def load_together(
@@ -111,7 +117,7 @@ def load_together(
     """As `load_model`, on every rank of a job, each its own shard. If a rank can't, or if ranks on different machines
     find different saves of the model, all of them raise ModelError."""
     shard = Shard(comm.rank, comm.size)
-    saved, checksum = comm.together("model loaded", lambda: _load(Path(folder), optimizer, verify, shard))
+    saved, checksum = comm.together("model loaded", lambda: _load(model_folder(folder), optimizer, verify, shard))
     checksums = comm.gather_objects("checksums of loaded models", checksum)
     others = [rank for rank, theirs in enumerate(checksums) if theirs != checksums[0]]
     if others:
@@ -124,29 +130,43 @@ def load_together(
     return saved
 
 
-def _write_shard(folder: Path, model: SavedModel, optimizer: bool, comm: Communicator) -> dict[str, Entry]:
-    """Writes the arrays that this rank owns."""
+def write_shard(
+    folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True,
+    read: Callable[[str], Iterable[Array]] | None = None,
+) -> dict[str, Entry]:  # fmt: skip
+    """Writes the arrays that this rank owns; `read`, if given, gives the content of each by its name, in pieces."""
     entries = {}
-    for kind in (WEIGHTS, OPTIMIZER) if optimizer else (WEIGHTS,):
+    for kind in (OPTIMIZER, WEIGHTS) if optimizer else (WEIGHTS,):
         name = shard_file(kind, comm.rank, comm.size)
         arrays = {array: model.state[array] for array in model.state if is_parameter(array) == (kind == WEIGHTS)}
-        entries[name] = write_arrays(folder / name, arrays)
+        entries[name] = write_arrays(folder / name, arrays, read)
     return entries
 
 
-def _write_rest(folder: Path, model: SavedModel, optimizer: bool, shards: int, entries: dict[str, Entry]) -> None:
-    """Writes everything but the shards' arrays, whose entries are given."""
+def write_rest(
+    folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
+    before: dict[str, tuple[Entry, Path]] | None = None,
+) -> None:  # fmt: skip
+    """Writes everything but the shards' arrays, whose entries are given. `before` keeps what does not change from one
+    checkpoint of a run to the next, so that it is written once."""
     entries = dict(entries)
     sizes = {key: getattr(model, key) for key in (*SIZES, "interactions")}
     for name, content in (
         (CONFIG, model.config.to_dict() | sizes), (PROGRESS, model.progress if optimizer else None),
         (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
-        (TOKENS, model.tokens), (ESTIMATOR, model.estimator),
+        (TOKENS, model.tokens), (ESTIMATOR, model.estimator), (LABEL_COUNTS, model.label_counts),
     ):  # fmt: skip
-        if content is not None:
+        if content is None:
+            continue
+        if before is not None and name in before and before[name][1].exists():
+            entries[name] = before[name][0]
+            write_again(folder / name, before[name][1])
+        elif isinstance(content, np.ndarray):
+            entries[name] = write_arrays(folder / name, {"label_counts": content})
+        else:
             entries[name] = write_json(folder / name, content)
-    if model.label_counts is not None:
-        entries[LABEL_COUNTS] = write_arrays(folder / LABEL_COUNTS, {"label_counts": model.label_counts})
+        if before is not None and name != PROGRESS:
+            before[name] = entries[name], folder / name
     Manifest(shards, entries).write(folder)
 
 

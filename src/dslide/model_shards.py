@@ -46,7 +46,9 @@ def read_shard(
             links.append((writer, linked))
         _check_arrays(folder / name, {a: file.arrays[a] for a in file.arrays if a not in linked}, expected, writer)
         for array in expected:
-            files.setdefault(array, []).append((writer, file))
+            if array in file.arrays:
+                files.setdefault(array, []).append((writer, file))
+    files = {array: sources for array, sources in files.items() if len(sources) == len(writers)}  # not optional ones
     if links and len(links) < len(writers):
         raise ModelError(f"{folder}: damaged: some of its shards have links and others have none")
     if manifest.shards == shard.size:
@@ -155,6 +157,8 @@ def _check_arrays(path: Path, arrays: dict[str, Array], expected: dict[str, Arra
         if name not in expected:
             raise ModelError(f"{path}: array {name!r} is none of the network that config.json describes")
     for name, layout in expected.items():
+        if layout.optional and name not in arrays:
+            continue
         try:
             checked(arrays, name, layout.dtype, layout.shape(writer))
         except ModelError as error:

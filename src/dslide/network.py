@@ -27,6 +27,9 @@ from .links import Links, row_lengths
 from .predictor import Predictor
 from .profile import Profile, timed
 from .sampler import hidden_sampling_sizes, sampling_sizes
+from .snapshot import Snapshot
+from .state_layout import CODES, MOVED
+from .storage import checked
 
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
 MOST_PARTS, LEAST_PART = 4, 64  # a batch is cut into at most so many parts, of at least so many rows
@@ -41,14 +44,14 @@ class StepResult:
     loss: float  # mean over rows
     active: float  # mean number of active output neurons that a row saw
     own_active: float = 0.0  # those of this rank among them
-    stop: bool = False  # some rank was asked to stop
+    any_flags: int = 0  # that some rank raised
+    all_flags: int = 0  # that all ranks raised
 
 
 class Network(Predictor):
     """A network that can be trained; what it is made of and how it predicts is said in `Predictor`."""
 
     _logits: Floats = np.empty(0, np.float32)
-    renewed = False
     profile: Profile | None = None  # is told where the time of steps goes
 
     def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
@@ -62,22 +65,41 @@ class Network(Predictor):
         """Links features to labels as they go together in training data; `same`: they are the same things."""
         self.links = Links.count(x, y, self.features, self.labels, self.config, self.shard, same)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Every array that makes up this rank's part of the network and of what training goes on from, by name; no
+        copies."""
+        layers = {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.state.items()}
+        return layers | self._link_state()
+
     def load_state(self, arrays: Any) -> None:
-        """Copies arrays given by name over the network's own; all of them must be there."""
+        """Copies arrays given by name over the network's own; all of them must be there. Hash tables may be missing,
+        and are then made from the weights."""
         super().load_state(arrays)
         for layer in self.layers:
-            if layer.sampler:
-                layer.sampler.moved[:] = True
-        self.renewed = False
+            if layer.sampler is None:
+                continue
+            codes, moved = (f"{layer.name}.{name}" for name in (CODES, MOVED))
+            if codes not in arrays:
+                layer.sampler.forget()
+                continue
+            own = layer.sampler.tables.codes
+            layer.sampler.load(
+                checked(arrays, codes, own.dtype, own.shape), checked(arrays, moved, np.dtype(np.bool_), own.shape[1:])
+            )
 
-    def train_step(self, x: Sparse, labels: Labels, step: int, rate: float, stop: bool = False) -> StepResult:
-        """One synchronous step on a batch. Raises Diverged if a gradient is not finite. `stop` says that this rank
-        wants to stop after the step; the result says whether any does."""
+    def watch(self, snapshot: Snapshot | None) -> None:
+        """From now on the snapshot, which is of this network's state, is told of every change; None: nobody is."""
+        for layer in self.layers:
+            layer.snapshot = snapshot
+
+    def train_step(self, x: Sparse, labels: Labels, step: int, rate: float, flags: int = 0) -> StepResult:
+        """One synchronous step on a batch. Raises Diverged if a gradient is not finite. `flags`, eight of them, are
+        told to all ranks; what they mean is up to the caller."""
         self.version += 1
         self.comm.step = step + 1
-        if not self.renewed:
-            self.renew_tables()
         for layer in self.layers:
+            if layer.sampler is not None and not layer.sampler.renewed:
+                self._renew(layer)
             layer.optimizer.rate = rate
         labels = Labels(*self.shard.owned_lists(labels.offsets, labels.ids, labels.targets))
         lengths = row_lengths(x) if self.links is not None else None
@@ -98,7 +120,7 @@ class Network(Predictor):
             with self._phase(phases.LINKS):
                 self.links.add(x, lengths, active, labels, 1 - self.config.dropout_input)
         fine, loss, gradient = self._learn_output(inputs[-1], active, labels)
-        summary = self.exchange.summary(loss, active.mean, fine, stop)
+        summary = self.exchange.summary(loss, active.mean, fine, flags)
         if self.output.sampler:
             self.output.sampler.touch(active.ids)
         with self._phase(phases.PACKING):
@@ -118,13 +140,15 @@ class Network(Predictor):
                 assert dx is not None
                 with self._phase(phases.PACKING):
                     da = self._sum(i, inputs[i], dx)()
-        return StepResult(seen.loss / x.rows, seen.active, active.mean, seen.stop)
+        return StepResult(seen.loss / x.rows, seen.active, active.mean, seen.any_flags, seen.all_flags)
 
     def renew_tables(self) -> int:
         """Hashes again every neuron that moved since the last renewal; returns how many."""
-        self.renewed = True
+        return sum(self._renew(layer) for layer in self.layers)
+
+    def _renew(self, layer: Layer) -> int:
         with self._phase(phases.RENEWING):
-            return sum(layer.renew_tables() for layer in self.layers)
+            return layer.renew_tables()
 
     def _phase(
         self, name: str, formula: Callable[..., work.Work | None] | None = None, *arguments: Any
@@ -282,11 +306,13 @@ class Network(Predictor):
                     layer.native.softmax_stats(x.values, active, maximum, total, kept)
                 log_norm = self.exchange.normaliser(maximum, total)()
                 with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, kept is not None):
+                    layer.before_step(x, active)
                     fine, loss = layer.native.learn_softmax(
                         x.values, active, *target, log_norm, scale, dx, layer.optimizer, kept
                     )
             else:
                 with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, False):
+                    layer.before_step(x, active)
                     fine, loss = layer.native.learn_sigmoid(x.values, active, *target, scale, dx, layer.optimizer)
             return fine, loss, self._sum(index, x, dx)
         with self._phase(phases.FIRST_PASS, work.forward, layer, x, active):
@@ -330,6 +356,7 @@ class Network(Predictor):
                     loss += native.backward_sigmoid(x.values, active, *target, scale, dx, kept, begin, end)
             sums.append(self._sum(index, x.part(begin, end), dx[begin:end]))
         with self._phase(phases.SECOND_PASS, work.step, layer, x.values, active):
+            layer.before_step(x, active)
             fine = native.step(x.values, active, kept, layer.optimizer)
         return fine, loss, lambda: np.concatenate([finish() for finish in sums])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activations import padded
+from .checkpoint_memory import checkpoint_memory
 from .choices import settled
 from .config import Config
 from .hashing import automatic, training_family
@@ -87,9 +88,11 @@ def plan(
         logits = 4 * batch * (neurons if resolve_output(config, labels) != "full" else -(-labels // ranks))
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     work = 4 * batch * sum(activations) + active + threads * (1 << 20)
+    saving = checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0
     parts = {
         "weights": weights,
         "optimizer state": moments,
+        "checkpoints": saving,
         "links": links,
         "hash tables": tables,
         "data": data_bytes,

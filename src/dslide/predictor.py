@@ -285,7 +285,10 @@ class Predictor:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Every array that makes up this rank's part of the network, by name; no copies."""
-        return self._layer_state() | ({} if self.links is None else self.links.state())
+        return self._layer_state() | self._link_state()
+
+    def _link_state(self) -> dict[str, npt.NDArray[Any]]:
+        return {} if self.links is None else self.links.state()
 
     def _layer_state(self) -> dict[str, npt.NDArray[Any]]:
         return {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}

@@ -33,6 +33,7 @@ class Sampler:
         self.tables = _core.Tables(own, tables, bits, config.bucket_size, config.bucket_policy, seed)
         self.query = _core.Query(self.tables, shard.rank, shard.size)
         self.moved = np.ones(own, np.bool_)
+        self.renewed = False  # ever
         self.shard = shard
 
     def touch(self, ids: Ids) -> None:
@@ -48,7 +49,23 @@ class Sampler:
             self.tables.set_codes(part, codes_of(self.functions, part))
         self.tables.renew()
         self.moved[:] = False
+        self.renewed = True
         return len(ids)
+
+    def load(self, codes: Codes, moved: npt.NDArray[np.bool_]) -> None:
+        """Takes up the tables as they were: bucket numbers of own neurons, (tables, neurons), and which had moved."""
+        neurons = np.arange(len(moved), dtype=np.int32)
+        for begin in range(0, len(neurons), NEURONS_AT_A_TIME):
+            part = neurons[begin : begin + NEURONS_AT_A_TIME]
+            self.tables.set_codes(part, np.ascontiguousarray(codes[:, begin : begin + len(part)].T))
+        self.tables.renew()
+        self.moved[:] = moved
+        self.renewed = True
+
+    def forget(self) -> None:
+        """The weights are others now: every neuron is to be hashed again."""
+        self.moved[:] = True
+        self.renewed = False
 
     def codes(self, x: Activations) -> Codes:
         """Bucket numbers of the inputs in each table, (rows, tables)."""

@@ -9,10 +9,13 @@ import numpy as np
 
 from .activations import padded
 from .config import Config
+from .hashing import automatic, training_family
 from .links import PREFIX
+from .sampler import resolve_output
 from .shard import WHOLE, Shard, neuron_axis
 from .storage import STORAGE
 
+CODES, MOVED = "codes", "moved"  # a sampled layer's hash tables: buckets of neurons, and which changed since
 MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # what optimizers keep of a parameter
 
 
@@ -34,19 +37,24 @@ class ArrayLayout:
     neurons: int  # of the whole layer
     axis: int | None
     rest: tuple[int, ...]  # the shape without that axis
+    optional: bool = False  # models may have been saved without it
+    is_padded: bool = True  # where neurons lie along rows
 
     def shape(self, shard: Shard = WHOLE) -> tuple[int, ...]:
-        """The shape of what a rank holds; where neurons lie along rows, those are padded."""
+        """The shape of what a rank holds."""
         if self.axis is None:
             return self.rest
         count = shard.count(self.neurons)
-        return (count, *self.rest) if self.axis == 0 else (*self.rest, padded(count))
+        if self.axis == 0:
+            return (count, *self.rest)
+        return (*self.rest, padded(count) if self.is_padded else count)
 
 
 def array_layouts(config: Config, features: int, labels: int) -> dict[str, ArrayLayout]:
     """The arrays of a network in training, as `Network.state` names them."""
     layouts: dict[str, ArrayLayout] = {}
     shares = config.hidden_share or (1.0,) * len(config.hidden)
+    sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
     inputs, sparse_input = features, True
     for i, neurons in enumerate([*config.hidden, labels]):
         for which, rest in (("weights", (inputs if sparse_input else padded(inputs),)), ("bias", (1,))):
@@ -57,7 +65,12 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             axis = neuron_axis(clock, sparse_input)
             of_clock = (inputs,) if axis is None else ()
             layouts[f"layer{i}.{clock}"] = ArrayLayout(array_dtype(config, clock), neurons, axis, of_clock)
-        inputs, sparse_input = neurons, i < len(shares) and shares[i] < 1
+        if sampled[i]:
+            tables = config.tables or automatic(neurons, inputs, training_family(config.family)).tables
+            codes = ArrayLayout(np.dtype(np.uint32), neurons, 1, (tables,), optional=True, is_padded=False)
+            layouts[f"layer{i}.{CODES}"] = codes
+            layouts[f"layer{i}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), neurons, 0, (), optional=True)
+        inputs, sparse_input = neurons, i < len(shares) and sampled[i]
     return layouts
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,11 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def stream_tensors(
-    write: Callable[[Any], object], arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Passes the bytes of the file to `write`, piece by piece."""
+    write: Callable[[Any], object], arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
+    read: Callable[[str], Iterable[Array]] | None = None,
+) -> None:  # fmt: skip
+    """Passes the bytes of the file to `write`, piece by piece. `read` gives the content of an array by its name, flat,
+    in pieces; without it, it is that of the array itself."""
     # Big items first: then every array is aligned to its own items without gaps, which the format forbids.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -53,10 +55,15 @@ def stream_tensors(
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     write(struct.pack("<Q", len(text)) + text)
     for name in names:
-        flat = arrays[name].reshape(-1)
-        items = max(1, BLOCK // flat.dtype.itemsize)
-        for begin in range(0, flat.size, items):
-            write(np.ascontiguousarray(flat[begin : begin + items]).view(np.uint8).data)
+        for piece in _pieces(arrays[name]) if read is None else read(name):
+            write(piece.view(np.uint8).data)
+
+
+def _pieces(array: Array) -> Iterator[Array]:
+    flat = array.reshape(-1)
+    items = max(1, BLOCK // flat.dtype.itemsize)
+    for begin in range(0, flat.size, items):
+        yield np.ascontiguousarray(flat[begin : begin + items])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .labels import Labels
 from .network import Network
 from .sampler import resolve_output
 from .threads import use_threads
+from .trainer import STOP
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's first and last layer each, on each rank
 LEAST_SECONDS, LEAST_STEPS = 1.0, 4
@@ -76,9 +77,9 @@ def time_step(
         y = Labels(offsets, ids, np.full(len(ids), 1 / labels_per_row, np.float32))
         enough = sum(seconds for seconds, _ in times[1:]) >= LEAST_SECONDS and len(times) >= LEAST_STEPS
         start, waited = time.perf_counter(), comm.wait_seconds
-        result = network.train_step(x, y, len(times), 1e-4, stop=enough)
+        result = network.train_step(x, y, len(times), 1e-4, flags=STOP if enough else 0)
         times.append((time.perf_counter() - start, comm.wait_seconds - waited))
-        over = result.stop  # on all ranks after the same step
+        over = bool(result.any_flags & STOP)  # on all ranks after the same step
     total, waiting = np.median(times[1:], axis=0)  # the first step builds the hash tables
     growth = labels / small_labels if mode == "full" else 1.0
     return StepTime(float(total - waiting) * growth, float(waiting))

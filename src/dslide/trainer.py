@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -74,8 +76,16 @@ class Result:
     spread: dict[str, Any]  # how the work was spread over ranks: see ranks.spread
 
 
+STOP = 1  # flag of a step: this rank was asked to stop after it
+
+
 class Callback:
     """What wants to hear of training. Every method may be left out."""
+
+    def flags(self, trainer: Trainer) -> int:
+        """Bits, others than `STOP`, that are told to all ranks with the coming step; afterwards `trainer.any_flags` and
+        `trainer.all_flags` say, alike on all ranks, what some of them and what all of them told."""
+        return 0
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
         """Training begins or goes on; `total_steps` counts from the very first step to the last."""
@@ -97,8 +107,7 @@ class Trainer:
     """Trains a network on a dataset.
 
     Everything random is a function of the seed and the step, so that training interrupted at any step and taken up from
-    saved state goes on as if it had not been. With one exception: hash tables are not part of the state but made anew
-    from the weights, so with `output` lsh the first active sets after the break are fresher than they would have been.
+    saved state goes on as if it had not been.
 
     With a communicator of several ranks (`comm.job()` inside mpiexec) the network is split over them. Every rank then
     does the same: makes a trainer with the same options, calls `fit` with the same data.
@@ -120,7 +129,8 @@ class Trainer:
         self.samples = 0  # rows trained on in all
         self._renewal = RenewalSchedule(config.renew_every, config.renew_growth)
         self._pressed: Callable[[], bool] = _never  # whether Ctrl-C was pressed
-        self._stop = False  # after the step at hand
+        self.any_flags = self.all_flags = 0  # of the last step: see Callback.flags
+        self.rate = config.learning_rate  # of the last step
         self._own_active = 0.0  # active output neurons of this rank, summed over steps
 
     def fit(self, data: Data) -> Result:
@@ -158,7 +168,7 @@ class Trainer:
                         samples, steps, active_sum = samples + info.rows, steps + 1, active_sum + info.active
                         epoch_rows, epoch_loss = epoch_rows + info.rows, epoch_loss + info.loss * info.rows
                         self._tell(lambda c, i=info: c.on_step(self, i))  # type: ignore[misc]
-                        if self._stop:
+                        if self.any_flags & STOP:
                             raise KeyboardInterrupt
                     seconds = time.perf_counter() - epoch_start
                     loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
@@ -186,10 +196,13 @@ class Trainer:
         if self._renewal.due(self.step):
             self.network.renew_tables()
         rate = learning_rate(self.config, self.step, total_steps)
+        flags = reduce(or_, (callback.flags(self) for callback in self.callbacks), STOP if self._pressed() else 0)
         result = self.network.train_step(
-            Sparse(x.indptr, x.indices, x.values), targets(y, self.config.loss), self.step, rate, self._pressed()
+            Sparse(x.indptr, x.indices, x.values), targets(y, self.config.loss), self.step, rate, flags
         )
-        self._stop = result.stop or (self.comm.size == 1 and self._pressed())
+        self.any_flags, self.all_flags, self.rate = result.any_flags, result.all_flags, rate
+        if self.comm.size == 1 and self._pressed():
+            self.any_flags |= STOP
         self._own_active += result.own_active
         self.step += 1
         if self.profile:

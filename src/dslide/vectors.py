@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from .activations import Floats
 from .data.files import new_file
 from .errors import ConfigError, DataError, ModelError
-from .model_folder import SavedModel, load_model, model_folder
+from .model_folder import SavedModel, load_model
 from .storage import widened
 
 
@@ -37,7 +37,7 @@ class Vectors:
     @classmethod
     def open(cls, path: str | Path) -> Vectors:
         """Those of a saved model, given its folder or that of the run that made it."""
-        return cls.of_model(load_model(model_folder(path), verify=True), path)
+        return cls.of_model(load_model(path, verify=True), path)
 
     def __len__(self) -> int:
         return len(self.names)

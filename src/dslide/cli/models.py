@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, DataError
-from ..model_folder import SavedModel, load_together, model_folder
+from ..model_folder import SavedModel, load_together
 from .tokens import is_stream, load_stream, options_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[
     from ..ranks import neighbours
     from ..threads import use_threads
 
-    saved = load_together(model_folder(path), comm, verify=True)
+    saved = load_together(path, comm, verify=True)
     use_threads(threads or neighbours(comm).threads)
     network = comm.together(
         "making the network",

@@ -1,4 +1,4 @@
-"""A training run and its folder: model/ (the network), log.jsonl (what happened), summary.json (result), and
+"""A training run and its folder: checkpoints/ (the network), log.jsonl (what happened), summary.json (result), and
 profile.json if a profile was asked for. With several ranks each keeps a log of its own, log-1.jsonl and so on, and the
 first one speaks for all."""
 
@@ -7,17 +7,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-import time
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints import Checkpoints
 from ..config import Config
 from ..data import Tokens
+from ..disks import leads
+from ..errors import Diverged
 from ..memory import format_bytes, peak_rss_bytes
-from ..model_folder import SavedModel, save_model
+from ..model_folder import SavedModel
 from ..progress import JsonLog, ProgressLine, clock, finite
-from ..trainer import Callback, TestInfo, Trainer
+from ..trainer import TestInfo, Trainer
 from .evaluate import evaluate, exact_loss, loss_line, table
 from .options import default_ks
 
@@ -25,12 +28,10 @@ if TYPE_CHECKING:
     from ..comm import Communicator
     from ..data import Data
     from ..profile import Profile
-    from ..trainer import EpochInfo, Result
-
-SAVE_SECONDS = 600  # a long run is saved this often, at the ends of epochs
+    from ..trainer import Result
 
 
-class Run(Callback):
+class Run:
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
     def __init__(
@@ -48,24 +49,24 @@ class Run(Callback):
             self.trainer.load_progress(saved.progress)
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
         self._log = JsonLog(folder / log)
-        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self]
-        self._saved_at = time.monotonic()
+        self.checkpoints = Checkpoints(
+            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, leads(folder, comm), _warn
+        )
+        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self.checkpoints]
 
     def train(self) -> Result:
         """Trains until the end or Ctrl-C, and saves the network."""
-        result = self.trainer.fit(self.data)
-        self.save()
+        try:
+            result = self.trainer.fit(self.data)
+            self.checkpoints.save(self.trainer)
+        except Diverged as error:
+            raise Diverged(f"{error}; {self.checkpoints.last_in_words()}") from None
         return result
 
-    def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
-        due = time.monotonic() - self._saved_at >= SAVE_SECONDS and info.epoch < trainer.network.config.epochs
-        if self.comm.gather_objects("time to save", due)[0]:
-            self.save()
-
-    def save(self) -> None:
-        """Writes RUN/model."""
+    def model(self) -> SavedModel:
+        """The run as it is now."""
         data, network = self.data, self.trainer.network
-        model = SavedModel(
+        return SavedModel(
             config=network.config,
             features=network.features,
             labels=network.labels,
@@ -80,8 +81,6 @@ class Run(Callback):
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
             interactions=data.users is not None,
         )
-        save_model(self.folder / "model", model, comm=self.comm)
-        self._saved_at = time.monotonic()
 
     def measure(self, test: Data) -> dict[str, float]:
         """Metrics of the network as it is now, and its loss over all labels. Ranks measure together."""
@@ -170,3 +169,7 @@ class Run(Callback):
         }
         (self.folder / "profile.json").write_text(json.dumps(finite(about), indent=1) + "\n")
         print(profile.table())
+
+
+def _warn(message: str) -> None:
+    print(f"dslide: warning: {message}", file=sys.stderr, flush=True)

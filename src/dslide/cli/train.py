@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from ..profile import Profile
 
 
-MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when a run is resumed
+MAY_CHANGE = (  # when a run is resumed
+    "epochs", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds", "checkpoints_kept",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     comm.together("checking the folder", lambda: _check_folder(arguments, folder))
     config, saved = Config(**options), None
     if arguments.resume is not None:
-        saved = load_together(folder / "model", comm, optimizer=True, verify=True)
+        saved = load_together(folder, comm, optimizer=True, verify=True)
         config = comm.together("options", lambda: _resumed_config(options, folder, saved))
     comm.limit = config.watchdog
     hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
