@@ -224,7 +224,8 @@ def test_resuming_from_the_command_line_is_the_unbroken_run(tmp_path, capfd):
 
 
 def fitted() -> SlideClassifier:
-    return SlideClassifier(**{name: getattr(CONFIG, name) for name in OPTIONS}).fit(DATA.x.to_scipy(), DATA.y.to_scipy())
+    options = {name: getattr(CONFIG, name) for name in OPTIONS}
+    return SlideClassifier(**options).fit(DATA.x.to_scipy(), DATA.y.to_scipy())
 
 
 def test_estimators_keep_their_links(tmp_path):

@@ -59,8 +59,8 @@ def test_a_disk_that_refuses_leaves_the_old_model(
     new = disks[victim] / "m.new"
 
     failing = {
-        "write weights": (builtins, "open", new / f"weights-{victim}-of-3.safetensors"),
-        "write config": (builtins, "open", new / "config.json"),
+        "write weights": (builtins, "open", new / f"weights-{victim}-of-3.safetensors.part"),
+        "write config": (builtins, "open", new / "config.json.part"),
         "mkdir": (Path, "mkdir", new),
         "rename": (Path, "rename", new),
     }

@@ -18,6 +18,7 @@ from dslide.comm import solo
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, synthesize
 from dslide.machine_speed import Speeds
+from dslide.model_folder import model_folder
 from dslide.phases import (
     ACTIVE,
     FIRST_PASS,
@@ -250,5 +251,6 @@ def test_the_command_prints_the_table_and_writes_it(tmp_path, capsys):
     assert written["measured_peak"].keys() == {"gflops", "copy_gigabytes"}
     assert written["phases"][SECOND_PASS]["calls"] == 8
     assert written["phases"]["all"]["seconds"] == pytest.approx(written["seconds"])
-    weights = [(tmp_path / name / "model/weights.safetensors").read_bytes() for name in ("plain", "profiled")]
+    folders = [model_folder(tmp_path / name) for name in ("plain", "profiled")]
+    weights = [(folder / "weights.safetensors").read_bytes() for folder in folders]
     assert weights[0] == weights[1]

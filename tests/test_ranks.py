@@ -49,7 +49,7 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
     whole = {}
     for name, first in parts[0].items():
         layer, array = int(name[5]), name.split(".")[1]
-        axis = neuron_axis(array, sparse[layer])
+        axis = {"codes": 1, "moved": 0}.get(array, neuron_axis(array, sparse[layer]))
         width = sizes[layer + 1] if sparse[layer] else sizes[layer]
         if axis is None:
             for part in parts[1:]:
@@ -197,9 +197,11 @@ def test_more_ranks_than_neurons_are_refused():
         run_ranks(23, lambda comm: Network(Config(**BASE), FEATURES, 99, comm=comm))
 
 
-def test_all_ranks_stop_if_one_is_asked_to():
+def test_all_ranks_know_the_flags_that_any_and_all_of_them_raised():
     def work(comm):
         network = Network(Config(**BASE), FEATURES, LABELS, comm=comm)
-        return [network.train_step(*batch(s), s, 0.01, stop=s == 1 and comm.rank == 2).stop for s in range(3)]
+        flags = [2, 3 if comm.rank == 2 else 2, 1 << comm.rank]
+        steps = [network.train_step(*batch(s), s, 0.01, flags=flags[s]) for s in range(3)]
+        return [(step.any_flags, step.all_flags) for step in steps]
 
-    assert run_ranks(3, work) == [[False, True, False]] * 3
+    assert run_ranks(3, work) == [[(2, 2), (3, 2), (7, 0)]] * 3

@@ -31,7 +31,7 @@ from .trainer import Callback, Trainer
 BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 # between calls of partial_fit
 MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")
-NO_CHECKPOINTS: dict[str, Any] = {"checkpoint_seconds": 0.0, "checkpoints_kept": 1}  # those are for runs of `dslide train`
+NO_CHECKPOINTS: dict[str, Any] = {"checkpoint_seconds": 0.0, "checkpoints_kept": 1}  # only runs have them
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in NO_CHECKPOINTS)
 
 Array = npt.NDArray[Any]
