@@ -37,6 +37,7 @@ PIECE = 1 << 20  # bytes; each piece is a sign of life, also where a whole messa
 _EAGER = 2e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes half of it
 _POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first and after a while
 _POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
+_ASIDE_SECONDS = 0.3  # after something came or went aside, in which the thread looks more often: answers are awaited
 _FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure, or leave too
 
 
@@ -114,6 +115,7 @@ class Communicator:
         self._waiting = False  # a caller waits and moves the bytes itself
         self._closed = False
         self._aside: Callable[[int, memoryview], None] | None = None  # takes what comes beside the exchanges
+        self._aside_at = -_ASIDE_SECONDS  # when something last came or went there
         self._thread: threading.Thread | None = None
         if self.size > 1:
             self._thread = threading.Thread(target=self._run, name="dslide-comm", daemon=True)
@@ -174,6 +176,7 @@ class Communicator:
             if lost := self.lost(to):
                 raise CommError(lost)
             self._send(self._place(), to, pack(Kind.ASIDE, "", self._peers[to].sent, content))
+            self._aside_at = time.monotonic()
         self._wake.set()
 
     def lost(self, rank: int) -> str:
@@ -334,6 +337,7 @@ class Communicator:
         elif frame.kind == Kind.ALIVE:
             return
         elif frame.kind == Kind.ASIDE:
+            self._aside_at = peer.heard
             if self._aside is not None:
                 self._aside(source, frame.content)
         elif frame.number < peer.taken:
@@ -395,6 +399,8 @@ class Communicator:
                 pause = min(_POLL_IDLE, interval)
                 if not self._waiting and (self._open or self._sending()):
                     pause = _pause(now - self._last_heard())
+                elif now - self._aside_at < _ASIDE_SECONDS:
+                    pause = _POLL_MOST
             self._wake.wait(pause)
 
     def _leave(self, kind: Kind, content: bytes) -> None:
