@@ -17,7 +17,7 @@ import pytest
 from comm_contract import all_to_all, same
 from hypothesis import given
 from hypothesis import strategies as st
-from inprocess import InProcess, Links, rank_outcomes, run_ranks
+from inprocess import Fault, Injection, InProcess, Links, rank_outcomes, run_ranks
 from mpi_run import run_mpi
 
 from dslide import courier
@@ -256,10 +256,11 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "disk-1").rglob("*") if path.is_file()] == [Path(NAME.format(2)).name]
 
 
-@pytest.mark.parametrize("how", ["fails", "leaves", "courier closes"])
+@pytest.mark.parametrize("how", ["fails", "leaves", "falls silent", "courier closes"])
 def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(courier, "SHARE", 0.01)  # so that it takes long
-    monkeypatch.setattr(courier, "_PATIENCE", 0.1)
+    if how == "courier closes":
+        monkeypatch.setattr(courier, "_PATIENCE", 0.1)
 
     def work(comm: Communicator) -> Any:
         helper = Courier(comm, tmp_path / f"disk-{comm.rank}")
@@ -269,6 +270,8 @@ def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytes
                 time.sleep(0.005)
             if how == "fails":
                 raise RuntimeError("out of luck")
+            if how == "falls silent":
+                comm.post("from here on", [b"", b""])
             helper.close()
             assert not part.exists()
             if how == "courier closes":
@@ -280,10 +283,37 @@ def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytes
         helper.close()
         return delivery.state, delivery.error
 
-    state, error = rank_outcomes(2, work)[0]
+    dead = [Injection(Fault.KILL, rank=1, piece=1)] if how == "falls silent" else []
+    state, error = rank_outcomes(2, work, 1.0 if dead else 20.0, dead)[0]
     reason = {"fails": "rank 1 failed: RuntimeError: out of luck", "leaves": "rank 1 has ended",
-              "courier closes": "it doesn't answer for 2 s"}[how]  # fmt: skip
+              "falls silent": "rank 1 silent for 1 s", "courier closes": "it doesn't answer for 2 s"}[how]  # fmt: skip
     assert (state, error) == ("failed", f"{tmp_path}/own-0: rank 1 didn't get it: {reason}")
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer"])
+def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    monkeypatch.setattr(courier, "SHARE", 0.02)
+
+    def work(comm: Communicator) -> Any:
+        helper = Courier(comm, tmp_path / f"disk-{comm.rank}")
+        delivery = None
+        if comm.rank == 0:
+            path = given_file(tmp_path, 0, 3_000_000)
+            delivery = helper.send(1, path, NAME.format(0))
+            part = tmp_path / f"disk-1/{NAME.format(0)}.part"
+            while not part.exists() or part.stat().st_size == 0:
+                time.sleep(0.001)
+            os.truncate(path, 2_000_000 if change == "shorter" else 3_000_001)
+            ended(delivery)
+        comm.barrier("end")
+        helper.close()
+        return delivery
+
+    delivery = run_ranks(2, work)[0]
+    assert delivery.state == "failed"
+    words = f"{2_000_000 if change == 'shorter' else 3_000_001} bytes of 3000000 came, or others than were sent"
+    assert delivery.error == f"{tmp_path}/own-0: rank 1 didn't get it: {words}"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "own-0"]
 
 
 def test_a_sender_that_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,10 +176,8 @@ def _providers(needed: list[list[Part]], holders: list[set[str]], said: Mapping[
 
 
 def _is_here(folder: Path, name: str, manifest: Manifest, listed: bool) -> bool:
-    """Whether a file of arrays is in the folder. Without a manifest beside it (`listed`), which is written last, only
-    its checksum tells whether it is of this save."""
-    if not listed and (folder / MANIFEST).exists():
-        return False  # the folder is of another save
+    """Whether a file of arrays is in the folder. Where the save's manifest is not beside it (`listed`), only its
+    checksum tells whether it is of this save."""
     try:
         (check_size if listed else check_content)(folder / name, manifest.files[name])
     except ModelError:

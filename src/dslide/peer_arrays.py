@@ -157,7 +157,7 @@ def _gather_links(
         if not pairs or not wants_links(arrays.config):
             continue
         outgoing = {
-            reader: _packed(_links_to(Shard(reader, comm.size), part.writer, opened[part].links))
+            reader: _packed(links_to(Shard(reader, comm.size), part.writer, opened[part].links))
             for provider, reader in pairs
             if provider == me
         }
@@ -176,7 +176,7 @@ def _gather_links(
     return parts
 
 
-def _links_to(shard: Shard, writer: Shard, links: Mapping[str, Array]) -> dict[str, Array]:
+def links_to(shard: Shard, writer: Shard, links: Mapping[str, Array]) -> dict[str, Array]:
     """The links of a writer to the labels of a shard, numbered as the writer does; `share` is that of all of its
     labels."""
     if not links:
