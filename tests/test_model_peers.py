@@ -302,6 +302,22 @@ def test_no_checkpoints_at_all(tmp_path: Path) -> None:
     assert set(errors_of(disks)) == {f"no checkpoint can be used: rank 1: {path}: damaged: not valid JSON"}
 
 
+def test_damage_on_a_shared_disk_is_told_once(tmp_path: Path) -> None:
+    save_on([tmp_path / "disk"] * 3, 5)
+    path = tmp_path / "disk" / step_name(5) / "weights-1-of-3.safetensors"
+    damage(path)
+    (said,) = set(errors_of([tmp_path / "disk"] * 4))
+    words = f"ranks 0, 1, 2 and 3: {path}: damaged: its checksum is not the one that was written"
+    assert said == f"no checkpoint can be used: step-000000005: {path.name} is on no disk undamaged ({words})"
+
+
+def test_a_folder_that_can_not_be_read(tmp_path: Path) -> None:
+    """A file in its place: that is not taken for a run without checkpoints."""
+    (tmp_path / "file").write_text("")
+    words = f"rank 1: {tmp_path}/file: can't be read: Not a directory"
+    assert set(errors_of([tmp_path / "none", tmp_path / "file"])) == {f"no checkpoint can be used: {words}"}
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_checkpoint_without_what_training_needs(tmp_path: Path, ranks: int) -> None:
     disks = disks_of(tmp_path, ranks)

@@ -28,6 +28,8 @@ from .shard import Shard
 
 STEP = re.compile(r"step-([0-9]{9,18})", re.ASCII)  # the names of checkpoints
 
+Words = dict[str, list[int]]  # sentences, and the ranks that say them
+
 
 @dataclass(frozen=True)
 class _Save:
@@ -57,7 +59,7 @@ def load_together(
     place = found(Path(folder))
     if comm.size == 1:
         return load_model(place, optimizer=optimizer, verify=verify)
-    saves, problems = _survey({"": place}, comm)
+    saves, problems = _survey({"": place}, [], comm)
     if not saves:
         comm.together("model found", lambda: Manifest.read(place))
     for save in saves:
@@ -74,8 +76,15 @@ def load_newest(
     """The newest checkpoint of a run of which every file is on the disk of some rank: its folder, which on this rank's
     disk may not be there, and the model. None if no rank has any checkpoint; ModelError on all ranks, with the reason
     for each, if none can be used. Arrays are asked for as `load_together` says."""
-    folders = {path.name: path for path in _listed(checkpoints) if STEP.fullmatch(path.name)}
-    saves, problems = _survey(folders, comm)
+    folders: dict[str, Path] = {}
+    problems: list[str] = []
+    try:
+        folders = {path.name: path for path in sorted(checkpoints.iterdir()) if STEP.fullmatch(path.name)}
+    except FileNotFoundError:
+        pass  # others may have what is not here
+    except OSError as error:
+        problems = [f"{checkpoints}: can't be read: {error.strerror or error}"]
+    saves, problems = _survey(folders, problems, comm)
     for save in saves:
         folder = checkpoints / save.name
         try:
@@ -87,18 +96,13 @@ def load_newest(
     return None
 
 
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []  # others may have what is not here
-
-
-def _survey(folders: Mapping[str, Path], comm: Communicator) -> tuple[list[_Save], list[str]]:
+def _survey(
+    folders: Mapping[str, Path], problems: Sequence[str], comm: Communicator
+) -> tuple[list[_Save], list[str]]:
     """The saves that the ranks have in these folders, newest first, and then those that more ranks have; and what is
-    wrong with others, in words."""
+    wrong with others, in words, beside the problems of this rank that are given."""
     own: dict[str, int] = {}
-    problems = []
+    problems = [*problems]
     for name, folder in folders.items():
         if (folder / MANIFEST).exists():
             try:
@@ -106,7 +110,7 @@ def _survey(folders: Mapping[str, Path], comm: Communicator) -> tuple[list[_Save
             except ModelError as error:
                 problems.append(str(error))
     holders: dict[tuple[str, int], list[int]] = {}
-    words: dict[str, list[int]] = {}
+    words: Words = {}
     for rank, (theirs, wrong) in enumerate(comm.gather_objects("saves on disk", [own, problems])):
         for key in theirs.items():
             holders.setdefault(key, []).append(rank)
@@ -114,7 +118,11 @@ def _survey(folders: Mapping[str, Path], comm: Communicator) -> tuple[list[_Save
             words.setdefault(sentence, []).append(rank)
     saves = [_Save(*key, tuple(ranks)) for key, ranks in holders.items()]
     saves.sort(key=lambda save: (-_step(save.name), -len(save.holders), save.checksum))
-    return saves, [f"{ranks_in_words(ranks)}: {sentence}" for sentence, ranks in words.items()]
+    return saves, _sentences(words)
+
+
+def _sentences(words: Words) -> list[str]:
+    return [f"{ranks_in_words(ranks)}: {sentence}" for sentence, ranks in words.items()]
 
 
 def _step(name: str) -> int:
@@ -134,12 +142,13 @@ def _load(folder: Path, save: _Save, comm: Communicator, optimizer: bool, verify
     here = [part.name for part in every if _is_here(folder, part.name, manifest, comm.rank in save.holders)]
     holders = [set(names) for names in comm.gather_objects("files of arrays on disk", here)]
     opened: dict[Part, OpenPart] = {}
-    said: dict[str, list[str]] = {}  # of damaged files
+    damage: dict[str, Words] = {}  # by file
     while True:
-        providers = _providers(needed, holders, said)
+        providers = _providers(needed, holders, damage)
         own = {part: None for given in providers for part, provider in given.items() if provider == comm.rank}
+        doubted = [part for part in every if part.name in damage and part.name in holders[comm.rank]]
         problems: dict[str, str] = {}
-        for part in own:
+        for part in [*own, *doubted]:
             if part not in opened:
                 try:
                     opened[part] = arrays.open(part, verify)
@@ -152,10 +161,10 @@ def _load(folder: Path, save: _Save, comm: Communicator, optimizer: bool, verify
         for rank, theirs in enumerate(damaged):
             holders[rank] -= set(theirs)
             for name, words in theirs.items():
-                said.setdefault(name, []).append(f"rank {rank}: {words}")
+                damage.setdefault(name, {}).setdefault(words, []).append(rank)
 
 
-def _providers(needed: list[list[Part]], holders: list[set[str]], said: Mapping[str, list[str]]) -> Providers:
+def _providers(needed: list[list[Part]], holders: list[set[str]], damage: Mapping[str, Words]) -> Providers:
     """Who provides each reader with each file: itself if it has it, else one of those that have it, in turns.
     _Unusable if nobody has one."""
     missing = []
@@ -163,8 +172,8 @@ def _providers(needed: list[list[Part]], holders: list[set[str]], said: Mapping[
     for number, part in enumerate(dict.fromkeys(part for parts in needed for part in parts)):
         ranks = [rank for rank, names in enumerate(holders) if part.name in names]
         if not ranks:
-            damage = said.get(part.name, [])
-            missing.append(f"{part.name} is on no disk" + (f" undamaged ({'; '.join(damage)})" if damage else ""))
+            words = "; ".join(_sentences(damage.get(part.name, {})))
+            missing.append(f"{part.name} is on no disk" + (f" undamaged ({words})" if words else ""))
             continue
         for reader, parts in enumerate(needed):
             if part in parts:

@@ -397,10 +397,11 @@ class Communicator:
                     told = now
                     self._tell(Kind.ALIVE, b"")
                 pause = min(_POLL_IDLE, interval)
-                if not self._waiting and (self._open or self._sending()):
-                    pause = _pause(now - self._last_heard())
-                elif now - self._aside_at < _ASIDE_SECONDS:
-                    pause = _POLL_MOST
+                if not self._waiting:
+                    if self._open or self._sending():
+                        pause = _pause(now - self._last_heard())
+                    elif now - self._aside_at < _ASIDE_SECONDS:
+                        pause = _POLL_MOST
             self._wake.wait(pause)
 
     def _leave(self, kind: Kind, content: bytes) -> None:
