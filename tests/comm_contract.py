@@ -203,6 +203,30 @@ def another_exchange_is_noticed(comm: Communicator) -> None:
         comm.all_gather(name, b"x")
 
 
+# ---- beside the exchanges -------------------------------------------------------------------------------------------
+
+
+def asides_arrive_in_order_and_disturb_nothing(comm: Communicator) -> None:
+    if comm.size == 1:
+        return
+    came: list[tuple[int, bytes]] = []
+    comm.take_asides(lambda source, content: came.append((source, bytes(content))))
+    comm.barrier("all can take")
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sizes = [0, 1, 1000, 100_000, PIECE] * 3
+    before = comm.bytes_sent
+    flying = []
+    for number, size in enumerate(sizes):
+        comm.send_aside(to, message(comm.rank, to, number, size))
+        flying.append(all_to_all(comm, number, 1000))
+    for exchange, want in flying:
+        same(exchange.wait(), want)
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    assert comm.bytes_sent - before == len(sizes) * sum(1000 + rank + OVERHEAD for rank in others)
+    comm.barrier("all are sent")  # frames between two ranks stay in order, those aside too
+    assert came == [(source, message(source, comm.rank, number, size)) for number, size in enumerate(sizes)]
+
+
 # ---- counting -------------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +322,7 @@ CONTRACT: dict[str, Callable[[Communicator], None]] = {
         together_with_different_errors,
         together_with_the_same_error_on_some,
         another_exchange_is_noticed,
+        asides_arrive_in_order_and_disturb_nothing,
         bytes_are_counted,
         waiting_and_flight_are_counted,
         a_closed_communicator_says_so,

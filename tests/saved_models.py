@@ -14,6 +14,7 @@ from inprocess import run_ranks
 from dslide.activations import padded
 from dslide.comm import Communicator
 from dslide.config import Config
+from dslide.hashing import TABLES
 from dslide.model_folder import SavedModel, load_model, save_model
 from dslide.shard import WHOLE, Shard, neuron_axis
 
@@ -59,6 +60,9 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
             keep(i, f"bias{suffix}", random.random((neurons, 1), np.float32) + 1, sparse_input)
         keep(i, "weights_clock", random.integers(1, 1000, rows, np.uint32), sparse_input)
         keep(i, "bias_clock", random.integers(1, 1000, neurons, np.uint32), sparse_input)
+        if i < len(shares) and shares[i] < 1:
+            state[f"layer{i}.codes"] = random.integers(0, 2, (TABLES, neurons), np.uint32)[:, shard.own].copy()
+            state[f"layer{i}.moved"] = random.integers(0, 2, neurons, np.bool_)[shard.own].copy()
     return state
 
 

@@ -20,9 +20,9 @@ import dslide.snapshot
 from dslide import Config, Trainer, load_model
 from dslide.checkpoints import Checkpoints, name_latest
 from dslide.comm import solo
-from dslide.disks import leads
 from dslide.errors import Diverged, ModelError
-from dslide.model_folder import SavedModel, load_together
+from dslide.model_folder import SavedModel
+from dslide.model_peers import load_together
 from dslide.run_folder import checkpoints, newest
 from dslide.trainer import Callback
 
@@ -56,7 +56,7 @@ def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=No
         )
 
     tell = (lambda words: None) if told is None else told.append
-    keeper = Checkpoints(run, comm, model, seconds, kept, leads(run, comm), tell)
+    keeper = Checkpoints(run, comm, model, seconds, kept, tell)
     trainer.callbacks.append(keeper)
     return trainer, keeper
 
@@ -231,6 +231,7 @@ def test_ranks_give_up_a_checkpoint_together(tmp_path):
         run = tmp_path / f"disk{comm.rank}"
         trainer, keeper = begin(run, a_config(threads=1), comm, told=told)
         if comm.rank == 1:
+            (run / "checkpoints").rmdir()
             (run / "checkpoints").touch()
         trainer.fit(PROBLEM.train)
         with pytest.raises(ModelError, match=r"rank 1: .*step-.*can't be written") as caught:

@@ -23,7 +23,8 @@ from dslide.data import Dataset, SparseRows
 from dslide.errors import ModelError
 from dslide.estimator import OPTIONS
 from dslide.model_files import MANIFEST, WEIGHTS, Manifest, write_arrays, write_json
-from dslide.model_folder import SavedModel, load_together, save_model
+from dslide.model_folder import SavedModel, save_model
+from dslide.model_peers import load_together
 from dslide.plan import plan
 from dslide.shard import Shard
 from dslide.tensors import read_tensors

@@ -18,7 +18,8 @@ from saved_models import FEATURES, LABELS, ONE, a_model, check, names_in, networ
 
 from dslide.comm import Communicator
 from dslide.errors import ModelError
-from dslide.model_folder import load_model, load_together, save_model
+from dslide.model_folder import load_model, save_model
+from dslide.model_peers import load_together
 from dslide.shard import Shard
 
 
@@ -179,10 +180,18 @@ def test_ranks_load_their_shards_together(tmp_path: Path) -> None:
     save_apart(disks, seed=1)
     shutil.rmtree(disks[1])
     (tmp_path / "kept").rename(disks[1])  # as if the second machine had missed a save
-    said = errors_of_ranks(2, work)
-    assert said == [
-        f"{disk}: rank 1 found another save of the model there than rank 0 did; all machines must have folders of one "
-        f"save" for disk in disks
-    ]  # fmt: skip
+    for disk, said in zip(disks, errors_of_ranks(2, work), strict=True):
+        assert said.startswith(f"{disk}: the model can't be loaded: the save that rank ")
+        for rank, lost in ((0, 1), (1, 0)):
+            missing = f"weights-{lost}-of-2.safetensors is on no disk, optimizer-{lost}-of-2.safetensors is on no disk"
+            assert f"the save that rank {rank} found: {missing}" in said
     shutil.rmtree(disks[1])
-    assert set(errors_of_ranks(2, work)) == {f"rank 1: {disks[1]}: there is no such model folder"}
+    for disk, said in zip(disks, errors_of_ranks(2, work), strict=True):
+        assert said == (
+            f"{disk}: the model can't be loaded: weights-1-of-2.safetensors is on no disk, "
+            f"optimizer-1-of-2.safetensors is on no disk"
+        )
+    shutil.rmtree(disks[0])
+    assert set(errors_of_ranks(2, work)) == {
+        "; ".join(f"rank {rank}: {disk}: there is no such model folder" for rank, disk in enumerate(disks))
+    }

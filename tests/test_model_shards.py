@@ -19,7 +19,8 @@ from saved_models import CONFIGS, FEATURES, LABELS, ONE, a_model, check, names_i
 from dslide.comm import Communicator
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model_folder import SavedModel, load_model, load_together, save_model
+from dslide.model_folder import SavedModel, load_model, save_model
+from dslide.model_peers import load_together
 from dslide.network import Network
 from dslide.shard import WHOLE, Shard
 from dslide.state_layout import array_layouts

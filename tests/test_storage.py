@@ -24,7 +24,8 @@ from dslide.activations import aligned_zeros, padded
 from dslide.config import Config
 from dslide.errors import ModelError
 from dslide.layers import Layer
-from dslide.model_folder import SavedModel, load_model, load_together, save_model
+from dslide.model_folder import SavedModel, load_model, save_model
+from dslide.model_peers import load_together
 from dslide.network import Network
 from dslide.storage import widened
 from dslide.trainer import Trainer

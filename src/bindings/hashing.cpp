@@ -129,6 +129,7 @@ void bind_tables(nb::module_& m) {
       .def_ro("max", &Occupancy::max, "Neurons in the fullest bucket.")
       .def_ro("empty_share", &Occupancy::empty_share, "Share of buckets without a neuron.")
       .def_ro("dropped", &Occupancy::dropped, "Times a neuron was left out of a full bucket, in all tables.");
+  m.attr("NO_BUCKET") = kAbsent;
   nb::class_<Tables>(m, "Tables", "Hash tables over the neurons of a layer.")
       .def(
           "__init__",

@@ -9,7 +9,6 @@
 namespace dslide {
 namespace {
 
-constexpr uint32_t kAbsent = 0xFFFFFFFFu;  // the code of a neuron that is not in the tables
 
 const TablesSpec& checked(const TablesSpec& spec) {
   check_range("neurons", spec.neurons, 1, 0x7FFFFFFF);

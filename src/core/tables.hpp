@@ -40,6 +40,8 @@ using Lot = uint64_t;
 inline Lot draw_lot(uint64_t random, int32_t neuron) { return random >> 32 << 32 | static_cast<uint32_t>(neuron); }
 inline int32_t neuron_of(Lot lot) { return static_cast<int32_t>(lot); }
 
+inline constexpr uint32_t kAbsent = 0xFFFFFFFF;  // the code of a neuron that is in no bucket
+
 // Not to be read while codes are set or buckets renewed.
 class Tables {
  public:

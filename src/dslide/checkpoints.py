@@ -1,9 +1,10 @@
 """Saves a run while it trains: RUN/checkpoints/step-000001234, each a model folder that training can go on from.
 
-A checkpoint is made in parts: arrays of every rank, then the small files and the manifest of every disk, then the
-removal of old checkpoints. A thread does the work of a part while training goes on; that it is done is told with the
-summaries of steps, so that all ranks know it at the same step. Then they exchange what came of it, and the next part
-begins. At the end of a run the same parts are done at once.
+A checkpoint is made in parts: arrays of every rank, then the small files and the manifest of every disk, then, where
+ranks have disks of their own, copies of the arrays for another disk, then the removal of old checkpoints. A thread does
+the work of a part while training goes on; that it is done is told with the summaries of steps, so that all ranks know
+it at the same step. Then they exchange what came of it, and the next part begins. At the end of a run the same parts
+are done at once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import numpy as np
 
 from .checkpoint_memory import room
 from .comm import Communicator, ranks_in_words
+from .courier import Courier
 from .data.files import sync
+from .disks import buddy, find_disks, leads
 from .errors import Diverged, ModelError, known_to_all
 from .links import PREFIX
-from .model_files import UNFINISHED, Entry
+from .model_files import OPTIMIZER, UNFINISHED, WEIGHTS, Entry, shard_file
 from .model_folder import SavedModel, write_rest, write_shard
 from .run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
 from .snapshot import Cancelled, Snapshot
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from .trainer import StepInfo, Trainer
 
 DUE, READY = 2, 4  # flags of a step: a checkpoint is due; this rank has done its part (trainer.STOP is 1)
+COPY_LOOK = 0.05  # seconds between looks whether copies have arrived
 
 
 @dataclass
@@ -56,14 +60,25 @@ class Checkpoints(Callback):
 
     def __init__(
         self, run: Path, comm: Communicator, model: Callable[[], SavedModel], seconds: float, kept: int,
-        leads: bool, tell: Callable[[str], None],
+        tell: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.folder, self.comm = run / CHECKPOINTS, comm
-        self._model, self._seconds, self._kept, self._leads, self._tell = model, seconds, kept, leads, tell
+        self._model, self._seconds, self._kept, self._tell = model, seconds, kept, tell
+        comm.together("folder of checkpoints", self._make_folder)
+        disks = find_disks(self.folder, comm)
+        self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
+        self._courier = Courier(comm, self.folder) if len(disks) > 1 else None
+        self._hurry = threading.Event()  # what is on its way to other disks is not wanted any more
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that stay the same
         self._begun = time.monotonic()
         self._job: _Job | None = None
         self.last: Path | None = None  # the newest complete one
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ModelError(f"{self.folder}: can't be made: {error.strerror or error}") from None
 
     # ---- while training goes on -----------------------------------------------------------------------------------
 
@@ -89,7 +104,10 @@ class Checkpoints(Callback):
     # ---- at once ----------------------------------------------------------------------------------------------------
 
     def save(self, trainer: Trainer) -> None:
-        """Saves the run as it is now. All ranks call it together; ModelError on all if one can't."""
+        """Saves the run as it is now. All ranks call it together; ModelError on all if one can't. Nothing else is to be
+        done, so copies for other disks may take all of the link."""
+        if self._courier is not None:
+            self._courier.share = 1.0
         job = self._job
         if job is not None and job.steps != trainer.step:
             self._cancel(job)
@@ -102,6 +120,12 @@ class Checkpoints(Callback):
         while self._job is not None:
             job.wait()
             self._next_part(job)
+
+    def close(self) -> None:
+        """Ends what works in the background. All ranks call it, after `save`."""
+        if self._courier is not None:
+            self.comm.barrier("copies on other disks done")
+            self._courier.close()
 
     def last_in_words(self) -> str:
         """Says which checkpoint is the newest complete one."""
@@ -123,6 +147,10 @@ class Checkpoints(Callback):
         entries = {name: entry for own in each for name, entry in own.items()}
         yield Part("checkpoint completed", lambda: self._complete(folder, model, entries))
         self.last = folder
+        if self._courier is not None:
+            problems = yield Part("copies on other disks", lambda: self._send_copies(folder))
+            for problem in filter(None, problems if self.comm.rank == 0 else ()):
+                self._tell(f"{problem}; a copy on another disk is missing")
         yield Part("old checkpoints removed", lambda: self._remove_old(folder))
 
     def _write_arrays(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> dict[str, Entry]:
@@ -140,6 +168,17 @@ class Checkpoints(Callback):
             write_rest(folder, model, self.comm.size, entries, before=self._written)
             sync(folder)
             name_latest(self.folder, folder.name)
+
+    def _send_copies(self, folder: Path) -> str:
+        """Gives the own arrays to a rank with another disk; why that failed, or nothing."""
+        assert self._courier is not None
+        assert self._buddy is not None
+        names = [shard_file(kind, self.comm.rank, self.comm.size) for kind in (OPTIMIZER, WEIGHTS)]
+        copies = [self._courier.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
+        while any(copy.state == "running" for copy in copies):
+            if self._hurry.wait(COPY_LOOK):
+                return ""
+        return "; ".join(copy.error for copy in copies if copy.error)
 
     def _remove_old(self, newest: Path) -> None:
         """Removes all but the newest checkpoints; also those that were never completed, and those of more steps, from
@@ -171,10 +210,12 @@ class Checkpoints(Callback):
         raise known_to_all(ModelError(f"{who}{job.folder}: the checkpoint can't be written: {problems[0][1]}"))
 
     def _cancel(self, job: _Job) -> None:
-        """Gives up a checkpoint that is being written, on all ranks."""
+        """Gives up a checkpoint that is being written, on all ranks; or what is still to be done for one that is."""
         job.snapshot.close()
+        self._hurry.set()
         job.wait()
         self.comm.barrier("checkpoint cancelled")
+        self._hurry.clear()
         self._give_up(job)
 
     def _give_up(self, job: _Job) -> None:

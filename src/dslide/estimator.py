@@ -23,7 +23,8 @@ from .errors import ConfigError, DataError, ModelError
 from .estimator_labels import LabelCoder, is_dense, read_exclude, read_labels
 from .estimator_network import check_size, new_trainer, rebuild, use_rank_threads
 from .metrics import Evaluation
-from .model_folder import SavedModel, load_together, save_model
+from .model_folder import SavedModel, save_model
+from .model_peers import load_together
 from .network import Network
 from .progress import ProgressLine
 from .trainer import Callback, Trainer

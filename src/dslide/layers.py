@@ -71,9 +71,8 @@ class Layer:
 
     @property
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Every array that training goes on from, by name; no copies. Tables are there as the buckets of neurons, once
-        those were found."""
-        if self.sampler is None or not self.sampler.renewed:
+        """Every array that training goes on from, by name; no copies."""
+        if self.sampler is None:
             return self.arrays
         return self.arrays | {CODES: self.sampler.tables.codes, MOVED: self.sampler.moved}
 

@@ -45,6 +45,7 @@ class Manifest:
 
     shards: int  # ranks that wrote it
     files: dict[str, Entry]
+    format: int = FORMAT
 
     def checksum(self) -> int:
         """Tells saves apart: of the arrays of all shards, those on other disks too."""
@@ -53,7 +54,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Writes manifest.json."""
-        about = {"format": FORMAT, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
+        about = {"format": self.format, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
         write_json(folder / MANIFEST, about)
 
     @classmethod
@@ -85,7 +86,7 @@ class Manifest:
                 raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{_of(shards)}")
             if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
                 raise ModelError(f"{path}: damaged: no size and checksum of {name}")
-        return cls(shards, files)
+        return cls(shards, files, written)
 
 
 def _of(shards: int) -> str:

@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from .comm import Communicator, ranks_in_words, solo
+from .comm import Communicator, solo
 from .config import Config
-from .errors import ConfigError, ModelError, known_to_all
+from .errors import ConfigError, ModelError
 from .model_files import (
     COMMON_FILES,
     CONFIG,
     ESTIMATOR,
     FEATURES,
+    FORMAT,
     LABEL_COUNTS,
     LABELS,
     MANIFEST,
@@ -43,11 +44,11 @@ from .model_files import (
     write_arrays,
     write_json,
 )
-from .model_shards import read_shard
+from .model_shards import SavedArrays
 from .replacement import beside, replacement
 from .run_folder import newest
 from .shard import WHOLE, Shard
-from .state_layout import is_parameter
+from .state_layout import TABLES_SINCE, array_layouts, is_parameter
 from .tensors import Array, read_tensors
 
 SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
@@ -108,26 +109,17 @@ def load_model(
     state holds what going on with training needs. With `verify` the checksums of the arrays are checked too, which
     reads them once; those of small files always are.
     """
-    return _load(model_folder(folder), optimizer, verify, shard)[0]
+    place = found(model_folder(folder))
+    manifest = Manifest.read(place)
+    model = read_model(place, manifest, verify)
+    arrays = SavedArrays(place, manifest, model.config, model.features, model.labels)
+    model.state = arrays.read(shard, optimizer, verify)
+    return model
 
 
-def load_together(
-    folder: str | Path, comm: Communicator, *, optimizer: bool = False, verify: bool = False
-) -> SavedModel:
-    """As `load_model`, on every rank of a job, each its own shard. If a rank can't, or if ranks on different machines
-    find different saves of the model, all of them raise ModelError."""
-    shard = Shard(comm.rank, comm.size)
-    saved, checksum = comm.together("model loaded", lambda: _load(model_folder(folder), optimizer, verify, shard))
-    checksums = comm.gather_objects("checksums of loaded models", checksum)
-    others = [rank for rank, theirs in enumerate(checksums) if theirs != checksums[0]]
-    if others:
-        raise known_to_all(
-            ModelError(
-                f"{folder}: {ranks_in_words(others)} found another save of the model there than rank 0 did; all "
-                f"machines must have folders of one save"
-            )
-        )
-    return saved
+def found(folder: Path) -> Path:
+    """Where the model of this folder lies; if replacing it was cut short, under another name."""
+    return beside(folder, ".old") if not folder.exists() and beside(folder, ".old").is_dir() else folder
 
 
 def write_shard(
@@ -167,14 +159,18 @@ def write_rest(
             entries[name] = write_json(folder / name, content)
         if before is not None and name != PROGRESS:
             before[name] = entries[name], folder / name
-    Manifest(shards, entries).write(folder)
+    Manifest(shards, entries, _format_of(model)).write(folder)
 
 
-def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[SavedModel, int]:
-    """The model, and a number that tells its save from others."""
-    if not folder.exists() and beside(folder, ".old").is_dir():
-        folder = beside(folder, ".old")
-    manifest = Manifest.read(folder)
+def _format_of(model: SavedModel) -> int:
+    """The format that has the arrays of the model: one that was loaded from an earlier format may lack hash tables."""
+    layouts = array_layouts(model.config, model.features, model.labels)
+    tables = [name for name, layout in layouts.items() if layout.since == TABLES_SINCE]
+    return FORMAT if all(name in model.state for name in tables) else TABLES_SINCE - 1
+
+
+def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
+    """All of a model folder but its arrays. ModelError names the file that is missing or damaged."""
     files = manifest.files
     for name in COMMON_FILES:
         if name in files:
@@ -197,7 +193,7 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
     def optional(name: str) -> dict[str, Any] | None:
         return read_json(folder / name, dict) if name in files else None
 
-    model = SavedModel(
+    return SavedModel(
         config=config,
         features=features,
         labels=labels,
@@ -213,7 +209,3 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
         interactions=interactions,
         estimator=optional(ESTIMATOR),
     )
-    model.state = read_shard(folder, manifest, config, features, labels, shard, optimizer, verify)
-    if optimizer and PROGRESS not in files:
-        raise ModelError(f"{folder}: there is no {PROGRESS}")
-    return model, manifest.checksum()

@@ -8,8 +8,10 @@ files into its place, so that memory holds the result and little else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,71 +20,120 @@ from .config import Config
 from .errors import ModelError
 from .links import Links, links_of, regrouped
 from .links import wanted as wants_links
-from .model_files import OPTIMIZER, WEIGHTS, Manifest, check_content, check_size, shard_file
+from .model_files import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_content, check_size, shard_file
 from .shard import Shard
 from .state_layout import ArrayLayout, array_layouts, is_parameter
 from .storage import checked
 from .tensors import BLOCK, Array, TensorFile, open_tensors
 
 
-def read_shard(
-    folder: Path, manifest: Manifest, config: Config, features: int, labels: int, shard: Shard, optimizer: bool,
-    verify: bool,
-) -> Mapping[str, Array]:  # fmt: skip
-    """The arrays of a shard. ModelError if a file that they need is missing, damaged or not of this network."""
-    layouts = array_layouts(config, features, labels)
-    writers = _writers(manifest.shards, shard)
-    names = [(kind, shard_file(kind, w.rank, w.size), w) for kind in _kinds(optimizer) for w in writers]
-    for kind, name, writer in names:
-        _check(folder, manifest, kind, name, writer, verify)
-    files: dict[str, list[tuple[Shard, TensorFile]]] = {}  # by array
-    links: list[tuple[Shard, dict[str, Array]]] = []
-    for kind, name, writer in names:
-        file = open_tensors(folder / name)
-        expected = {array: a for array, a in layouts.items() if is_parameter(array) == (kind == WEIGHTS)}
-        linked = {}
-        if kind == WEIGHTS and wants_links(config) and links_of(file.arrays):
-            linked = _links(folder / name, file, features, writer.count(labels))
-            links.append((writer, linked))
-        _check_arrays(folder / name, {a: file.arrays[a] for a in file.arrays if a not in linked}, expected, writer)
-        for array in expected:
-            if array in file.arrays:
-                files.setdefault(array, []).append((writer, file))
-    files = {array: sources for array, sources in files.items() if len(sources) == len(writers)}  # not optional ones
-    if links and len(links) < len(writers):
-        raise ModelError(f"{folder}: damaged: some of its shards have links and others have none")
-    if manifest.shards == shard.size:
-        whole = {array: sources[0][1].arrays[array] for array, sources in files.items()}
-        return whole | (links[0][1] if links else {})
-    own_links = regrouped(links, shard) if links else {}
-    return ScatteredArrays({array: layouts[array] for array in files}, files, shard, own_links)
+class Part(NamedTuple):
+    """One file of a model's arrays."""
+
+    kind: str  # WEIGHTS or OPTIMIZER
+    writer: Shard
+
+    @property
+    def name(self) -> str:
+        return shard_file(self.kind, self.writer.rank, self.writer.size)
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """One of them, mapped. `links` are those of its arrays that are of links."""
+
+    part: Part
+    file: TensorFile
+    links: dict[str, Array]
+
+
+def parts_of(manifest: Manifest, shard: Shard, optimizer: bool) -> list[Part]:
+    """The files in which the arrays of a shard lie; ModelError if the model was saved without some."""
+    divisor = math.gcd(manifest.shards, shard.size)
+    writers = [Shard(rank, manifest.shards) for rank in range(shard.rank % divisor, manifest.shards, divisor)]
+    parts = [Part(kind, writer) for kind in ((WEIGHTS, OPTIMIZER) if optimizer else (WEIGHTS,)) for writer in writers]
+    for part in parts:
+        if part.name not in manifest.files:
+            why = "; it was saved without what training needs to go on" if part.kind == OPTIMIZER else ""
+            raise ModelError(f"there is no {part.name}{why}")
+    if optimizer and PROGRESS not in manifest.files:
+        raise ModelError(f"there is no {PROGRESS}")
+    return parts
+
+
+@dataclass(frozen=True)
+class SavedArrays:
+    """The arrays of a model folder."""
+
+    folder: Path
+    manifest: Manifest
+    config: Config
+    features: int
+    labels: int
+
+    def layouts(self, optimizer: bool) -> dict[str, ArrayLayout]:
+        """Of all arrays but those of links; without `optimizer`, of those that prediction needs."""
+        every = array_layouts(self.config, self.features, self.labels)
+        return {
+            name: layout
+            for name, layout in every.items()
+            if (optimizer or is_parameter(name)) and layout.since <= self.manifest.format
+        }
+
+    def open(self, part: Part, verify: bool) -> OpenPart:
+        """Maps a file. ModelError if it is missing, damaged or not of this network; with `verify`, by its checksum."""
+        path, writer = self.folder / part.name, part.writer
+        if writer.size > 1 and not path.exists():
+            raise ModelError(
+                f"{path}: is missing; rank {writer.rank} of {writer.size} wrote it, perhaps on another machine, and it "
+                f"has to be copied here"
+            )
+        (check_content if verify else check_size)(path, self.manifest.files[part.name])
+        file = open_tensors(path)
+        links: dict[str, Array] = {}
+        if part.kind == WEIGHTS and wants_links(self.config) and links_of(file.arrays):
+            links = _links(path, file, self.features, writer.count(self.labels))
+        expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (part.kind == WEIGHTS)}
+        _check_arrays(path, {a: file.arrays[a] for a in file.arrays if a not in links}, expected, writer)
+        return OpenPart(part, file, links)
+
+    def read(self, shard: Shard, optimizer: bool, verify: bool) -> Mapping[str, Array]:
+        """The arrays of a shard. ModelError if a file that they need is missing, damaged or not of this network."""
+        try:
+            parts = parts_of(self.manifest, shard, optimizer)
+        except ModelError as error:
+            raise ModelError(f"{self.folder}: {error}") from None
+        opened = [self.open(part, verify) for part in parts]
+        links = [(one.part.writer, one.links) for one in opened if one.part.kind == WEIGHTS]
+        if len({bool(arrays) for _, arrays in links}) > 1:
+            raise ModelError(f"{self.folder}: damaged: {SOME_LINKS}")
+        return ScatteredArrays(self.layouts(optimizer), opened, shard, links_of_shard(links, shard))
+
+
+SOME_LINKS = "some of its shards have links and others have none"
 
 
 class ScatteredArrays(Mapping[str, Array]):
-    """A shard's arrays, each made anew from the files of other shards whenever it is asked for; but for those of links,
-    which are given."""
+    """A shard's arrays. Where a file is the shard's own, they are mapped; else each is made anew from the files of
+    other shards whenever it is asked for. Those of links are given."""
 
     def __init__(
-        self, layouts: dict[str, ArrayLayout], files: dict[str, list[tuple[Shard, TensorFile]]], shard: Shard,
-        links: Mapping[str, Array],
-    ) -> None:  # fmt: skip
-        self._layouts, self._files, self._shard, self._links = layouts, files, shard, links
+        self, layouts: dict[str, ArrayLayout], parts: Sequence[OpenPart], shard: Shard, links: Mapping[str, Array]
+    ) -> None:
+        self._layouts, self._parts, self._shard, self._links = layouts, parts, shard, links
 
     def __getitem__(self, name: str) -> Array:
         if name in self._links:
             return self._links[name]
         layout = self._layouts[name]
-        if layout.axis is None:  # the same on all ranks
-            return np.array(self._files[name][0][1].arrays[name])
+        parts = [one for one in self._parts if name in one.file.arrays]
+        if parts and parts[0].part.writer == self._shard:
+            return parts[0].file.arrays[name]
         shape = layout.shape(self._shard)
         made: Array = aligned_zeros(*shape, layout.dtype) if len(shape) == 2 else np.zeros(shape, layout.dtype)
-        for writer, file in self._files[name]:
-            given = file.arrays[name]
-            own, theirs = common_neurons(layout.neurons, self._shard, writer)
-            if layout.axis == 0:
-                _copy(made[own], given[theirs], file)
-            else:
-                _copy(made[:, own], given[:, theirs], file)
+        for one in parts[:1] if layout.axis is None else parts:
+            own, theirs = common(layout, self._shard, one.part.writer)
+            _copy(made[own], one.file.arrays[name][theirs], one.file)
         return made
 
     def __iter__(self) -> Iterator[str]:
@@ -95,9 +146,18 @@ class ScatteredArrays(Mapping[str, Array]):
         return name in self._layouts or name in self._links
 
 
+def common(layout: ArrayLayout, a: Shard, b: Shard) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """What of an array both shards have, in one and in the other."""
+    if layout.axis is None:  # the same on all ranks
+        return (), ()
+    before = (slice(None),) * layout.axis
+    ours, theirs = common_neurons(layout.neurons, a, b)
+    return (*before, ours), (*before, theirs)
+
+
 def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
-    """The neurons of a layer that both shards own, by their local numbers in one and in the other. The shards, of
-    different sizes, must be such that they can have some in common."""
+    """The neurons of a layer that both shards own, by their local numbers in one and in the other. The shards must
+    be such that they can have some in common."""
     divisor = math.gcd(a.size, b.size)
     step = a.size * b.size // divisor  # between two common neurons of the whole layer
     turns = (b.rank - a.rank) // divisor * pow(a.size // divisor, -1, b.size // divisor) % (b.size // divisor)
@@ -109,6 +169,13 @@ def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
         return slice(begin, begin + count * stride, stride)
 
     return local(a), local(b)
+
+
+def links_of_shard(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
+    """The arrays of the links to a shard's labels, out of those that writers have; none if they have none."""
+    if not parts[0][1] or parts[0][0] == shard:
+        return parts[0][1]
+    return regrouped(parts, shard)
 
 
 def _links(path: Path, file: TensorFile, features: int, neurons: int) -> dict[str, Array]:
@@ -127,38 +194,12 @@ def _copy(into: Array, given: Array, file: TensorFile) -> None:
         file.release()
 
 
-def _writers(shards: int, shard: Shard) -> list[Shard]:
-    """Those that own neurons of the shard, out of the `shards` that wrote a model."""
-    divisor = math.gcd(shards, shard.size)
-    return [Shard(rank, shards) for rank in range(shard.rank % divisor, shards, divisor)]
-
-
-def _kinds(optimizer: bool) -> tuple[str, ...]:
-    return (WEIGHTS, OPTIMIZER) if optimizer else (WEIGHTS,)
-
-
-def _check(folder: Path, manifest: Manifest, kind: str, name: str, writer: Shard, verify: bool) -> None:
-    """ModelError if the file is not there as the manifest says."""
-    path = folder / name
-    if name not in manifest.files:
-        why = "; it was saved without what training needs to go on" if kind == OPTIMIZER else ""
-        raise ModelError(f"{folder}: there is no {name}{why}")
-    if writer.size > 1 and not path.exists():
-        raise ModelError(
-            f"{path}: is missing; rank {writer.rank} of {writer.size} wrote it, perhaps on another machine, and it has "
-            f"to be copied here"
-        )
-    (check_content if verify else check_size)(path, manifest.files[name])
-
-
 def _check_arrays(path: Path, arrays: dict[str, Array], expected: dict[str, ArrayLayout], writer: Shard) -> None:
     """ModelError if the arrays are not those of the network."""
     for name in arrays:
         if name not in expected:
             raise ModelError(f"{path}: array {name!r} is none of the network that config.json describes")
     for name, layout in expected.items():
-        if layout.optional and name not in arrays:
-            continue
         try:
             checked(arrays, name, layout.dtype, layout.shape(writer))
         except ModelError as error:

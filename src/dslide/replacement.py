@@ -7,7 +7,6 @@ led by the lowest of them, which makes, renames and removes its folders.
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 from .comm import Communicator
 from .data.files import sync
+from .disks import find_disks, leads
 from .errors import ModelError
 
 T = TypeVar("T")
@@ -34,7 +34,6 @@ class Replacement:
         self.new, self.old = beside(folder, ".new"), beside(folder, ".old")
         self.leads = True  # whether the rank is the lowest of those that share its disk
         self.made = self.in_place = False  # by this rank
-        self._token: Path | None = None
 
     def together(self, what: str, work: Callable[[], T]) -> T:
         """Does something on every rank; ModelError on all of them if a rank's disk refuses."""
@@ -52,20 +51,9 @@ class Replacement:
         self.together(what, lambda: work() if self.leads else None)
 
     def find_leader(self) -> None:
-        """Finds out who else sees this folder: every rank leaves a file of random name in it and looks for those of
-        the others."""
-        name = secrets.token_hex(16)
-        self._token = self.new / name
-        self.together("folder to save in", self._leave_token)
-        names = self.comm.gather_objects("files left in the folder to save in", name)
-        seen = [rank for rank, other in enumerate(names) if (self.new / other).exists()]
-        self.leads = self.comm.rank == min(seen, default=self.comm.rank)
-        self.comm.barrier("files found in the folder to save in")  # nobody removes them before
-
-    def _leave_token(self) -> None:
-        assert self._token is not None
-        self.new.mkdir(parents=True, exist_ok=True)
-        self._token.touch()
+        """Finds out who else sees this folder."""
+        self.together("folder to save in", lambda: self.new.mkdir(parents=True, exist_ok=True))
+        self.leads = leads(self.comm.rank, find_disks(self.new, self.comm))
 
     def prepare(self, holds: Callable[[Path], bool]) -> None:
         """Makes the new folder, empty."""
@@ -94,9 +82,8 @@ class Replacement:
             if self.made:
                 shutil.rmtree(self.new, ignore_errors=True)
                 recover(self.folder)
-            elif self._token is not None:
-                self._token.unlink(missing_ok=True)
-                self.new.rmdir()  # fails while others have files in it, and they remove it
+            else:
+                self.new.rmdir()  # fails if there is something in it, which others remove
 
 
 @contextmanager

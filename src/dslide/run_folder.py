@@ -12,7 +12,7 @@ from pathlib import Path
 from .model_files import MANIFEST
 
 CHECKPOINTS, LATEST = "checkpoints", "latest"
-_NAME = re.compile(r"step-(\d{9,18})")
+_NAME = re.compile(r"step-([0-9]{9,18})")
 
 
 def checkpoint_name(step: int) -> str:

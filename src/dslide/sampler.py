@@ -11,6 +11,7 @@ import numpy.typing as npt
 from . import _core
 from .activations import Activations, Dense, Ids, Offsets
 from .config import Config
+from .errors import ModelError
 from .hashing import automatic
 from .shard import WHOLE, Shard
 
@@ -53,11 +54,18 @@ class Sampler:
         return len(ids)
 
     def load(self, codes: Codes, moved: npt.NDArray[np.bool_]) -> None:
-        """Takes up the tables as they were: bucket numbers of own neurons, (tables, neurons), and which had moved."""
+        """Takes up the tables as they were: bucket numbers of own neurons, (tables, neurons), and which had moved.
+        ModelError if these are no buckets; if no neuron is in one, tables were not made yet."""
+        if (codes == _core.NO_BUCKET).all():
+            self.forget()
+            return
         neurons = np.arange(len(moved), dtype=np.int32)
         for begin in range(0, len(neurons), NEURONS_AT_A_TIME):
             part = neurons[begin : begin + NEURONS_AT_A_TIME]
-            self.tables.set_codes(part, np.ascontiguousarray(codes[:, begin : begin + len(part)].T))
+            try:
+                self.tables.set_codes(part, np.ascontiguousarray(codes[:, begin : begin + len(part)].T))
+            except ValueError as error:
+                raise ModelError(f"hash tables: {error}") from None
         self.tables.renew()
         self.moved[:] = moved
         self.renewed = True

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, DataError
-from ..model_folder import SavedModel, load_together
+from ..model_folder import SavedModel
+from ..model_peers import load_together
 from .tokens import is_stream, load_stream, options_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoints import Checkpoints
 from ..config import Config
 from ..data import Tokens
-from ..disks import leads
 from ..errors import Diverged
 from ..memory import format_bytes, peak_rss_bytes
 from ..model_folder import SavedModel
@@ -50,7 +49,7 @@ class Run:
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
         self._log = JsonLog(folder / log)
         self.checkpoints = Checkpoints(
-            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, leads(folder, comm), _warn
+            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, _warn
         )
         self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self.checkpoints]
 
@@ -59,6 +58,7 @@ class Run:
         try:
             result = self.trainer.fit(self.data)
             self.checkpoints.save(self.trainer)
+            self.checkpoints.close()
         except Diverged as error:
             raise Diverged(f"{error}; {self.checkpoints.last_in_words()}") from None
         return result

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..model_folder import load_together
+    from ..model_peers import load_together
 
     check_testing_options(arguments)
     options = given(arguments, Config)

@@ -8,7 +8,8 @@ A message travels in frames of up to `PIECE` bytes, numbered from 0 between each
 between two ranks arrive in order, so the n-th whole message from a rank is its part of exchange n, and a number that is
 too high or too low means that a piece was lost or came twice. About once a second every rank tells every other one
 that it is alive, and how many pieces it has sent: so a loss is noticed even if nothing else comes. A rank that leaves
-says so, and one that fails says why.
+says so, and one that fails says why. Beside the exchanges, and without a place in their order, ranks can send each
+other frames that no one waits for (`send_aside`): files travel in them while training goes on.
 
 A thread of its own moves bytes while the rank computes, and sends the signs of life. While the rank waits, the waiting
 caller moves the bytes, and the thread leaves them to it. A message that is lost, doubled, damaged or out of turn,
@@ -36,6 +37,7 @@ PIECE = 1 << 20  # bytes; each piece is a sign of life, also where a whole messa
 _EAGER = 2e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes half of it
 _POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first and after a while
 _POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
+_ASIDE_SECONDS = 0.3  # after something came or went aside, in which the thread looks more often: answers are awaited
 _FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure, or leave too
 
 
@@ -100,7 +102,7 @@ class Communicator:
         self.size = 1 if transport is None else transport.size
         self.limit = limit
         self.step = 0  # of training, for messages; kept by the trainer
-        self.bytes_sent = 0  # of exchanges, with headers; signs of life don't count
+        self.bytes_sent = 0  # of exchanges, with headers; signs of life and what goes aside don't count
         self.wait_seconds = 0.0  # in which this rank could do nothing but wait
         self.flight_seconds = 0.0  # from posting an exchange to its last arrival, summed over exchanges
         self._number = 0  # of the next exchange
@@ -112,6 +114,8 @@ class Communicator:
         self._wake = threading.Event()  # there is something to do for the thread
         self._waiting = False  # a caller waits and moves the bytes itself
         self._closed = False
+        self._aside: Callable[[int, memoryview], None] | None = None  # takes what comes beside the exchanges
+        self._aside_at = -_ASIDE_SECONDS  # when something last came or went there
         self._thread: threading.Thread | None = None
         if self.size > 1:
             self._thread = threading.Thread(target=self._run, name="dslide-comm", daemon=True)
@@ -158,6 +162,34 @@ class Communicator:
             message = "; ".join(f"{ranks_in_words(who)}: {said}" for said, who in ranks.items())
         kinds = {kind.__name__: kind for kind in UserError.__subclasses__()}
         raise known_to_all(kinds.get(name, UserError)(message))
+
+    def take_asides(self, take: Callable[[int, memoryview], None] | None) -> None:
+        """From now on what other ranks send aside goes to `take(rank, content)`, which is called with the lock held and
+        must neither wait nor fail; with None it is dropped."""
+        with self._lock:
+            self._aside = take
+
+    def send_aside(self, to: int, content: Buffer) -> None:
+        """Sends something of at most `PIECE` bytes beside the exchanges; from any thread. CommError if the rank takes
+        nothing any more."""
+        with self._lock:
+            if lost := self.lost(to):
+                raise CommError(lost)
+            self._send(self._place(), to, pack(Kind.ASIDE, "", self._peers[to].sent, content))
+            self._aside_at = time.monotonic()
+        self._wake.set()
+
+    def lost(self, rank: int) -> str:
+        """Why another rank can't be reached any more, as far as is known; nothing if it can."""
+        peer = self._peers[rank]
+        if self._closed:
+            return "the communicator is closed"
+        if self._error is not None:
+            return str(self._error)
+        if peer.fault or peer.gone:
+            return peer.fault or f"rank {rank} has ended"
+        silent = time.monotonic() - peer.heard > self.limit
+        return f"rank {rank} silent for {self.limit:g} s" if silent else ""
 
     @property
     def failure(self) -> CommError | None:
@@ -304,6 +336,10 @@ class Communicator:
             peer.fault = f"rank {source} has ended"
         elif frame.kind == Kind.ALIVE:
             return
+        elif frame.kind == Kind.ASIDE:
+            self._aside_at = peer.heard
+            if self._aside is not None:
+                self._aside(source, frame.content)
         elif frame.number < peer.taken:
             peer.fault = f"a message from rank {source} came twice"
         else:
@@ -361,8 +397,11 @@ class Communicator:
                     told = now
                     self._tell(Kind.ALIVE, b"")
                 pause = min(_POLL_IDLE, interval)
-                if not self._waiting and (self._open or self._sending()):
-                    pause = _pause(now - self._last_heard())
+                if not self._waiting:
+                    if self._open or self._sending():
+                        pause = _pause(now - self._last_heard())
+                    elif now - self._aside_at < _ASIDE_SECONDS:
+                        pause = _POLL_MOST
             self._wake.wait(pause)
 
     def _leave(self, kind: Kind, content: bytes) -> None:

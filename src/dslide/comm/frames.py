@@ -26,6 +26,7 @@ class Kind(IntEnum):
     ALIVE = 2  # this rank is still there
     FAILED = 3  # this rank ends with an error
     BYE = 4  # this rank has left
+    ASIDE = 5  # something beside the exchanges, which changes nothing of their order
 
 
 class Frame(NamedTuple):
