@@ -40,6 +40,11 @@ TOML = b'# options\nhidden = [8, 4]\nepochs = 2\nlearning_rate = 0.5e-2\noutput 
 HOSTS = b"node-1 # the first\n10.0.0.2 ranks=2\n\nnode-3 ranks=12\n"
 
 
+def read_hosts_of(folder: Path, _: Random) -> None:
+    """Reads a host file, which may be a pipe if the user wants it to be."""
+    read_hosts(folder / "file")
+
+
 class Target:
     """A kind of input. `files` are its sample: one file or a folder of them."""
 
@@ -66,7 +71,7 @@ class TextTarget(Target):
             content, squeeze = squeeze(content), None
         content = bytes_mutated(random, content)
         file.write_bytes(content if squeeze is None else squeeze(content))
-        if random.random() < 0.02:
+        if self.open is not read_hosts_of and random.random() < 0.02:
             file_replaced(random, file, outside)
 
 
@@ -305,9 +310,9 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "model": _models(LIBSVM, "--format", "libsvm", "--output", "lsh"),
     "text-model": _models(TSV, "--format", "tsv"),
     "item-model": _models(INTERACTIONS, "--format", "interactions"),
-    "word-model": _models(TOKENS, "--format", "tokens"),
+    "word-model": _models(TOKENS, "--format", "tokens", "--subsample", "0"),
     "estimator": _estimator,
     "toml": _toml,
-    "hosts": _text(HOSTS, read_hosts),
+    "hosts": lambda sample: TextTarget(sample, {"file": HOSTS}, read_hosts_of),
     "words": _words,
 }

@@ -16,6 +16,7 @@ from typing import Any
 from .comm import Communicator, ranks_in_words, solo
 from .config import Config
 from .errors import ConfigError, ModelError, known_to_all
+from .model_checks import check_model
 from .model_files import (
     COMMON_FILES,
     CONFIG,
@@ -23,6 +24,7 @@ from .model_files import (
     FEATURES,
     LABEL_COUNTS,
     LABELS,
+    LARGEST,
     MANIFEST,
     OPTIMIZER,
     PROGRESS,
@@ -35,7 +37,7 @@ from .model_files import (
     check_size,
     read_json,
     read_names,
-    read_size,
+    read_number,
     shard_file,
     write_arrays,
     write_json,
@@ -46,7 +48,8 @@ from .shard import WHOLE, Shard
 from .state_layout import is_parameter
 from .tensors import Array, read_tensors
 
-SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
+# kept in config.json beside the options, with the least and the most that they can be
+SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, 2**62), "base": (0, 1)}
 
 
 @dataclass
@@ -162,7 +165,10 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
     if CONFIG not in files:
         raise ModelError(f"{folder}: there is no {CONFIG}")
     options = read_json(folder / CONFIG, dict)
-    features, labels, rows, base = (read_size(folder / CONFIG, options, key) for key in SIZES)
+    features, labels, rows, base = (
+        read_number(folder / CONFIG, options, key, low, high) for key, (low, high) in SIZES.items()
+    )
+    options = {name: value for name, value in options.items() if name not in SIZES}
     interactions = options.pop("interactions", False)  # not there in models of earlier versions
     if not isinstance(interactions, bool):
         raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
@@ -196,4 +202,5 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
     model.state = read_shard(folder, manifest, config, features, labels, shard, optimizer, verify)
     if optimizer and PROGRESS not in files:
         raise ModelError(f"{folder}: there is no {PROGRESS}")
+    check_model(folder, model, goes_on=optimizer)
     return model, manifest.checksum()
