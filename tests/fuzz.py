@@ -53,7 +53,9 @@ class Wrong(Exception):
     """What an example did that it must not do."""
 
 
-def check_targets(names: list[str], seed: int, numbers: Callable[[], Iterator[int]], kept: Path = KEPT) -> list[Finding]:
+def check_targets(
+    names: list[str], seed: int, numbers: Callable[[], Iterator[int]], kept: Path = KEPT
+) -> list[Finding]:
     """Runs examples of targets, and prints how many; gives what went wrong."""
     findings = []
     for name in names:
@@ -69,7 +71,8 @@ def check_targets(names: list[str], seed: int, numbers: Callable[[], Iterator[in
                     break
         print(
             f"{name}: {done} examples in {time.monotonic() - begin:.0f} s, {opened} opened, "
-            f"{sum(f.target == name for f in findings)} went wrong", flush=True
+            f"{sum(f.target == name for f in findings)} went wrong",
+            flush=True,
         )
     return findings
 

@@ -19,9 +19,10 @@ from mutations import VALUES, WORDS, bytes_mutated, file_replaced, folder_mutate
 
 from dslide import SlideClassifier
 from dslide.cli import main
+from dslide.cli.models import load_for
 from dslide.config import Config
 from dslide.data import TextOptions, TextVectorizer, convert, load, load_tokens
-from dslide.errors import ConfigError, UserError
+from dslide.errors import ConfigError
 from dslide.estimator_network import rebuild
 from dslide.model_folder import load_model, model_folder
 from dslide.mpiexec import read_hosts
@@ -133,26 +134,20 @@ def _predict(folder: Path, random: Random) -> None:
         saved = load_model(folder, optimizer=True, verify=True)
         rebuild(saved.config, saved.features, saved.labels, saved.state, saved.progress)
         return
-    data.write_bytes(b"0 1\n" if b'"interactions": true' in _config(folder) else b"a\tthe cat\n")
-    try:
-        saved = load_model(folder, verify=random.random() < 0.5)
-        from dslide.cli.models import load_for
-
-        rows = load_for(saved, data, {"format": "auto", "base": "auto"})
-    except UserError as error:
-        if "data: is raw text" not in str(error) and "can't tell the format" not in str(error):
-            raise
-        data.write_bytes(b"0 1:1\n")
-        rows = load_for(saved, data, {"format": "libsvm", "base": 0})
+    saved = load_model(folder, verify=random.random() < 0.5)
+    format, text = "libsvm", b"0 1:1\n"
+    if saved.interactions:
+        format, text = "interactions", b"0 1\n"
+    elif saved.vectorizer is not None:
+        format, text = "tsv", b"a\tthe cat\n"
+    elif saved.tokens is not None:
+        format, text = "tokens", b"the cat sat\n"
+    data.write_bytes(text)
+    rows = load_for(saved, data, {"format": format, "base": "auto" if format != "libsvm" else 0})
     network = Predictor(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
     x = rows.rows(0, len(rows))[0]
     network.predict_topk(x, min(3, network.labels))
     network.predict_topk_approximate(x, min(3, network.labels))
-
-
-def _config(folder: Path) -> bytes:
-    path = folder / "config.json"
-    return path.read_bytes() if path.is_file() and not path.is_symlink() else b""
 
 
 def _estimator(sample: Path) -> Target:

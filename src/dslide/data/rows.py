@@ -170,6 +170,8 @@ def _checked_csr(matrix: Any) -> Any:
         matrix = cast(Any, matrix)
         if len(matrix.shape) != 2:
             raise DataError(f"expected a matrix of two dimensions, not {len(matrix.shape)}")
+        if matrix.dtype.kind not in "biuf":
+            raise DataError(f"expected a matrix of numbers, not of {matrix.dtype}")
         if hasattr(matrix, "check_format"):
             try:
                 matrix.check_format(full_check=True)
@@ -183,6 +185,4 @@ def _checked_csr(matrix: Any) -> Any:
         if dense.dtype.kind not in "biuf":
             raise DataError(f"expected a matrix of numbers, not of {dense.dtype}")
         csr = sp.csr_matrix(dense)
-    if csr.dtype.kind not in "biuf":
-        raise DataError(f"expected a matrix of numbers, not of {csr.dtype}")
     return csr
