@@ -1,4 +1,4 @@
-"""Ways to damage what is valid: bytes, JSON, safetensors, files of a folder. All follow from the random numbers given."""
+"""Ways to damage what is valid: bytes, JSON, safetensors, files of a folder. All follow from random numbers."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ STEPS = ("step", "epoch", "position", "samples")  # of progress
 MOST_SAMPLES = 2**62
 
 
-def check_model(folder: Path, model: SavedModel, goes_on: bool) -> None:
-    """ModelError if parts of the model, all but its arrays, are none or contradict each other. `goes_on`: it is to be
-    trained further."""
+def check_model(folder: Path, model: SavedModel) -> None:
+    """ModelError if parts of the model, all but its arrays, are none or contradict each other."""
     if model.interactions and model.features != model.labels:
         raise ModelError(f"{folder / CONFIG}: with interactions, features and labels must be as many")
     if model.vectorizer is not None:
@@ -32,7 +31,7 @@ def check_model(folder: Path, model: SavedModel, goes_on: bool) -> None:
     if counts is not None and (counts.dtype != np.int64 or counts.min(initial=0) < 0):
         raise ModelError(f"{folder / LABEL_COUNTS}: damaged: expected counts of type int64, none below 0")
     for key in STEPS:
-        if goes_on or key in model.progress:
+        if key in model.progress:
             read_number(folder / PROGRESS, model.progress, key, high=MOST_SAMPLES if key == "samples" else 2**31 - 1)
 
 

@@ -202,5 +202,5 @@ def _load(folder: Path, optimizer: bool, verify: bool, shard: Shard) -> tuple[Sa
     model.state = read_shard(folder, manifest, config, features, labels, shard, optimizer, verify)
     if optimizer and PROGRESS not in files:
         raise ModelError(f"{folder}: there is no {PROGRESS}")
-    check_model(folder, model, goes_on=optimizer)
+    check_model(folder, model)
     return model, manifest.checksum()

@@ -136,7 +136,8 @@ def _entries(path: str | Path, header: dict[str, Any]) -> list[tuple[int, int, s
         if not _whole_numbers(shape) or len(shape) > 32 or not _whole_numbers(offsets) or len(offsets) != 2:
             raise ModelError(f"{path}: damaged: array {name!r} has no valid shape and offsets")
         begin, end = offsets
-        if math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize >= 1 << 62:  # of an empty array, which numpy would not make
+        # an empty array too has a shape that numpy can make
+        if 0 in shape and math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize >= 1 << 62:
             raise ModelError(f"{path}: damaged: array {name!r} can't have the shape {shape}")
         if math.prod(shape) * DTYPES[dtype].itemsize != end - begin:
             raise ModelError(
