@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint bench micro sanitize clean
+.PHONY: demo test lint fuzz bench micro sanitize clean
 
 demo: .venv/installed
 	rm -rf demo
@@ -16,6 +16,11 @@ test: .venv/installed-tests
 lint: .venv/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Damaged input for every reader, other damage each time: make fuzz MINUTES=60 TARGETS="model npz"
+MINUTES ?= 10
+fuzz: .venv/installed-tests
+	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) $(TARGETS)
 
 # Compared with PyTorch too if it is there: .venv/bin/pip install torch==2.13.0
 bench: .venv/installed-bench

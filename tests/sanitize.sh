@@ -14,7 +14,7 @@ case $kind in
     flags=address,undefined
     libraries="libasan.so libubsan.so"
     core_tests="$core_tests tests/test_kernels.py tests/test_kernels_stored.py tests/test_hash.py
-                tests/test_network_gradients.py"
+                tests/test_network_gradients.py tests/test_fuzz.py"
     ;;
   thread)
     flags=thread

@@ -245,7 +245,7 @@ def test_damaged_manifests(xmc: Path, tmp_path: Path) -> None:
     convert(xmc, folder)
     good = json.loads(manifest.read_text())
     for text, words in (
-        (json.dumps(good)[:-30], "is damaged"),
+        (json.dumps(good)[:-30], "damaged: not valid JSON"),
         ("[]", "does not describe"),
         (json.dumps({**good, "kind": "other"}), "does not describe"),
         (json.dumps({**good, "version": 2}), r"newer dslide \(format 2"),
@@ -254,9 +254,9 @@ def test_damaged_manifests(xmc: Path, tmp_path: Path) -> None:
         (json.dumps({**good, "rows": "3"}), "is damaged"),
         (json.dumps({**good, "rows": -1}), "is damaged"),
         (json.dumps({**good, "x": {**good["x"], "columns": 6}}), "checksums don't fit"),
-        (json.dumps({**good, "x": {**good["x"], "columns": -6}}), "x is damaged"),
+        (json.dumps({**good, "x": {**good["x"], "columns": -6}}), "x: columns: expected"),
         (json.dumps({**good, "x": {**good["x"], "columns": "5"}}), "is damaged"),
-        (json.dumps({key: value for key, value in good.items() if key != "base"}), "'base'"),
+        (json.dumps({key: value for key, value in good.items() if key != "base"}), "base: expected"),
     ):
         manifest.write_text(text)
         with pytest.raises(DataError, match=words) as caught:

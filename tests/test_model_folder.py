@@ -32,12 +32,12 @@ def a_model(scale: float = 1.0, **changes: Any) -> SavedModel:
         state=state,
         label_names=["Öl\n\t", ""],
         feature_names=["a", "b", '"'],
-        vectorizer={"words": ["x"]},
+        vectorizer={"options": {}, "words": ["a", "b", '"'], "df": [2, 1, 1], "rows": 2, "file_columns": None},
         progress={"step": 7, "epoch": 1},
         label_counts=np.array([5, 6]),
         rows=9,
         base=1,
-        interactions=True,
+        interactions=False,  # else features and labels are as many
         estimator={"multilabel": False},
     )
     return dataclasses.replace(model, **changes)
@@ -245,7 +245,7 @@ def test_hostile_manifests_are_refused(folder: Path, change: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"features": -1}, r"config\.json: features: expected a whole number, not -1"),
+        ({"features": -1}, r"config\.json: features: expected a whole number, 1 to 2147483647, not -1"),
         ({"features": 4}, r"features\.json: expected a list of 4 names"),
         ({"label_names": ["a"]}, r"labels\.json: expected a list of 2 names"),
         ({"label_names": ["a", 5]}, r"labels\.json: expected a list of 2 names"),

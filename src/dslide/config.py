@@ -20,6 +20,9 @@ else:
     import tomli as tomllib
 
 
+LARGEST = 2**31 - 1  # of whole numbers that have no smaller bound
+
+
 def option(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:
     """A dataclass field with the help text and the range that the CLI and the checks use."""
     return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
@@ -215,7 +218,9 @@ def load_toml(path: str | Path) -> dict[str, Any]:
             return dict(tomllib.load(file))
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: not a TOML file of options: it is nested too deeply") from None
+    except ValueError as error:  # also bad UTF-8, and a number of thousands of digits
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
 
 
@@ -261,6 +266,8 @@ def _number(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}") from None
     low, high = field.metadata["low"], field.metadata["high"]
+    if kind is int and high == math.inf and number > LARGEST:
+        raise ConfigError(f"{field.name}: expected {wanted}, at most {LARGEST}, not {value!r}")
     least = 0 if low == -1 else low  # -1 leaves an option open, and nothing between that and 0 means anything
     if not (least <= number <= high or number == low):  # also refuses NaN
         bounds = f"at least {least:g}" if high == math.inf else f"{least:g} to {high:g}"

@@ -7,10 +7,26 @@ from typing import TypeVar
 BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141  # exit codes of the command line
 
 
+LONGEST_MESSAGE = 1200  # characters: what is quoted in one may come from anybody
+
+
 class UserError(Exception):
-    """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2."""
+    """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2. Its message is
+    one line that can be printed, whatever it quotes."""
 
     collective = False  # raised alike on every rank, so that one of them is enough to say it
+
+    def __init__(self, message: str):
+        super().__init__(_one_line(message))
+
+
+def _one_line(message: str) -> str:
+    if len(message) > LONGEST_MESSAGE:
+        half = LONGEST_MESSAGE // 2
+        message = f"{message[:half]} ... {message[-half:]}"
+    if message.isprintable():
+        return message
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 
 E = TypeVar("E", bound=UserError)

@@ -372,7 +372,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if saved.label_counts is not None:
             self._label_counts[:], self._rows = saved.label_counts, saved.rows
         self.n_features_in_ = saved.features
-        self.n_iter_ = int(about.get("passes", saved.progress.get("epoch", 0)))
+        passes = about.get("passes", saved.progress.get("epoch", 0))
+        if type(passes) is not int or passes < 0:
+            raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
+        self.n_iter_ = passes
         if of_estimator and saved.feature_names is not None:
             self.feature_names_in_ = np.array(saved.feature_names, object)
         self.label_names_, self._base, self._interactions = saved.label_names, saved.base, saved.interactions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from .data import SparseRows
 from .errors import DataError, ModelError
+from .memory import check_memory, rss_bytes
 
 COLLECTIONS = (list, tuple, np.ndarray, set, frozenset)
 NO_LISTS = (
@@ -131,22 +133,31 @@ class LabelCoder:
     def restore(cls, values: dict[str, Any], names: list[str] | None, labels: int) -> LabelCoder:
         """The opposite of `to_dict` and `names`; ModelError if they are damaged."""
         try:
-            multilabel, dense, dtype = (
-                bool(values["multilabel"]),
-                bool(values["dense"]),
-                np.dtype(values["dtype"]),
-            )
+            multilabel, dense, kind = values["multilabel"], values["dense"], values["dtype"]
+            if not isinstance(multilabel, bool) or not isinstance(dense, bool):
+                raise ValueError("multilabel and dense must be true or false")
             if multilabel:
                 return cls(np.arange(labels), multilabel, dense)
-            if names is None or dtype.kind not in "biufUO":
-                raise ValueError("no names of classes")
-            if dtype.kind == "b":
-                return cls(np.array([name == "True" for name in names]), multilabel, dense)
-            return cls(
-                np.array(names, dtype if dtype.kind in "UO" else None).astype(dtype), multilabel, dense
-            )
+            classes = _named_classes(names, kind)
+            if not (classes[:-1] < classes[1:]).all():
+                raise ValueError("they are not in ascending order")
+            return cls(classes, multilabel, dense)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelError(f"damaged model: what it says of its classes can't be used: {error}") from None
+
+
+def _named_classes(names: list[str] | None, kind: object) -> Classes:
+    """Classes of a numpy type, given by its name, out of their names."""
+    if names is None or not isinstance(kind, str) or not re.fullmatch(r"[|<>](b1|[iu][1248]|f(2|4|8|16)|U\d+|O)", kind):
+        raise ValueError("no names of classes, or not of numbers or texts")
+    dtype = np.dtype(kind)
+    if dtype.kind == "O":
+        return np.array(names, dtype)
+    check_memory(rss_bytes() + dtype.itemsize * len(names), "the list of classes", "its names are too long")
+    if dtype.kind == "U":
+        return np.array(names, dtype)
+    read = {"b": lambda name: name == "True", "f": float}.get(dtype.kind, int)
+    return np.fromiter(map(read, names), dtype, len(names))
 
 
 def _is_ragged(y: Sequence[Any]) -> bool:

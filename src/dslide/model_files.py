@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import ModelError
+from .plain_files import open_plain, read_plain_json
 from .tensors import Array, stream_tensors
 
 FORMAT = 4  # raised when older versions of dslide can't read the folder any more
@@ -26,6 +27,7 @@ VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "pro
 COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # never cut
 MAX_SHARDS = 1 << 16
 UNFINISHED = ".part"  # after the name of a file that is being written
+LARGEST = 2**31 - 1  # number of features, labels, steps
 READ_SIZE = 1 << 20  # bytes
 
 Entry = dict[str, int]  # size in bytes and crc32 of a file
@@ -151,10 +153,8 @@ def _file_in_place(path: Path) -> Iterator[BinaryIO]:
 
 def check_size(path: Path, entry: Entry) -> None:
     """ModelError if the file is not as long as the one that was written."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+    with open_plain(path, ModelError) as file:
+        size = os.fstat(file.fileno()).st_size
     if size != entry["size"]:
         raise ModelError(f"{path}: damaged: it has {size} bytes, but {entry['size']} were written")
 
@@ -163,34 +163,29 @@ def check_content(path: Path, entry: Entry) -> None:
     """ModelError if the file is not the one that was written; reads all of it."""
     check_size(path, entry)
     crc = 0
-    try:
-        with open(path, "rb") as file:
+    with open_plain(path, ModelError) as file:
+        try:
             while piece := file.read(READ_SIZE):
                 crc = zlib.crc32(piece, crc)
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+        except OSError as error:
+            raise ModelError(f"{path}: can't be read: {error.strerror}") from None
     if crc != entry["crc32"]:
         raise ModelError(f"{path}: damaged: its checksum is not the one that was written")
 
 
 def read_json(path: Path, kind: type) -> Any:
     """The content of a JSON file, a list or dict as `kind` says."""
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ModelError(f"{path}: damaged: not valid JSON") from None
+    content = read_plain_json(path, ModelError)
     if not isinstance(content, kind):
         raise ModelError(f"{path}: damaged: expected a JSON {'list' if kind is list else 'object'}")
     return content
 
 
-def read_size(path: Path, options: dict[str, Any], key: str) -> int:
-    """Takes a size out of the options."""
-    value = options.pop(key, None)
-    if type(value) is not int or value < 0:
-        raise ModelError(f"{path}: {key}: expected a whole number, not {value!r}")
+def read_number(path: Path, values: dict[str, Any], key: str, low: int = 0, high: int = LARGEST) -> int:
+    """A whole number out of a JSON object."""
+    value = values.get(key)
+    if type(value) is not int or not low <= value <= high:
+        raise ModelError(f"{path}: {key}: expected a whole number, {low} to {high}, not {value!r}")
     return value
 
 
@@ -199,4 +194,9 @@ def read_names(path: Path, count: int) -> list[str]:
     names: list[Any] = read_json(path, list)
     if len(names) != count or not all(isinstance(name, str) for name in names):
         raise ModelError(f"{path}: expected a list of {count} names")
+    try:
+        for name in names:
+            name.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+        raise ModelError(f"{path}: the name {name!r} is not text that can be written") from None
     return names

@@ -18,6 +18,7 @@ import numpy as np
 from .comm import Communicator, solo
 from .config import Config
 from .errors import ConfigError, ModelError
+from .model_checks import check_model
 from .model_files import (
     COMMON_FILES,
     CONFIG,
@@ -26,6 +27,7 @@ from .model_files import (
     FORMAT,
     LABEL_COUNTS,
     LABELS,
+    LARGEST,
     MANIFEST,
     OPTIMIZER,
     PROGRESS,
@@ -38,7 +40,7 @@ from .model_files import (
     check_size,
     read_json,
     read_names,
-    read_size,
+    read_number,
     shard_file,
     write_again,
     write_arrays,
@@ -51,7 +53,8 @@ from .shard import WHOLE, Shard
 from .state_layout import TABLES_SINCE, array_layouts, is_parameter
 from .tensors import Array, read_tensors
 
-SIZES = ("features", "labels", "rows", "base")  # kept in config.json beside the options
+# kept in config.json beside the options, with the least and the most that they can be
+SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, 2**62), "base": (0, 1)}
 
 
 @dataclass
@@ -178,7 +181,10 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
     if CONFIG not in files:
         raise ModelError(f"{folder}: there is no {CONFIG}")
     options = read_json(folder / CONFIG, dict)
-    features, labels, rows, base = (read_size(folder / CONFIG, options, key) for key in SIZES)
+    features, labels, rows, base = (
+        read_number(folder / CONFIG, options, key, low, high) for key, (low, high) in SIZES.items()
+    )
+    options = {name: value for name, value in options.items() if name not in SIZES}
     interactions = options.pop("interactions", False)  # not there in models of earlier versions
     if not isinstance(interactions, bool):
         raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
@@ -193,7 +199,7 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
     def optional(name: str) -> dict[str, Any] | None:
         return read_json(folder / name, dict) if name in files else None
 
-    return SavedModel(
+    model = SavedModel(
         config=config,
         features=features,
         labels=labels,
@@ -209,3 +215,5 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
         interactions=interactions,
         estimator=optional(ESTIMATOR),
     )
+    check_model(folder, model)
+    return model

@@ -25,6 +25,7 @@ from .hashing import prediction_family
 from .labels import targets
 from .layers import Layer
 from .links import Links, links_of, row_lengths
+from .memory import check_memory, rss_bytes
 from .sampler import Sampler, resolve_output
 from .state_layout import array_dtype
 from .storage import checked
@@ -272,9 +273,13 @@ class Predictor:
         """Hash tables over the output weights as they are now, kept until weights change: not those of training, which
         lag behind on purpose, and more of them, since here every candidate counts."""
         if self._prediction is None or self._prediction[0] != self.version:
+            from .plan import table_bytes  # which needs this module
+
             self._prediction = None  # its memory goes before the new tables are made
             tables = self.config.tables or PREDICTION_TABLES
             config = self.config.replace(tables=tables)
+            needed = table_bytes(config, self.labels, self.output.inputs, _core.threads(), self.shard.size)
+            check_memory(rss_bytes() + needed, "approximate prediction", "exact prediction needs less")
             family = prediction_family(config.family, self.output.sparse_input, config.activation)
             sampler = Sampler(self.labels, self.output.inputs, family, config, config.seed, self.shard)
             sampler.renew(self.output.codes)

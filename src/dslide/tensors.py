@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import ModelError
+from .plain_files import open_plain, strict_json
 
 Array = npt.NDArray[Any]
 
@@ -86,14 +87,14 @@ def read_tensors(path: str | Path) -> dict[str, Array]:
 
 def open_tensors(path: str | Path) -> TensorFile:
     """Maps a file of arrays; ModelError if it is damaged."""
-    try:
-        with open(path, "rb") as file:
+    with open_plain(path, ModelError) as file:
+        try:
             size = file.seek(0, 2)
             file.seek(0)
             header, data_begin = _read_header(path, file.read(8 + HEADER_LIMIT), size)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror or error}") from None
+        except OSError as error:
+            raise ModelError(f"{path}: can't be read: {error.strerror or error}") from None
     arrays = {}
     data_end = 0
     for begin, end, name, dtype, shape in sorted(_entries(path, header)):
@@ -120,18 +121,12 @@ def _read_header(path: str | Path, start: bytes, size: int) -> tuple[dict[str, A
     if length > HEADER_LIMIT or 8 + length > size:
         raise ModelError(f"{path}: damaged: a header of {length} bytes in a file of {size} bytes")
     try:
-        header = json.loads(start[8 : 8 + length], object_pairs_hook=_distinct)
-    except (ValueError, RecursionError):  # ValueError: also bad UTF-8 and a key given twice
+        header = strict_json(start[8 : 8 + length])
+    except (ValueError, RecursionError):  # ValueError: also bad UTF-8
         raise ModelError(f"{path}: damaged: the header is not valid JSON") from None
     if not isinstance(header, dict):
         raise ModelError(f"{path}: damaged: the header is not a JSON object")
     return header, 8 + length
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
 
 
 def _entries(path: str | Path, header: dict[str, Any]) -> list[tuple[int, int, str, str, tuple[int, ...]]]:
@@ -148,6 +143,9 @@ def _entries(path: str | Path, header: dict[str, Any]) -> list[tuple[int, int, s
         if not _whole_numbers(shape) or len(shape) > 32 or not _whole_numbers(offsets) or len(offsets) != 2:
             raise ModelError(f"{path}: damaged: array {name!r} has no valid shape and offsets")
         begin, end = offsets
+        # an empty array too has a shape that numpy can make
+        if 0 in shape and math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize >= 1 << 62:
+            raise ModelError(f"{path}: damaged: array {name!r} can't have the shape {shape}")
         if math.prod(shape) * DTYPES[dtype].itemsize != end - begin:
             raise ModelError(
                 f"{path}: damaged: array {name!r} of shape {shape} can't be {end - begin} bytes of {dtype}"

@@ -20,7 +20,7 @@ from .choices import settled
 from .comm import Communicator, solo
 from .config import Config
 from .data import Data, Dataset, Rows, SparseRows
-from .errors import DataError
+from .errors import DataError, ModelError
 from .interrupt import deferred_interrupt
 from .labels import targets
 from .links import wanted as wants_links
@@ -238,6 +238,8 @@ class Trainer:
 
     def load_progress(self, progress: dict[str, int]) -> None:
         """Takes up where `progress` says; the network's state is loaded apart."""
+        if missing := [key for key in self.progress() if key not in progress]:
+            raise ModelError(f"the progress of the training that is to go on lacks {missing[0]}")
         self.step, self.epoch = progress["step"], progress["epoch"]
         self.position, self.samples = progress["position"], progress["samples"]
         self._renewal.skip_to(self.step)

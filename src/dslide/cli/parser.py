@@ -55,11 +55,16 @@ def _toml_arguments(command: Parser, path: str) -> list[str]:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
         option, is_switch = actions[name].option_strings[0], actions[name].nargs == 0
+        try:
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        except ValueError:  # Python writes no hexadecimal number of thousands of digits as a decimal one
+            raise ConfigError(f"{path}: {key}: the number is too long") from None
         if isinstance(value, dict) or is_switch != isinstance(value, bool):
             expected = "true or false" if is_switch else "a value"
             raise ConfigError(f"{path}: {key}: expected {expected}, not {value!r}")
+        if "\0" in text:
+            raise ConfigError(f"{path}: {key}: a zero byte can't be in it")
         if not is_switch:
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             arguments.append(f"{option}={text}")
         elif value:
             arguments.append(option)

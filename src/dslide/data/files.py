@@ -15,12 +15,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from ..errors import DataError
+from ..errors import DataError, MemoryNeeded
+from ..memory import available_bytes, rss_bytes
 
 BLOCK_BYTES = 1 << 23  # text held at a time; larger ones come from fresh pages each time, which is slower
 MAX_LINE_BYTES = 1 << 28
+XZ_MEMORY = 1 << 28  # bytes: xz -9 takes 65 MB
+LOOK_BYTES = 1 << 27  # read between looks at the memory that is left
+LEAST_LEFT = 8  # reading ends when the memory left is less than this part of what the process holds
 BLANKS = (b" ", b"\t", b"\n", b"\r", b"\v", b"\f")  # what stands between words
 
+_PACKED_BYTES = 1 << 16
 _GZIP, _XZ, _BOM = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\xef\xbb\xbf"
 
 
@@ -88,7 +93,7 @@ def _whole_pieces(
 
 def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
     """The bytes of a plain, gzip or xz file without its byte order mark; DataError if there are none."""
-    begin = True
+    begin, read = True, 0
     with open_file(path) as raw:
         magic = raw.read(6)
         raw.seek(0)
@@ -96,14 +101,62 @@ def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
         if magic.startswith(_GZIP):
             file = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
         elif magic.startswith(_XZ):
-            file = lzma.LZMAFile(raw)  # noqa: SIM115 (raw is closed)
+            file = cast(IO[bytes], _XzFile(path, raw))
         while data := _read(path, file, block_bytes):
+            read += len(data)
+            if read >= LOOK_BYTES:  # most readers keep what they read, and a little file can unpack to a lot
+                read = 0
+                if available_bytes() < rss_bytes() // LEAST_LEFT:
+                    raise MemoryNeeded(f"{path}: the data needs more memory than there is")
             if begin:
                 data, begin = data.removeprefix(_BOM), False
             if data:
                 yield data
     if begin:
         raise DataError(f"{path}: the file is empty")
+
+
+class _XzFile:
+    """Unpacks an xz file as lzma.LZMAFile does, with a bound on the memory that its header can ask for."""
+
+    def __init__(self, path: str | Path, raw: IO[bytes]) -> None:
+        self._path, self._raw = path, raw
+        self._stream: lzma.LZMADecompressor | None = None
+        self._packed = raw.read(_PACKED_BYTES)
+
+    def read(self, size: int) -> bytes:
+        """As many bytes, or fewer at the end."""
+        pieces: list[bytes] = []
+        while size > 0 and (piece := self._piece(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def _piece(self, size: int) -> bytes:
+        """Some bytes; none at the end."""
+        while True:
+            if self._stream is None or self._stream.eof:
+                if self._stream is not None:  # zeros may stand between streams
+                    self._packed = (self._stream.unused_data or self._packed).lstrip(b"\0")
+                while not self._packed and (packed := self._raw.read(_PACKED_BYTES)):
+                    self._packed = packed.lstrip(b"\0")
+                if not self._packed:
+                    return b""
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
+            elif self._stream.needs_input and not self._packed:
+                self._packed = self._raw.read(_PACKED_BYTES)
+                if not self._packed:
+                    raise EOFError
+            packed, self._packed = self._packed, b""
+            try:
+                piece = self._stream.decompress(packed, size)
+            except lzma.LZMAError as error:
+                if "limit" not in str(error):
+                    raise
+                most = f"{XZ_MEMORY >> 20} MB"
+                raise DataError(f"{self._path}: takes more than {most} to unpack, pack it with xz -9 or less") from None
+            if piece:
+                return piece
 
 
 def _read(path: str | Path, file: IO[bytes], size: int) -> bytes:

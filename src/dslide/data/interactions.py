@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..errors import DataError
+from ..memory import check_memory, rss_bytes
 from .dataset import Dataset
 from .files import BLOCK_BYTES, line_blocks, quoted
 from .rows import MAX_COLUMNS, RowsBuilder, SparseRows
@@ -49,7 +50,10 @@ def read_interactions(
     users = np.concatenate(owners)
     users = users[: len(users) - blank_end]
     _check_users(path, users)
-    y = lists.finish(len(users), items or largest + 1)
+    columns = items or largest + 1
+    # counts of all items; and a number may be a slip of the pen
+    check_memory(rss_bytes() + 16 * columns, f"{path}: items up to number {columns - 1}", "number them from 0 on")
+    y = lists.finish(len(users), columns)
     return Dataset(_as_input(y, _counts(y)), y, users=users, source=str(path))
 
 

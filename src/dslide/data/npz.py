@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import scipy.sparse as sp
 
-from ..errors import DataError
+from ..errors import DataError, MemoryNeeded
+from ..memory import check_memory, rss_bytes
 from .dataset import Dataset
 from .files import open_file
 from .rows import SparseRows
@@ -46,9 +48,17 @@ def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
 def _read_matrix(path: Path) -> SparseRows:
     with open_file(path) as file:
         try:
+            with zipfile.ZipFile(file) as parts:  # what is said of sizes there is what is read at most
+                unpacked = sum(part.file_size for part in parts.infolist())
+            file.seek(0)
+            check_memory(rss_bytes() + 2 * unpacked, f"reading {path}", "it has to fit into memory")
             matrix: Any = sp.load_npz(file)
+        except MemoryNeeded:
+            raise
         except Exception:  # the file is at fault, however numpy, zipfile or scipy put it
             raise DataError(f"{path}: not a sparse matrix written by scipy.sparse.save_npz") from None
+    # a matrix that is kept otherwise than by rows may claim any number of them
+    check_memory(rss_bytes() + 16 * matrix.shape[0], f"{path}: a matrix of {matrix.shape[0]} rows", "it has to fit")
     try:
         return SparseRows.from_scipy(matrix)
     except DataError as error:

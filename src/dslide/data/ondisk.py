@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..plain_files import open_plain, read_plain_json
 from .dataset import Dataset, combined_checksum, crc32
 from .files import new_folder, read_names, write_names
-from .rows import SparseRows
+from .rows import MAX_COLUMNS, SparseRows
 from .text import TextVectorizer
 
 MANIFEST = "dataset.json"
@@ -155,27 +157,21 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
     """Maps a dataset folder into memory. Sizes are always checked, `verify` checks the contents too."""
     folder = Path(folder)
     manifest = _read_manifest(folder)
-    try:
-        x, y = (_open_rows(folder, name, manifest["rows"], manifest[name], verify) for name in ("x", "y"))
-        if _digest(manifest) != manifest["checksum"]:
-            raise DataError(f"{folder / MANIFEST}: is damaged, its checksums don't fit together")
-        label_names, feature_names = (
-            read_names(file) if (file := folder / name).exists() else None
-            for name in ("label_names.txt", "feature_names.txt")
-        )
-        dataset = Dataset(
-            x,
-            y,
-            label_names=label_names,
-            feature_names=feature_names,
-            vectorizer=_read_vectorizer(folder / "vectorizer.json"),
-            source=str(folder),
-            base=manifest["base"],
-            unknown_labels=manifest["unknown_labels"],
-        )
-        return dataset.with_checksum(manifest["checksum"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder / MANIFEST}: is damaged: {error!r}") from None
+    x, y = (_open_rows(folder, name, manifest["rows"], manifest[name], verify) for name in ("x", "y"))
+    if _digest(manifest) != manifest["checksum"]:
+        raise DataError(f"{folder / MANIFEST}: is damaged, its checksums don't fit together")
+    label_names, feature_names = (_read_names(folder / name) for name in ("label_names.txt", "feature_names.txt"))
+    dataset = Dataset(
+        x,
+        y,
+        label_names=label_names,
+        feature_names=feature_names,
+        vectorizer=_read_vectorizer(folder / "vectorizer.json", x.columns),
+        source=str(folder),
+        base=manifest["base"],
+        unknown_labels=manifest["unknown_labels"],
+    )
+    return dataset.with_checksum(manifest["checksum"])
 
 
 def _row_blocks(rows: SparseRows) -> Iterable[tuple[int, int]]:
@@ -198,24 +194,40 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder")
-    try:
-        manifest = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{folder}: not a dataset folder, it has no {MANIFEST}") from None
-    except OSError as error:
-        raise DataError(f"{path}: can't be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is damaged: {error}") from None
+    if not os.path.lexists(path):
+        raise DataError(f"{folder}: not a dataset folder, it has no {MANIFEST}")
+    manifest = read_plain_json(path, DataError)
     if not isinstance(manifest, dict) or manifest.get("kind") != _KIND:
         raise DataError(f"{path}: does not describe a {_KIND}")
     version = manifest.get("version")
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise DataError(f"{path}: is damaged: version {version!r}")
     if version > VERSION:
         raise DataError(
             f"{folder}: was written by a newer dslide (format {version}, this one reads up to {VERSION})"
         )
+    _check_numbers(path, manifest)
     return manifest
+
+
+def _check_numbers(path: Path, manifest: dict[str, Any]) -> None:
+    """DataError if a number that is needed is not there, or none that it can be."""
+    places: dict[str, tuple[Any, dict[str, int]]]
+    places = {"": (manifest, {"rows": 2**60, "base": 1, "unknown_labels": MAX_COLUMNS})}
+    for name in ("x", "y"):
+        about = manifest.get(name)
+        sums = about.get("crc32") if isinstance(about, dict) else None
+        places[f"{name}: "] = about, {"columns": MAX_COLUMNS, "nnz": 2**60}
+        places[f"{name}: crc32: "] = sums, {part: 2**32 - 1 for part, _, _ in _PARTS}
+    for where, (values, limits) in places.items():
+        for key, most in limits.items():
+            value = values.get(key) if isinstance(values, dict) else None
+            if type(value) is not int or not 0 <= value <= most:
+                raise DataError(f"{path}: is damaged: {where}{key}: expected a whole number, not {value!r}")
+    if manifest["unknown_labels"] > manifest["y"]["columns"]:
+        raise DataError(f"{path}: is damaged: more unknown labels than labels")
+    if not isinstance(manifest.get("checksum"), str):
+        raise DataError(f"{path}: is damaged: there is no checksum")
 
 
 def _open_rows(folder: Path, name: str, rows: int, about: dict[str, Any], verify: bool) -> SparseRows:
@@ -224,11 +236,12 @@ def _open_rows(folder: Path, name: str, rows: int, about: dict[str, Any], verify
         path = folder / f"{name}_{part}.{suffix}"
         size = rows + 1 if part == "indptr" else about["nnz"]
         expected = size * np.dtype(dtype).itemsize
-        try:
-            found = path.stat().st_size
-            array = np.memmap(path, dtype, "r") if found and found == expected else np.zeros(0, dtype)
-        except OSError as error:
-            raise DataError(f"{path}: can't be read: {error.strerror}") from None
+        with open_plain(path, DataError) as file:
+            found = os.fstat(file.fileno()).st_size
+            try:
+                array = np.memmap(file, dtype, "r") if found and found == expected else np.zeros(0, dtype)
+            except OSError as error:
+                raise DataError(f"{path}: can't be read: {error.strerror}") from None
         if found != expected:
             raise DataError(f"{path}: is damaged, expected {expected} bytes but found {found}")
         if verify and _chunked_crc(array) != about["crc32"][part]:
@@ -247,12 +260,21 @@ def _chunked_crc(array: NDArray[Any]) -> int:
     return total
 
 
-def _read_vectorizer(path: Path) -> TextVectorizer | None:
-    if not path.exists():
+def _read_names(path: Path) -> list[str] | None:
+    if not os.path.lexists(path):
         return None
+    open_plain(path, DataError).close()  # a link is refused
+    return read_names(path)
+
+
+def _read_vectorizer(path: Path, features: int) -> TextVectorizer | None:
+    if not os.path.lexists(path):
+        return None
+    content = read_plain_json(path, DataError)
     try:
-        return TextVectorizer.from_dict(json.loads(path.read_bytes()))
-    except OSError as error:
-        raise DataError(f"{path}: can't be read: {error.strerror}") from None
-    except (ValueError, TypeError) as error:
+        vectorizer = TextVectorizer.from_dict(content)
+    except DataError as error:
         raise DataError(f"{path}: is damaged: {error}") from None
+    if len(vectorizer.words) != features:
+        raise DataError(f"{path}: is damaged: {len(vectorizer.words)} words for {features} features")
+    return vectorizer

@@ -12,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _core
 from ..errors import DataError
+from ..memory import check_memory, rss_bytes
 
 MAX_COLUMNS = 2**31 - 1  # column indices are int32
+SMALL = 1 << 26  # bytes that are allocated without asking how much memory there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +151,11 @@ class RowsBuilder:
 
 def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
     """The pieces as one array; they are taken out on the way, so that nothing is held twice."""
-    joined: NDArray[Any] = np.empty(sum(map(len, pieces)), dtype)
+    total = sum(map(len, pieces))
+    needed = total * np.dtype(dtype).itemsize
+    if needed > SMALL:
+        check_memory(rss_bytes() + needed, "the data in one piece", "it has to fit into memory")
+    joined: NDArray[Any] = np.empty(total, dtype)
     at = 0
     while pieces:
         piece = pieces.popleft()
@@ -164,6 +170,8 @@ def _checked_csr(matrix: Any) -> Any:
         matrix = cast(Any, matrix)
         if len(matrix.shape) != 2:
             raise DataError(f"expected a matrix of two dimensions, not {len(matrix.shape)}")
+        if matrix.dtype.kind not in "biuf":
+            raise DataError(f"expected a matrix of numbers, not of {matrix.dtype}")
         if hasattr(matrix, "check_format"):
             try:
                 matrix.check_format(full_check=True)
@@ -177,6 +185,4 @@ def _checked_csr(matrix: Any) -> Any:
         if dense.dtype.kind not in "biuf":
             raise DataError(f"expected a matrix of numbers, not of {dense.dtype}")
         csr = sp.csr_matrix(dense)
-    if csr.dtype.kind not in "biuf":
-        raise DataError(f"expected a matrix of numbers, not of {csr.dtype}")
     return csr

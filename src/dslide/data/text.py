@@ -15,11 +15,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ..config import LARGEST
 from ..errors import ConfigError, DataError, UserError
 from .rows import RowsBuilder, SparseRows
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
+MOST_NGRAMS = 16  # each n makes as many features of a text as it has words
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,11 @@ class TextOptions:
     ngrams: int = 1  # up to that many words in a row make a feature
 
     def __post_init__(self) -> None:
-        for name, low in (("min_df", 1), ("max_features", 0), ("ngrams", 1)):
+        for name, low, high in (("min_df", 1, LARGEST), ("max_features", 0, LARGEST), ("ngrams", 1, MOST_NGRAMS)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise ConfigError(f"{name}: expected a whole number, at least {low}, not {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                bounds = f"at least {low}" if high == LARGEST else f"{low} to {high}"
+                raise ConfigError(f"{name}: expected a whole number, {bounds}, not {value!r}")
         for name in ("sublinear", "lowercase", "normalize"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: expected true or false, not {getattr(self, name)!r}")
@@ -100,23 +103,28 @@ class TextVectorizer:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TextVectorizer:
         """The opposite of `to_dict`."""
+        if not isinstance(values, dict):
+            raise DataError("not a saved vectorizer: expected an object")
+        options, words, df, rows = (values.get(key) for key in ("options", "words", "df", "rows"))
+        known = {field.name for field in dataclasses.fields(TextOptions)}
+        if not isinstance(options, dict) or not options.keys() <= known:
+            raise DataError(f"not a saved vectorizer: options: expected some of {', '.join(sorted(known))}")
         try:
-            vectorizer = cls(TextOptions(**values["options"]))
-            vectorizer.words = [str(word) for word in values["words"]]
-            vectorizer.df = np.array(values["df"], np.int64)
-            vectorizer.rows = int(values["rows"])
-            if values.get("file_columns") is not None:
-                label_column, text_column = map(int, values["file_columns"])
-                vectorizer.file_columns = label_column, text_column
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"not a saved vectorizer: {error!r}") from None
-        df = vectorizer.df
-        if df.shape != (len(vectorizer.words),) or (
-            df.size and not 1 <= df.min() <= df.max() <= vectorizer.rows
-        ):
-            raise DataError("not a saved vectorizer: words and their counts don't fit")
-        if vectorizer.file_columns is not None and min(vectorizer.file_columns) < 1:
-            raise DataError(f"not a saved vectorizer: file_columns {vectorizer.file_columns}")
+            vectorizer = cls(TextOptions(**options))
+        except ConfigError as error:
+            raise DataError(f"not a saved vectorizer: {error}") from None
+        if type(rows) is not int or not 0 <= rows < 2**62:
+            raise DataError(f"not a saved vectorizer: rows: expected a whole number, not {rows!r}")
+        if not isinstance(words, list) or len(set(map(str, words))) < len(words) or not all(map(_is_text, words)):
+            raise DataError("not a saved vectorizer: words: expected a list of texts, each another")
+        if not isinstance(df, list) or len(df) != len(words) or not all(type(n) is int and 1 <= n <= rows for n in df):
+            raise DataError(f"not a saved vectorizer: df: expected {len(words)} whole numbers, 1 to {rows}")
+        vectorizer.words, vectorizer.df, vectorizer.rows = words, np.array(df, np.int64), rows
+        columns = values.get("file_columns")
+        if columns is not None:
+            if not isinstance(columns, list) or len(columns) != 2 or not all(type(c) is int and c > 0 for c in columns):
+                raise DataError(f"not a saved vectorizer: file_columns: expected two columns, not {columns!r}")
+            vectorizer.file_columns = columns[0], columns[1]
         return vectorizer
 
     def __eq__(self, other: object) -> bool:
@@ -167,6 +175,11 @@ class TextVectorizer:
             )
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
+
+
+def _is_text(word: object) -> bool:
+    """Whether it is a text that can be written; JSON can spell halves of surrogate pairs, which can't."""
+    return isinstance(word, str) and not any("\ud800" <= c <= "\udfff" for c in word)
 
 
 def _keep_known(
