@@ -127,7 +127,7 @@ def start() -> int:
     program = [sys.executable, __file__, *sys.argv[3:]]
     if deed == "sleep":
         program = [sys.executable, "-c", "import time; time.sleep(60)", *sys.argv[4:]]
-    return launch(program, ranks, start_limit=2.0 if deed == "sleep" else 60.0, stdin=deed == "echo")
+    return launch(program, ranks, start_limit=2.0 if deed == "sleep" else 60.0, stdin=deed == "echo").code
 
 
 if __name__ == "__main__":

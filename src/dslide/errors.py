@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
-BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141  # exit codes of the command line
+# Exit codes of the command line.
+BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 4, 130, 141, 143
 
 
 class UserError(Exception):
     """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2."""
 
     collective = False  # raised alike on every rank, so that one of them is enough to say it
+    blamed: tuple[int, ...] = ()  # ranks that have caused it, where some but not all have
 
 
 E = TypeVar("E", bound=UserError)
@@ -42,9 +45,22 @@ class Diverged(ArithmeticError):
     """Training produced a number that is not finite; the message names layer, step and learning rate."""
 
 
+class Terminated(Exception):
+    """Training ended before its time, with everything saved, since ranks (`blamed`) were told to end by SIGTERM; raised
+    alike on every rank. The CLI exits with code 143."""
+
+    def __init__(self, message: str, blamed: Sequence[int]):
+        super().__init__(message)
+        self.blamed = tuple(blamed)
+
+
 class CommError(Exception):
-    """An exchange between ranks that can't be completed; the message names exchange, step and rank. The CLI exits with
-    code 4."""
+    """An exchange between ranks that can't be completed; the message names exchange, step and rank, `blamed` are the
+    ranks it names. The CLI exits with code 4."""
+
+    def __init__(self, message: str, blamed: Sequence[int] = ()):
+        super().__init__(message)
+        self.blamed = tuple(blamed)
 
 
 class PeerFailed(CommError):
