@@ -165,6 +165,7 @@ class Config:
         0, "parts of a batch whose exchange overlaps with the computation of the others; 0: chosen from the size", 0, 64
     )
     watchdog: float = option(60.0, "seconds of silence after which a rank is given up and the job ended", 0.1, 86400)
+    checkpoint_seconds: float = option(300.0, "seconds between saves, at the ends of epochs", 0, 86400)
 
     def __post_init__(self) -> None:
         check_fields(self)

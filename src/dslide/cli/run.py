@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from ..profile import Profile
     from ..trainer import EpochInfo, Result
 
-SAVE_SECONDS = 600  # a long run is saved this often, at the ends of epochs
-
-
 class Run(Callback):
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
@@ -58,7 +55,8 @@ class Run(Callback):
         return result
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
-        due = time.monotonic() - self._saved_at >= SAVE_SECONDS and info.epoch < trainer.network.config.epochs
+        waited = time.monotonic() - self._saved_at
+        due = waited >= trainer.config.checkpoint_seconds and info.epoch < trainer.network.config.epochs
         if self.comm.gather_objects("time to save", due)[0]:
             self.save()
 
