@@ -118,7 +118,7 @@ def test_a_crash_shows_what_is_known_of_it(folder: Path) -> None:
 
 
 def test_ranks_that_can_not_begin_are_named_with_the_reason(folder: Path) -> None:
-    starter = f"from dslide.launch import launch; raise SystemExit(launch([{sys.executable!r}, '{folder}/none.py'], 2).code)"
+    starter = f"import dslide.launch as l; raise SystemExit(l.launch([{sys.executable!r}, '{folder}/none.py'], 2).code)"
     ended = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=LIMIT)
     assert ended.returncode == 4
     assert ended.stderr.startswith("dslide: error: ranks 0 and 1 could not be started; mpiexec says:\n")

@@ -24,7 +24,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         nonlocal pressed
         pressed = True
         _terminated = _terminated or number == signal.SIGTERM
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     before = {}
     if threading.current_thread() is threading.main_thread():

@@ -64,7 +64,8 @@ def launch(
         added = {LAUNCHER: job.door.told(limit)}
         if sys.stderr.isatty():
             added[TERMINAL] = str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)
-        start, environment = [], {**os.environ, **added}
+        start: list[str] = []
+        environment = {**os.environ, **added}
         if ranks > 1 or hosts:
             start, environment = start_command(ranks, hosts, added, job.door.addresses[0])
         with subprocess.Popen(
@@ -150,7 +151,7 @@ class _Job:
         ended: list[_Connection] = []
         for key, _ in self._selector.select(_TURN):
             if key.fileobj in self.door.listeners:
-                accepted, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                accepted, _ = key.fileobj.accept()
                 accepted.setblocking(False)
                 keep_alive(accepted)
                 self._selector.register(accepted, selectors.EVENT_READ, _Connection(accepted))

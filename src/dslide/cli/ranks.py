@@ -59,7 +59,8 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
         return None
     ranks: int | None = arguments.ranks
     file: str | None = arguments.hosts
-    asked = [name for name in ("ranks", "hosts", "elastic") if getattr(arguments, name) not in (None, False)]
+    given = {"ranks": ranks is not None, "hosts": file is not None, "elastic": arguments.elastic}
+    asked = [name for name, is_given in given.items() if is_given]
     if arguments.min_ranks is not None and not (arguments.elastic and file is not None):
         raise ConfigError("min-ranks: only a run with --elastic and --hosts can have fewer ranks than it was given")
     if not asked or link() is not None:  # ranks of ours have the same options, and are started

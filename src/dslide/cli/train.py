@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..profile import Profile
 
 
-MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog")  # when a run is resumed
+MAY_CHANGE = ("epochs", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds")  # when a run is resumed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
