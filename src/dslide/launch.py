@@ -319,6 +319,8 @@ class _Job:
                 self._kill()
             for output in self._outputs.values():
                 output.finish()
+        with contextlib.suppress(ProcessLookupError):  # mpiexec if it still runs, and what it has left behind
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
@@ -342,8 +344,6 @@ class _Job:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGKILL)
         self._wait_for_end(_KILL_SECONDS)
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _wait_for_end(self, seconds: float) -> None:
         end = time.monotonic() + seconds

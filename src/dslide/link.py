@@ -52,7 +52,12 @@ class Link:
         """Tells the exit code, and the ranks to blame for it, after everything that was printed."""
         sys.stdout.flush()
         sys.stderr.flush()
+        self._tell_progress()
         self._tell(" ".join(map(str, ("end", code, *blamed))))
+
+    def _tell_progress(self) -> None:
+        comm = current()
+        self._tell("alive 0 0" if comm is None else f"alive {comm.step} {comm.exchanges}")
 
     def _tell(self, line: str) -> None:
         with self._sending:
@@ -114,8 +119,7 @@ class Link:
                     silent = 0.0
                 else:
                     silent += ALIVE_SECONDS
-                comm = current()
-                self._tell("alive 0 0" if comm is None else f"alive {comm.step} {comm.exchanges}")
+                self._tell_progress()
         os._exit(INTERRUPTED)
 
 

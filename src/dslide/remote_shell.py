@@ -1,11 +1,13 @@
-"""Asking hosts, over ssh or what stands for it, whether they are there."""
+"""Asking hosts, over ssh or what stands for it, whether ranks can be started there."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,8 +20,8 @@ _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
 
 def who_answers(hosts: Sequence[str], seconds: float) -> dict[str, str]:
-    """For each host an empty text if it runs a command within so many seconds, else what is wrong. All are asked at the
-    same time; this machine, where no ssh is needed, always answers."""
+    """For each host an empty text if Python finds dslide there within so many seconds, else what is wrong. All are asked
+    at the same time; this machine, where no ssh is needed, always answers."""
     asked = {host: _ask(host) for host in hosts if not _is_here(host)}
     end = time.monotonic() + seconds
     answers = dict.fromkeys(hosts, "")
@@ -41,7 +43,7 @@ def _ask(host: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     # Not a pipe, whose end a connection that ssh keeps open would hold back.
     said = tempfile.TemporaryFile()  # noqa: SIM115
     shell = os.environ.get(SHELL, "ssh")
-    command = [shell, *_OPTIONS, host, "true"]
+    command = [shell, *_OPTIONS, host, shlex.join([sys.executable, "-c", "import dslide.errors"])]
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True

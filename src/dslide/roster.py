@@ -41,6 +41,11 @@ class Rank:
     heard: float = 0.0
     progress: tuple[int, int] = (0, 0)  # step, exchanges begun
 
+    @property
+    def start_seconds(self) -> float:
+        """For which it may be silent, since MPI has not started."""
+        return _MPI_SECONDS if self.progress == (0, 0) else 0.0
+
     def name(self, number: int) -> str:
         return f"rank {number} ({self.host})" if self.host else f"rank {number}"
 
@@ -89,14 +94,12 @@ class Roster:
                 rank.heard = now
         self._looked = now
         limit = self._limit + _MARGIN
-        if self.step == 0:
-            limit = max(limit, _MPI_SECONDS)
-        here = [n for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None]
-        silent = [number for number in here if now - self.ranks[number].heard > limit]
+        at_work = [n for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None]
+        silent = [n for n in at_work if now - self.ranks[n].heard > max(limit, self.ranks[n].start_seconds)]
         if silent:
             return f"{self.in_words(silent)} gave no sign of life for {limit:g} s; given up", silent
         limit = self._limit * (STUCK if self.step else STUCK_AT_FIRST) + _MARGIN
-        if len(self.ranks) > 1 and here and now - self._moved > limit:  # a single rank waits for nobody
+        if len(self.ranks) > 1 and at_work and now - self._moved > limit:  # a single rank waits for nobody
             return f"no rank got any further for {limit:g} s; given up", []
         return None
 

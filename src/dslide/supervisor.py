@@ -29,7 +29,7 @@ class Patience:
     strikes: int = 3  # failures that one host is to blame for, without progress in between, after which it is left out
     pause: float = 1.0  # before the first new start; doubled with each failure in a row,
     longest_pause: float = 60.0  # up to this
-    answer: float = 10.0  # in which a host must answer
+    answer: float = 20.0  # in which a host must answer
     enough_hosts: float = 3600.0  # to wait for them
     look: float = 30.0  # between looks for hosts that are missing, and before one that failed is taken back;
     longest_absence: float = 3600.0  # doubled each time it fails, up to this
