@@ -128,7 +128,7 @@ class _Job:
                     self._turn()
                     if self._interrupts > self._passed_on and not self._interrupt():
                         return self._say("interrupted", INTERRUPTED)
-                    if not self._asked and self._roster.step > 0 and self._enough():
+                    if not self._asked and not self._interrupts and self._roster.step > 0 and self._enough():
                         self._asked = self._interrupt()
                     missing = self._roster.missing()
                     if missing and time.monotonic() > start_end:
@@ -304,6 +304,8 @@ class _Job:
     def _interrupt(self) -> bool:
         """Passes Ctrl-C on to rank 0, which agrees with the others on an end; False if there is no job yet to end."""
         self._passed_on = self._interrupts
+        if self._asked:  # again would be at once
+            return True
         control = self._ranks[0].control
         if control is None or self._roster.missing():
             return False

@@ -20,8 +20,8 @@ _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
 
 def who_answers(hosts: Sequence[str], seconds: float) -> dict[str, str]:
-    """For each host an empty text if Python finds dslide there within so many seconds, else what is wrong. All are asked
-    at the same time; this machine, where no ssh is needed, always answers."""
+    """For each host an empty text if Python finds dslide there within so many seconds, else what is wrong. All are
+    asked at the same time; this machine, where no ssh is needed, always answers."""
     asked = {host: _ask(host) for host in hosts if not _is_here(host)}
     end = time.monotonic() + seconds
     answers = dict.fromkeys(hosts, "")
