@@ -167,7 +167,9 @@ def test_a_stopped_rank(run: Callable[..., Run]) -> None:
 
 def test_all_ranks_stopped(run: Callable[..., Run]) -> None:
     job = run()
-    for rank in job.train().values():
+    ranks = job.train()
+    time.sleep(2.5)  # more than a sign of life, which says that MPI has started: until then silence means little
+    for rank in ranks.values():
         os.kill(rank, signal.SIGSTOP)
     assert "ranks 0, 1 and 2 " in (said := check_end(job, 1))
     assert "gave no sign of life for 10 s; given up" in said
