@@ -203,7 +203,7 @@ def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tm
     message = refused(capfd, "train", train, *more, "--hidden", "16")
     assert (
         message == "hidden: the run was begun with (8,), and on resuming only epochs, threads, wire, "
-            "micro_batches and watchdog may change"
+            "micro_batches, watchdog and checkpoint_seconds may change"
     )
     assert "not the data that" in refused(capfd, "train", made / "s/test.txt", *more)
     assert "there is no such run" in refused(capfd, "train", train, "--resume", tmp_path / "none")
