@@ -109,6 +109,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         wire: str = Config.wire,
         micro_batches: int = Config.micro_batches,
         watchdog: float = Config.watchdog,
+        checkpoint_seconds: float = Config.checkpoint_seconds,
         verbose: bool = False,
     ):  # fmt: skip
         given = locals()
