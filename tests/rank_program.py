@@ -4,6 +4,7 @@ also marks its processes, so that those left behind can be found. With `launch R
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -62,6 +63,12 @@ def crash(comm: Communicator) -> None:
         os.abort()
 
 
+def starve(comm: Communicator) -> None:
+    if comm.rank == 1:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+        bytearray(1 << 41)
+
+
 def stop(comm: Communicator) -> None:
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -106,8 +113,8 @@ def begun(comm: Communicator) -> None:
 DEEDS: dict[str, Callable[[Communicator], None]] = {
     deed.__name__: deed
     for deed in (
-        speak, speak_much, refuse, refuse_together, diverge, have_a_bug, vanish, crash, stop, train, be_deaf, draw,
-        echo,
+        speak, speak_much, refuse, refuse_together, diverge, have_a_bug, vanish, crash, starve, stop, train, be_deaf,
+        draw, echo,
     )
 }  # fmt: skip
 INTERRUPTED = 130
@@ -127,7 +134,7 @@ def start() -> int:
     program = [sys.executable, __file__, *sys.argv[3:]]
     if deed == "sleep":
         program = [sys.executable, "-c", "import time; time.sleep(60)", *sys.argv[4:]]
-    return launch(program, ranks, start_limit=2.0 if deed == "sleep" else 60.0, stdin=deed == "echo")
+    return launch(program, ranks, start_limit=2.0 if deed == "sleep" else 60.0, stdin=deed == "echo").code
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ def test_much_output_comes_complete_and_in_whole_lines(folder: Path) -> None:
         ("refuse", 2, f"rank 1 ({HERE}): this rank has a bad disk"),
         ("refuse_together", 2, "nobody can do this"),
         ("diverge", 3, "not finite in layer 2, step 7"),
+        ("starve", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
         ("vanish", 4, f"rank 1 ({HERE}) ended without a word (killed?)"),
     ],
 )
@@ -118,7 +119,7 @@ def test_a_crash_shows_what_is_known_of_it(folder: Path) -> None:
 
 
 def test_ranks_that_can_not_begin_are_named_with_the_reason(folder: Path) -> None:
-    starter = f"from dslide.launch import launch; raise SystemExit(launch([{sys.executable!r}, '{folder}/none.py'], 2))"
+    starter = f"import dslide.launch as l; raise SystemExit(l.launch([{sys.executable!r}, '{folder}/none.py'], 2).code)"
     ended = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=LIMIT)
     assert ended.returncode == 4
     assert ended.stderr.startswith("dslide: error: ranks 0 and 1 could not be started; mpiexec says:\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
-BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141  # exit codes of the command line
+# Exit codes of the command line.
+BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 4, 130, 141, 143
 
 
 LONGEST_MESSAGE = 1200  # characters: what is quoted in one may come from anybody
@@ -15,6 +17,7 @@ class UserError(Exception):
     one line that can be printed, whatever it quotes."""
 
     collective = False  # raised alike on every rank, so that one of them is enough to say it
+    blamed: tuple[int, ...] = ()  # ranks that have caused it, where some but not all have
 
     def __init__(self, message: str):
         super().__init__(_one_line(message))
@@ -58,9 +61,22 @@ class Diverged(ArithmeticError):
     """Training produced a number that is not finite; the message names layer, step and learning rate."""
 
 
+class Terminated(Exception):
+    """Training ended before its time, with everything saved, since ranks (`blamed`) were told to end by SIGTERM; raised
+    alike on every rank. The CLI exits with code 143."""
+
+    def __init__(self, message: str, blamed: Sequence[int]):
+        super().__init__(message)
+        self.blamed = tuple(blamed)
+
+
 class CommError(Exception):
-    """An exchange between ranks that can't be completed; the message names exchange, step and rank. The CLI exits with
-    code 4."""
+    """An exchange between ranks that can't be completed; the message names exchange, step and rank, `blamed` are the
+    ranks it names. The CLI exits with code 4."""
+
+    def __init__(self, message: str, blamed: Sequence[int] = ()):
+        super().__init__(message)
+        self.blamed = tuple(blamed)
 
 
 class PeerFailed(CommError):

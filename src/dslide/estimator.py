@@ -19,9 +19,10 @@ from .choices import as_before, for_data, settled
 from .comm import job
 from .config import Config
 from .data import Dataset, SparseRows, TextVectorizer
-from .errors import ConfigError, DataError, ModelError
+from .errors import TERMINATED, ConfigError, DataError, ModelError
 from .estimator_labels import LabelCoder, is_dense, read_exclude, read_labels
 from .estimator_network import check_size, new_trainer, rebuild, use_rank_threads
+from .interrupt import terminated
 from .metrics import Evaluation
 from .model_folder import SavedModel, save_model
 from .model_peers import load_together
@@ -134,7 +135,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self._count(data)
         self.n_iter_ = trainer.epoch
         if result.interrupted:
-            raise KeyboardInterrupt
+            raise SystemExit(TERMINATED) if terminated() else KeyboardInterrupt
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> SlideClassifier:

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a good moment."""
+"""Ctrl-C and SIGTERM that wait for a good moment."""
 
 from __future__ import annotations
 
@@ -8,26 +8,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_ORDINARY = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_terminated = False
+
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Within the block Ctrl-C interrupts nothing by itself; the function given says whether it was pressed. Pressed a
-    second time it interrupts at once. Outside the main thread, where Python has no signals, and where somebody else
-    handles Ctrl-C, nothing is changed."""
-    ours = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    if not ours or before is not signal.default_int_handler:
-        yield lambda: False
-        return
+    """Within the block Ctrl-C and SIGTERM, with which a machine says that it will be taken away, interrupt nothing by
+    themselves; the function given says whether one came. Each, sent a second time, interrupts at once. Outside the main
+    thread, where Python has no signals, and where somebody else handles a signal, nothing is changed."""
     pressed = False
 
-    def note(_signal: int, _frame: FrameType | None) -> None:
+    def note(number: int, _frame: FrameType | None) -> None:
+        global _terminated
         nonlocal pressed
         pressed = True
-        signal.signal(signal.SIGINT, before)
+        _terminated = _terminated or number == signal.SIGTERM
+        signal.signal(number, before[signal.Signals(number)])
 
-    signal.signal(signal.SIGINT, note)
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in _ORDINARY}
+    ours = [number for number, handler in before.items() if handler is _ORDINARY[number]]
+    for number in ours:
+        signal.signal(number, note)
     try:
         yield lambda: pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def terminated() -> bool:
+    """Whether this process was told to end, by SIGTERM, within such a block."""
+    return _terminated

@@ -18,25 +18,29 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from .comm import ranks_in_words
-from .errors import DIVERGED, INTERRUPTED, LOST, USER_ERROR
-from .link import INTERRUPT, LAUNCHER, TERMINAL, WELCOME, keep_alive
+from .comm.communicator import DEFAULT_LIMIT
+from .door import Door
+from .errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
+from .link import ALIVE, ALIVE_SECONDS, INTERRUPT, LAUNCHER, TERMINAL, WELCOME, keep_alive
 from .mpiexec import Host, start_command
 from .relay import Output, without_banners
+from .roster import Outcome, Roster
 
 START_SECONDS = 120.0
+LEAST_LIMIT = 5.0  # seconds of silence that are no reason to worry, whatever was asked for
 _TURN = 0.1  # seconds between looks at clocks
 _LAST_WORDS = 2.0  # seconds in which everything must have arrived when mpiexec has ended
 _LEAVE_SECONDS = 1.0  # in which the others must have ended when a rank has failed,
-_SAVE_SECONDS = 10.0  # when one has ended after Ctrl-C, on which all agree,
+_SAVE_SECONDS = 10.0  # when one has ended after a signal, on which all agree,
 _CLOSE_SECONDS = 60.0  # or when all have come to their end
 _KILL_SECONDS = 5.0  # in which mpiexec must have ended when it was asked to
 _CHUNK = 1 << 16
 _NOISE_LINES = 100
+_ERROR = b"dslide: error: "
 
 
 def launch(
@@ -44,27 +48,26 @@ def launch(
     ranks: int,
     hosts: Sequence[Host] = (),
     *,
-    start: Sequence[str] | None = None,
-    addresses: Sequence[str] = (),
-    variables: Mapping[str, str] | None = None,
     start_limit: float = START_SECONDS,
+    limit: float = DEFAULT_LIMIT,
     stdin: bool = False,
-) -> int:
-    """Runs a command as several ranks, here or on hosts, until all have ended; returns the job's exit code.
+    enough: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Runs a command as several ranks, here or on hosts, until all have ended.
 
-    The command must be a `dslide` one, or a program that runs its work through `dslide.cli.endings.run_to_end`. `start`
-    replaces the mpiexec command before it, and `addresses` says where ranks find this host; `variables` are set for all
-    ranks; with `stdin`, rank 0 gets this process's.
+    The command must be a `dslide` one, or a program that runs its work through `dslide.cli.endings.run_to_end`. `limit`
+    is the silence in seconds after which a rank is given up; with `stdin`, rank 0 gets this process's; once `enough`,
+    asked again and again while the job trains, says so, the job is interrupted as by Ctrl-C.
     """
-    with contextlib.closing(_Job(ranks, hosts, local=not hosts and start is None, stdin=stdin)) as job:
-        addresses = addresses or _own_addresses(hosts)
-        added = {**(variables or {}), LAUNCHER: f"{job.token} {job.port} {','.join(addresses)}"}
+    limit = max(limit, LEAST_LIMIT)
+    with contextlib.closing(_Job(ranks, hosts, limit, stdin, enough)) as job:
+        added = {LAUNCHER: job.door.told(limit)}
         if sys.stderr.isatty():
             added[TERMINAL] = str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)
-        if start is None:
-            start, environment = start_command(ranks, hosts, added, addresses[0])
-        else:
-            environment = {**os.environ, **added}
+        start: list[str] = []
+        environment = {**os.environ, **added}
+        if ranks > 1 or hosts:
+            start, environment = start_command(ranks, hosts, added, job.door.addresses[0])
         with subprocess.Popen(
             [*start, *command],
             stdin=subprocess.DEVNULL,
@@ -74,19 +77,6 @@ def launch(
             start_new_session=True,  # Ctrl-C on the terminal is for this process alone
         ) as process:
             return job.watch(process, start_limit)
-
-
-@dataclass
-class _Rank:
-    """What is known of a rank."""
-
-    host: str  # as in the host file, then as it calls itself
-    control: socket.socket | None = None
-    pid: int = 0
-    code: int | None = None
-
-    def name(self, number: int) -> str:
-        return f"rank {number} ({self.host})" if self.host else f"rank {number}"
 
 
 @dataclass(eq=False)
@@ -100,28 +90,33 @@ class _Connection:
 
 
 class _Job:
-    def __init__(self, ranks: int, hosts: Sequence[Host], local: bool, stdin: bool):
-        self.token = secrets.token_hex(16)
-        self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=3 * ranks + 10)
-        self.port: int = self._listener.getsockname()[1]
+    def __init__(
+        self, ranks: int, hosts: Sequence[Host], limit: float, stdin: bool, enough: Callable[[], bool]
+    ):  # fmt: skip
+        self.door = Door(hosts, backlog=3 * ranks + 10)
         names = [host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks
-        self._ranks = [_Rank(name) for name in names]
-        self._local, self._stdin = local, stdin
+        self._roster = Roster(names, limit)
+        self._ranks = self._roster.ranks
+        self._local, self._stdin, self._enough = not hosts, stdin, enough
         self._selector = selectors.DefaultSelector()
         self._connections = 0
         self._outputs = {"out": Output(sys.stdout.fileno()), "err": Output(sys.stderr.fileno(), live=True)}
         self._noise: deque[bytes] = deque(maxlen=_NOISE_LINES)
-        self._explained: set[int] = set()  # ranks that have said what is wrong
+        self._explained: dict[int, str] = {}  # what is wrong, by the rank that has said so first
         self._failed: int | None = None  # the first exit code that was told and is not 0
         self._lost: int | None = None  # a rank that ended without telling one, before all others
         self._deadline: tuple[float, str] | None = None  # when patience ends, and with what
         self._interrupts = self._passed_on = 0
+        self._asked = False  # to end, since it is enough
         self._ending = False
+        self._over_and_done = threading.Event()
 
-    def watch(self, process: subprocess.Popen[bytes], start_limit: float) -> int:
+    def watch(self, process: subprocess.Popen[bytes], start_limit: float) -> Outcome:
         """Goes along with the job until its end."""
         self._process = process
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        for listener in self.door.listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
+        threading.Thread(target=self._reassure, name="dslide-launch", daemon=True).start()
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
@@ -133,9 +128,14 @@ class _Job:
                     self._turn()
                     if self._interrupts > self._passed_on and not self._interrupt():
                         return self._say("interrupted", INTERRUPTED)
-                    missing = self._missing()
+                    if not self._asked and not self._interrupts and self._roster.step > 0 and self._enough():
+                        self._asked = self._interrupt()
+                    missing = self._roster.missing()
                     if missing and time.monotonic() > start_end:
-                        return self._say(f"not started within {start_limit:g} s: {missing}", LOST)
+                        words = self._roster.in_words(missing)
+                        return self._say(f"not started within {start_limit:g} s: {words}", LOST, missing)
+                    if (wrong := self._roster.standstill()) is not None:
+                        return self._say(wrong[0], LOST, wrong[1])
                     if not self._patient():
                         break
         except KeyboardInterrupt:
@@ -150,8 +150,8 @@ class _Job:
         """Takes in what ranks and mpiexec have sent."""
         ended: list[_Connection] = []
         for key, _ in self._selector.select(_TURN):
-            if key.fileobj is self._listener:
-                accepted, _ = self._listener.accept()
+            if key.fileobj in self.door.listeners:
+                accepted, _ = key.fileobj.accept()
                 accepted.setblocking(False)
                 keep_alive(accepted)
                 self._selector.register(accepted, selectors.EVENT_READ, _Connection(accepted))
@@ -183,8 +183,9 @@ class _Job:
         if connection.stream == "control":
             self._take_control(connection, content)
         elif content:
-            if connection.stream == "err" and b"dslide: error:" in content:
-                self._explained.add(connection.rank)
+            if connection.stream == "err" and _ERROR in content:
+                sentence = content.partition(_ERROR)[2].partition(b"\n")[0].decode(errors="replace")
+                self._explained.setdefault(connection.rank, sentence)
             self._outputs[connection.stream].take(connection.rank, content)
         return True
 
@@ -193,7 +194,7 @@ class _Job:
         try:
             hello = json.loads(line)
             token, stream, number, size = (hello[key] for key in ("token", "stream", "rank", "size"))
-            ours = secrets.compare_digest(str(token), self.token)
+            ours = secrets.compare_digest(str(token), self.door.token)
         except (ValueError, KeyError, TypeError):
             return False
         if not ours:
@@ -213,6 +214,7 @@ class _Job:
         self._connections += 1
         if stream == "control":
             rank.control, rank.host, rank.pid = connection.socket, hello["host"], hello["pid"]
+            rank.heard = time.monotonic()
             with contextlib.suppress(OSError):
                 connection.socket.sendall(WELCOME)
         return True
@@ -220,9 +222,7 @@ class _Job:
     def _take_control(self, connection: _Connection, content: bytes) -> None:
         *lines, connection.begun = (connection.begun + content).split(b"\n")
         for line in lines:
-            code = int(line.removeprefix(b"end "))
-            self._ranks[connection.rank].code = code
-            self._failed = self._failed or code or None
+            self._failed = self._failed or self._roster.take(connection.rank, line) or None
 
     def _gone(self, connection: _Connection) -> None:
         self._selector.unregister(connection.socket)
@@ -251,14 +251,6 @@ class _Job:
 
     # ---- how it goes on -------------------------------------------------------------------------------------------
 
-    def _missing(self) -> str:
-        """Ranks that have not begun, in words; empty if there are none."""
-        missing = [number for number, rank in enumerate(self._ranks) if rank.pid == 0]
-        hosts = sorted({self._ranks[number].host for number in missing} - {""})
-        if not missing:
-            return ""
-        return ranks_in_words(missing) + (f" ({', '.join(hosts)})" if hosts else "")
-
     def _over(self) -> bool:
         pipes = [self._process.stdout, self._process.stderr]
         reading = any(key.fileobj in pipes for key in self._selector.get_map().values())
@@ -271,7 +263,7 @@ class _Job:
         elif self._lost is not None:
             return False
         elif self._failed is not None:
-            wait, reason = _SAVE_SECONDS if self._failed == INTERRUPTED else _LEAVE_SECONDS, "failure"
+            wait, reason = _SAVE_SECONDS if self._failed in (INTERRUPTED, TERMINATED) else _LEAVE_SECONDS, "failure"
         elif all(rank.code is not None for rank in self._ranks):
             wait, reason = _CLOSE_SECONDS, "end"
         else:
@@ -301,11 +293,21 @@ class _Job:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _reassure(self) -> None:
+        """The thread that gives signs of life: what this process says may wait for a reader, and the ranks must not."""
+        while not self._over_and_done.wait(ALIVE_SECONDS):
+            for control in [rank.control for rank in self._ranks]:
+                if control is not None:
+                    with contextlib.suppress(OSError):  # gone, or so busy that it has not taken the last ones
+                        control.send(ALIVE)
+
     def _interrupt(self) -> bool:
         """Passes Ctrl-C on to rank 0, which agrees with the others on an end; False if there is no job yet to end."""
         self._passed_on = self._interrupts
+        if self._asked:  # again would be at once
+            return True
         control = self._ranks[0].control
-        if control is None or self._missing():
+        if control is None or self._roster.missing():
             return False
         with contextlib.suppress(OSError):
             control.sendall(INTERRUPT)
@@ -313,11 +315,14 @@ class _Job:
 
     def _end(self) -> None:
         """Leaves nothing behind. Ranks end when their control connection does; what doesn't is killed."""
+        self._over_and_done.set()
         with contextlib.suppress(BrokenPipeError):
             if not self._over():
                 self._kill()
             for output in self._outputs.values():
                 output.finish()
+        with contextlib.suppress(ProcessLookupError):  # mpiexec if it still runs, and what it has left behind
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
@@ -325,7 +330,7 @@ class _Job:
             if isinstance(key.data, _Connection):
                 key.data.socket.close()
         self._selector.close()
-        self._listener.close()
+        self.door.close()
 
     def _kill(self) -> None:
         self._ending = True
@@ -341,8 +346,6 @@ class _Job:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGKILL)
         self._wait_for_end(_KILL_SECONDS)
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _wait_for_end(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -351,41 +354,35 @@ class _Job:
 
     # ---- what it was ----------------------------------------------------------------------------------------------
 
-    def _verdict(self) -> int:
-        """The exit code; says what no rank could say."""
+    def _verdict(self) -> Outcome:
+        """How it ended; says what no rank could say."""
+        said = next(iter(self._explained.values()), "")
         if self._failed is not None and (self._lost is None or self._failed in (USER_ERROR, DIVERGED, INTERRUPTED)):
-            return self._failed
-        if missing := self._missing():
+            return self._outcome(self._failed, said, self._roster.blamed())
+        if missing := self._roster.missing():
+            if self._explained:
+                return self._outcome(LOST, said, missing)
             noise = without_banners(self._noise) or list(self._noise)
-            return LOST if self._explained else self._say(f"{missing} could not be started", LOST, noise)
+            return self._say(f"{self._roster.in_words(missing)} could not be started", LOST, missing, noise)
         if self._lost is not None:
             if self._lost in self._explained:
-                return LOST
-            name = self._ranks[self._lost].name(self._lost)
-            return self._say(f"{name} ended without a word (killed?)", LOST, without_banners(self._noise))
+                return self._outcome(LOST, self._explained[self._lost], [self._lost])
+            message = f"{self._ranks[self._lost].name(self._lost)} ended without a word (killed?)"
+            return self._say(message, LOST, [self._lost], without_banners(self._noise))
         if any(rank.code is None for rank in self._ranks):
-            return self._say("mpiexec ended before the ranks", LOST, without_banners(self._noise))
-        return 0
+            return self._say("mpiexec ended before the ranks", LOST, noise=without_banners(self._noise))
+        return self._outcome(0)
 
-    def _say(self, message: str, code: int, noise: Sequence[bytes] = ()) -> int:
+    def _outcome(self, code: int, reason: str = "", blamed: Sequence[int] = ()) -> Outcome:
+        return self._roster.outcome(code, reason, blamed, by_user=self._interrupts > 0)
+
+    def _say(self, message: str, code: int, blamed: Sequence[int] = (), noise: Sequence[bytes] = ()) -> Outcome:
         error = self._outputs["err"]
         error.finish()
         shown = [line for line in noise if line.strip(b"\0\r\t ")]
         text = f"dslide: error: {message}{'; mpiexec says:' if shown else ''}\n".encode()
         error.take(-1, text + b"".join(b"  " + line + b"\n" for line in shown))
-        return code
-
-
-def _own_addresses(hosts: Sequence[Host]) -> list[str]:
-    """Where ranks on these hosts may find this one: the addresses it has on the way to them, and its name."""
-    if not hosts:
-        return ["127.0.0.1"]
-    addresses = []
-    for host in hosts:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-            way.connect((host.name, 9))  # sends nothing
-            addresses.append(way.getsockname()[0])
-    return sorted(dict.fromkeys([*addresses, socket.gethostname()]), key=lambda address: address.startswith("127."))
+        return self._outcome(code, message, blamed)
 
 
 def _feed(rank_0: socket.socket, stdin: bool) -> None:

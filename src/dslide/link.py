@@ -1,24 +1,33 @@
 """A rank's line to the process that launched it (launch.py). What the rank prints goes there, and its exit code; Ctrl-C
 comes from there. A connection for each stream, begun by a line that says who this is: `control`, `out`, `err` and, for
-rank 0, `in`. What native code prints stays with mpiexec, so that its noise and what dslide says can be told apart."""
+rank 0, `in`. What native code prints stays with mpiexec, so that its noise and what dslide says can be told apart.
+
+Once a second each side gives the other a sign of life; that of a rank says how far it is. A rank whose launcher is
+silent for too long ends."""
 
 from __future__ import annotations
 
 import faulthandler
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-from typing import BinaryIO, Literal, NoReturn, TextIO
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal, NoReturn, TextIO
 
-from .comm.mpi import launched_as
+from .comm.mpi import current, launched_as
 from .errors import INTERRUPTED, LOST
 
-LAUNCHER = "DSLIDE_LAUNCHER"  # variable: a secret, a port, and the addresses of the launching host
+# Variable: a secret, the silence in seconds after which a launcher is given up, and where it listens, as in
+# 10.0.0.7:32801,alpha:32801.
+LAUNCHER = "DSLIDE_LAUNCHER"
 TERMINAL = "DSLIDE_TERMINAL"  # variable: columns of the terminal that shows what ranks say, if it is one
-WELCOME, INTERRUPT = b"welcome\n", b"interrupt\n"
+WELCOME, INTERRUPT, ALIVE = b"welcome\n", b"interrupt\n", b"alive\n"
+ALIVE_SECONDS = 1.0  # between signs of life
 _CONNECT_SECONDS = 10.0  # for each address
 
 
@@ -26,9 +35,11 @@ class Link:
     """This rank's connections to its launcher."""
 
     def __init__(self, told: str):
-        self._token, port, addresses = told.split(" ")
+        self._token, limit, places = told.split(" ")
+        self._limit = float(limit)
         self._rank, self._size = launched_as()
-        self._control = self._reach(addresses.split(","), int(port))
+        self._sending = threading.Lock()
+        self._control = self._reach(places.split(","))
         faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)  # a crash is a word, too
         live = TERMINAL in os.environ
         sys.stdout = self._stream("out", sys.stdout, line_by_line=live)
@@ -37,16 +48,26 @@ class Link:
             sys.stdin = self._stream("in", sys.stdin)
         threading.Thread(target=self._listen, name="dslide-link", daemon=True).start()
 
-    def end(self, code: int) -> None:
-        """Tells the exit code, after everything that was printed."""
+    def end(self, code: int, blamed: Sequence[int] = ()) -> None:
+        """Tells the exit code, and the ranks to blame for it, after everything that was printed."""
         sys.stdout.flush()
         sys.stderr.flush()
-        self._control.sendall(f"end {code}\n".encode())
+        self._tell_progress()
+        self._tell(" ".join(map(str, ("end", code, *blamed))))
 
-    def _reach(self, addresses: list[str], port: int) -> socket.socket:
-        for address in addresses:
+    def _tell_progress(self) -> None:
+        comm = current()
+        self._tell("alive 0 0" if comm is None else f"alive {comm.step} {comm.exchanges}")
+
+    def _tell(self, line: str) -> None:
+        with self._sending:
+            self._control.sendall(line.encode() + b"\n")
+
+    def _reach(self, places: list[str]) -> socket.socket:
+        for place in places:
             try:
-                self._address = address, port
+                address, _, port = place.rpartition(":")
+                self._address = address, int(port)
                 control = self._open("control")
                 if control.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME:
                     control.settimeout(None)
@@ -54,8 +75,8 @@ class Link:
             except OSError:
                 continue
         print(
-            f"dslide: error: rank {self._rank} ({socket.gethostname()}) can't reach the launching host at port "
-            f"{port} of {' or '.join(addresses)}",
+            f"dslide: error: rank {self._rank} ({socket.gethostname()}) can't reach the launching host at "
+            f"{' or '.join(places)}",
             file=sys.stderr,
             flush=True,
         )
@@ -83,15 +104,22 @@ class Link:
         return open(connection.detach(), mode, buffering, encoding=like.encoding, errors=like.errors)
 
     def _listen(self) -> NoReturn:
-        """Ctrl-C of the launcher is Ctrl-C here; and without a launcher there is nobody to work for."""
-        main = threading.main_thread().ident
-        lines: BinaryIO = self._control.makefile("rb")
-        try:
-            for line in lines:
-                if line == INTERRUPT and main is not None:
-                    signal.pthread_kill(main, signal.SIGINT)
-        except OSError:
-            pass
+        """Ctrl-C of the launcher is Ctrl-C here; and without a launcher there is nobody to work for. Silence is counted
+        in turns of this thread, not by a clock: a process that stood still itself has heard nothing, either."""
+        main, silent, begun = threading.main_thread().ident, 0.0, b""
+        with suppress(OSError):
+            while silent < self._limit:
+                if select.select([self._control], [], [], ALIVE_SECONDS)[0]:
+                    content = self._control.recv(1 << 12)
+                    if not content:
+                        break
+                    *lines, begun = (begun + content).split(b"\n")
+                    if INTERRUPT.rstrip() in lines and main is not None:
+                        signal.pthread_kill(main, signal.SIGINT)
+                    silent = 0.0
+                else:
+                    silent += ALIVE_SECONDS
+                self._tell_progress()
         os._exit(INTERRUPTED)
 
 

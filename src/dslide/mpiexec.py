@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ConfigError
+from .remote_shell import SHELL
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _VERSION_SECONDS = 20.0
@@ -85,21 +86,28 @@ def start_command(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_JOB)}
     environment.update(variables or {})
     places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
-    count = ["-n", str(ranks)]
+    count, shell = ["-n", str(ranks)], os.environ.get(SHELL)
     if "HYDRA" in version:
         # Its cleanup would kill all ranks when one has died, and nobody could tell which one it was; launch.py does it.
-        where = ["-launcher", "ssh", "-hosts", places] if hosts else ["-launcher", "fork", "-hosts", "localhost"]
+        where = ["-launcher", "fork", "-hosts", "localhost"]
+        if hosts:
+            where = ["-launcher", "ssh", *(["-launcher-exec", shell] if shell else []), "-hosts", places]
         where += ["-localhost", address if hosts else "localhost"]  # its name may mean nothing, or something else there
         return [program, *where, "-disable-auto-cleanup", "-bind-to", "none", *count], environment
     if "Intel" in version:
         environment["I_MPI_PIN"] = "off"
-        where = ["-bootstrap", "ssh", "-hosts", places] if hosts else ["-bootstrap", "fork"]
+        where = ["-bootstrap", "fork"]
+        if hosts:
+            where = ["-bootstrap", "ssh", *(["-bootstrap-exec", shell] if shell else []), "-hosts", places]
         return [program, *where, *count], environment
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
         environment = {**_OPEN_MPI_TUNING, **environment}
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         where = ["--host", places or f"localhost:{ranks}"]
+        if shell:
+            four = any(f") {major}." in version for major in "1234")
+            where += ["--mca", "plm_rsh_agent", shell] if four else ["--prtemca", "plm_ssh_agent", shell]
         passed_on = [word for name in environment if _NEEDED_ELSEWHERE.fullmatch(name) for word in ("-x", name)]
         return [program, *where, "--oversubscribe", "--bind-to", "none", *passed_on, *count], environment
     kind = version.strip().split("\n")[0][:80]

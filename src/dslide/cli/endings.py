@@ -17,10 +17,12 @@ from ..errors import (
     DIVERGED,
     INTERRUPTED,
     LOST,
+    TERMINATED,
     USER_ERROR,
     CommError,
     Diverged,
     PeerFailed,
+    Terminated,
     UserError,
 )
 from ..link import link
@@ -60,7 +62,7 @@ def _end_alone(error: BaseException) -> int:
 def _end_in_job(error: BaseException) -> int:
     comm, rank = current(), launched_as()[0]
     message, code = _ending(error)
-    known_to_all = comm is None or isinstance(error, Diverged) or getattr(error, "collective", False)
+    known_to_all = comm is None or isinstance(error, (Diverged, Terminated)) or getattr(error, "collective", False)
     if isinstance(error, PeerFailed) or (known_to_all and rank != 0 and _said_by_rank_0()):
         pass
     elif code == BROKEN_PIPE:
@@ -71,7 +73,7 @@ def _end_in_job(error: BaseException) -> int:
         alone = rank == 0 and (known_to_all or code == INTERRUPTED)
         _say(message if alone else f"rank {rank} ({socket.gethostname()}): {message}")
     if (launcher := link()) is not None:
-        launcher.end(code)
+        launcher.end(code, _blamed(error, rank))
     if (comm := _meet()) is not None:
         end_job(comm, message, code)
     return code
@@ -86,6 +88,8 @@ def _ending(error: BaseException) -> tuple[str, int]:
             return str(error), LOST
         case UserError():
             return str(error), USER_ERROR
+        case Terminated():
+            return str(error), TERMINATED
         case Diverged():
             return str(error), DIVERGED
         case BrokenPipeError():  # the reader of our output has seen enough
@@ -93,11 +97,23 @@ def _ending(error: BaseException) -> tuple[str, int]:
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
             return f"{name}{error.strerror or error}", USER_ERROR
-        case MemoryError():
-            return "out of memory; `dslide plan` says what a network needs", USER_ERROR
+        case MemoryError():  # perhaps others on this machine need less the next time
+            return "out of memory; `dslide plan` says what a network needs", LOST
         case KeyboardInterrupt():
             return "interrupted", INTERRUPTED
     return f"{type(error).__name__}: {error}", BUG
+
+
+def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
+    """Ranks to blame for the error of this one."""
+    match error:
+        case PeerFailed() | Diverged() | KeyboardInterrupt():  # that rank names those to blame, or there are none
+            return ()
+        case CommError() | Terminated():
+            return error.blamed
+        case UserError(collective=True):
+            return error.blamed
+    return (rank,)
 
 
 def _said_by_rank_0() -> bool:

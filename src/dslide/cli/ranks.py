@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..comm import launched_as
+from ..comm.communicator import DEFAULT_LIMIT
 from ..errors import ConfigError
 from ..link import link
 from .options import whole_number
 
+if TYPE_CHECKING:
+    from ..mpiexec import Host
+
 
 def add_rank_options(parser: argparse.ArgumentParser) -> None:
     """`--ranks` and `--hosts`."""
-    parser.set_defaults(starts_ranks=True)
+    parser.set_defaults(starts_ranks=True, elastic=False, min_ranks=None)
     group = parser.add_argument_group("several ranks")
     group.add_argument(
         "--ranks",
@@ -28,6 +35,23 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_elastic_options(parser: argparse.ArgumentParser) -> None:
+    """`--elastic` and `--min-ranks`."""
+    group = parser.add_argument_group("a run that survives")
+    group.add_argument(
+        "--elastic",
+        action="store_true",
+        help="start again from the last save when ranks or hosts are lost, and go on with the run in --out if there is "
+        "one (default: no)",
+    )
+    group.add_argument(
+        "--min-ranks",
+        type=whole_number,
+        metavar="N",
+        help="with --elastic and --hosts: wait for hosts rather than train on fewer ranks (default: 1)",
+    )
+
+
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     """Runs this command as several ranks if that was asked for, and returns the exit code; None if the command is to be
     done by this process."""
@@ -35,24 +59,51 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
         return None
     ranks: int | None = arguments.ranks
     file: str | None = arguments.hosts
-    if (ranks is None and file is None) or link() is not None:  # ranks of ours have the same options, and are started
+    given = {"ranks": ranks is not None, "hosts": file is not None, "elastic": arguments.elastic}
+    asked = [name for name, is_given in given.items() if is_given]
+    if arguments.min_ranks is not None and not (arguments.elastic and file is not None):
+        raise ConfigError("min-ranks: only a run with --elastic and --hosts can have fewer ranks than it was given")
+    if not asked or link() is not None:  # ranks of ours have the same options, and are started
         return None
     rank, size = launched_as()
     if size > 1:
-        name = "ranks" if ranks is not None else "hosts"
+        name = asked[0]
         raise ConfigError(f"{name}: this is rank {rank} of {size} already, started by others; leave --{name} out")
     if ranks is not None and ranks < 1:
         raise ConfigError(f"ranks: expected at least 1, not {ranks}")
-    if ranks == 1 and file is None:
+    if ranks == 1 and file is None and not arguments.elastic:
         return None
 
     from ..launch import launch
     from ..mpiexec import read_hosts
 
     hosts = [] if file is None else read_hosts(file)
-    total = sum(host.ranks for host in hosts) or ranks
+    total = sum(host.ranks for host in hosts) or ranks or 1
     if ranks not in (None, total):
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
-    assert total is not None
-    command = [sys.executable, "-m", "dslide.cli", *argv]
-    return launch(command, total, hosts, stdin=getattr(arguments, "data", None) == "-")
+    if arguments.elastic:
+        return _survive(arguments, argv, total, hosts)
+    limit = getattr(arguments, "watchdog", DEFAULT_LIMIT)
+    return launch(_command(argv), total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
+
+
+def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
+    """Runs `dslide train --elastic`."""
+    from ..supervisor import Supervisor
+    from .train import free_folder
+
+    least = 1 if arguments.min_ranks is None else arguments.min_ranks
+    if not 1 <= least <= ranks:
+        raise ConfigError(f"min-ranks: expected 1 to {ranks}, the ranks there are, not {least}")
+    if arguments.resume is not None:
+        raise ConfigError("elastic: goes on with the run in --out if there is one; give --out in place of --resume")
+    if arguments.data == "-":
+        raise ConfigError("elastic: data from stdin can't be read again; give a file")
+    folder = arguments.out or str(free_folder(arguments.data))
+    command = _command([*argv, "--out", folder])  # given twice, it is the same
+    limit = getattr(arguments, "watchdog", DEFAULT_LIMIT)
+    return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
+
+
+def _command(argv: list[str]) -> list[str]:
+    return [sys.executable, "-m", "dslide.cli", *argv]

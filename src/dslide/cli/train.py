@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..comm import job
 from ..config import Config
-from ..errors import INTERRUPTED, ConfigError, DataError, ModelError
+from ..errors import INTERRUPTED, ConfigError, DataError, ModelError, Terminated
+from ..interrupt import terminated
 from .options import (
     add_config_options,
     add_k_option,
@@ -20,7 +22,7 @@ from .options import (
     reading_options,
     text_options,
 )
-from .ranks import add_rank_options
+from .ranks import add_elastic_options, add_rank_options
 from .testing_options import add_testing_options, check_testing_options, held_out_share
 from .tokens import add_token_options, is_stream, load_stream, token_options
 
@@ -61,11 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_token_options(parser)
     add_config_options(parser)
     add_rank_options(parser)
+    add_elastic_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..model_peers import load_together
-
     check_testing_options(arguments)
     options = given(arguments, Config)
     ks = parse_ks(arguments.k)
@@ -73,12 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
     folder = _folder(arguments, comm)
     comm.together("checking the folder", lambda: _check_folder(arguments, folder))
     config, saved = Config(**options), None
-    if arguments.resume is not None:
-        saved = load_together(folder, comm, optimizer=True, verify=True)
-        config = comm.together("options", lambda: _resumed_config(options, folder, saved))
+    if arguments.resume is not None or arguments.elastic:
+        saved = _load_run(folder, comm, arguments.resume is not None, arguments.quiet)
+    if saved is not None:
+        config = comm.together("options", lambda: _resumed_config(options, folder, saved, arguments.elastic))
     comm.limit = config.watchdog
     hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
-    data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, config.seed))
+    data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, folder, config.seed))
 
     from ..choices import for_data
     from ..data import Dataset
@@ -109,7 +111,11 @@ def run(arguments: argparse.Namespace) -> int:
         training.trainer.callbacks.append(testing)
     result = training.train()
     training.summarize(result, planned.bytes_total, None if result.interrupted else test)
-    comm.barrier("the end")
+    told = _told_to_end(comm)  # also the barrier at the end
+    if result.interrupted and told:
+        again = f"dslide train {arguments.data} {'--elastic --out' if arguments.elastic else '--resume'} {folder}"
+        who = f"{', '.join(told.values())} was told to end (SIGTERM) after {training.trainer.step:,} steps"
+        raise Terminated(f"{who}; the network is saved, to go on: {again}", list(told))
     if comm.rank > 0:
         return INTERRUPTED if result.interrupted else 0
     if result.interrupted:
@@ -119,6 +125,13 @@ def run(arguments: argparse.Namespace) -> int:
     to_predict = arguments.data if data.users is not None else arguments.test or arguments.data
     print(f"next: dslide predict {folder} {to_predict}")
     return 0
+
+
+def _told_to_end(comm: Communicator) -> dict[int, str]:
+    """Ranks that got SIGTERM, and their names."""
+    name = f"rank {comm.rank} ({socket.gethostname()})" if comm.size > 1 else "this process"
+    names = comm.gather_objects("the end", name if terminated() else None)
+    return {rank: name for rank, name in enumerate(names) if name is not None}
 
 
 def _profile(threads: int, comm: Communicator, quiet: bool) -> Profile:
@@ -141,12 +154,12 @@ def _folder(arguments: argparse.Namespace, comm: Communicator) -> Path:
         return Path(arguments.resume)
     if arguments.out is not None:
         return Path(arguments.out)
-    return Path(comm.gather_objects("folder", str(_free_folder(arguments.data)))[0])
+    return Path(comm.gather_objects("folder", str(free_folder(arguments.data)))[0])
 
 
 def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
-    """A new run's folder must not exist, that of a run to resume must."""
-    if arguments.resume is None and folder.exists():
+    """A new run's folder must not exist, that of a run to resume must; an elastic run begins or goes on."""
+    if arguments.resume is None and not arguments.elastic and folder.exists():
         raise ConfigError(
             f"{folder}: exists already; give another --out, or --resume {folder} to go on with it"
         )
@@ -156,7 +169,20 @@ def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
         raise ModelError(f"{folder}: there is no such run to resume")
 
 
-def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel) -> Config:
+def _load_run(folder: Path, comm: Communicator, must: bool, quiet: bool) -> SavedModel | None:
+    """The newest checkpoint that can be used, on all ranks; None if the run has none and need not have one."""
+    from ..model_peers import load_newest, load_together
+    from ..run_folder import CHECKPOINTS
+
+    found = load_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
+    if found is None:
+        return load_together(folder, comm, optimizer=True, verify=True) if must else None
+    if comm.rank == 0 and not quiet:
+        print(f"going on from {found[0]}", flush=True)
+    return found[1]
+
+
+def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel, may_be_done: bool) -> Config:
     """The options of the run, with those that may change as they are given now."""
     from ..choices import as_before
 
@@ -168,12 +194,12 @@ def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel) ->
                 f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]} may change"
             )
     config = saved.config.replace(**{name: options[name] for name in MAY_CHANGE if name in options})
-    if saved.progress.get("epoch", 0) >= config.epochs:
+    if saved.progress.get("epoch", 0) >= config.epochs and not may_be_done:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more --epochs to go on")
     return config
 
 
-def _free_folder(data: str) -> Path:
+def free_folder(data: str) -> Path:
     name = Path(data).name.split(".")[0] or "data"
     number = 1
     while (folder := Path("runs") / f"{name}-{number}").exists():
@@ -182,7 +208,7 @@ def _free_folder(data: str) -> Path:
 
 
 def _read(
-    arguments: argparse.Namespace, saved: SavedModel | None, hold_out: float | None, seed: int
+    arguments: argparse.Namespace, saved: SavedModel | None, hold_out: float | None, folder: Path, seed: int
 ) -> tuple[Data, Data | None]:
     """The data to train on and to test on, with the same columns."""
     from ..data import load
@@ -204,7 +230,7 @@ def _read(
     if hold_out is not None:
         data, test = data.split(hold_out, seed)
     if saved is not None and data.checksum != saved.progress.get("data"):
-        raise DataError(f"{arguments.data}: not the data that {arguments.resume} was trained on")
+        raise DataError(f"{arguments.data}: not the data that {folder} was trained on")
     if data.features == 0 or data.labels == 0:
         raise DataError(f"{arguments.data}: there are no {'labels' if data.features else 'features'} in it")
     if arguments.test is None:

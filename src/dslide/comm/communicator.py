@@ -154,14 +154,21 @@ class Communicator:
         failed = [rank for rank, outcome in enumerate(outcomes) if outcome is not None]
         if not failed:
             return value  # type: ignore[return-value]
-        name, message = outcomes[failed[0]]
+        (name, message), blamed = outcomes[failed[0]], tuple(failed) if len(failed) < self.size else ()
         if any(outcome != outcomes[0] for outcome in outcomes):
             ranks: dict[str, list[int]] = {}  # that say the same
             for rank in failed:
                 ranks.setdefault(outcomes[rank][1], []).append(rank)
             message = "; ".join(f"{ranks_in_words(who)}: {said}" for said, who in ranks.items())
         kinds = {kind.__name__: kind for kind in UserError.__subclasses__()}
-        raise known_to_all(kinds.get(name, UserError)(message))
+        problem_of_all = known_to_all(kinds.get(name, UserError)(message))
+        problem_of_all.blamed = blamed
+        raise problem_of_all
+
+    @property
+    def exchanges(self) -> int:
+        """How many were begun: a job in which nobody begins one stands still."""
+        return self._number
 
     def take_asides(self, take: Callable[[int, memoryview], None] | None) -> None:
         """From now on what other ranks send aside goes to `take(rank, content)`, which is called with the lock held and
@@ -245,7 +252,7 @@ class Communicator:
         try:
             self._transport.send(to, frame)
         except Exception as error:
-            failure = CommError(f"{place}: nothing can be sent to rank {to}: {error}")
+            failure = CommError(f"{place}: nothing can be sent to rank {to}: {error}", [to])
             self._blame(failure)
             raise failure from error
         return len(frame)
@@ -298,17 +305,17 @@ class Communicator:
     def _check_missing(self, exchange: Exchange, begin: float, now: float) -> None:
         """Finds out whether the messages that an exchange misses, and that are waited for since `begin`, may come."""
         missing = {rank: peer for rank, peer in self._peers.items() if rank not in exchange.arrived}
-        for peer in missing.values():
+        for rank, peer in missing.items():
             if peer.fault:
-                self._blame(CommError(f"{exchange}: {peer.fault}"))
+                self._blame(CommError(f"{exchange}: {peer.fault}", [rank]))
         silent = [rank for rank, peer in missing.items() if now - max(begin, peer.heard) > self.limit]
         if silent:
             fault = f"silent for {self.limit:g} s; given up"
-            self._blame(CommError(f"{exchange}: {ranks_in_words(silent)} {fault}"))
+            self._blame(CommError(f"{exchange}: {ranks_in_words(silent)} {fault}", silent))
         stuck = [rank for rank, peer in missing.items() if now - max(begin, peer.moved) > STUCK * self.limit]
         if stuck:
             fault = f"alive, but nothing sent for {STUCK * self.limit:g} s; given up"
-            self._blame(CommError(f"{exchange}: {ranks_in_words(stuck)} {fault}"))
+            self._blame(CommError(f"{exchange}: {ranks_in_words(stuck)} {fault}", stuck))
 
     def _pump(self) -> None:
         """Takes in what has arrived."""
@@ -363,7 +370,7 @@ class Communicator:
     def _deliver(self, exchange: Exchange, source: int, their_name: int, content: Buffer) -> None:
         if their_name != name_check(exchange.name):
             fault = f"rank {source} is in another exchange; do all ranks run the same program?"
-            self._blame(CommError(f"{exchange}: {fault}"))
+            self._blame(CommError(f"{exchange}: {fault}", [source]))
             return
         exchange.arrived[source] = content
         if len(exchange.arrived) == self.size:
