@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,34 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(folder: Path) -> None:
     process = begin(folder, "be_deaf")
     process.kill()
     process.communicate(timeout=15)  # the fixture looks for what is left
+
+
+def listening_port(pid: int) -> int:
+    """Where a process listens."""
+    sockets = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+            assert words[1].startswith("0100007F:")  # of this machine only
+            return int(words[1].split(":")[1], 16)
+    raise AssertionError("it listens nowhere")
+
+
+def test_strangers_at_the_launchers_port_change_nothing(folder: Path) -> None:
+    process = begin(folder, "train")
+    port = listening_port(process.pid)
+    for said in (b"\n", b"[" * 50_000 + b"\n", b'{"token": "guessed", "stream": "control", "rank": 0, "size": 2}\n',
+                 b"\xff" * 200_000, b""):  # fmt: skip
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+            with suppress(ConnectionError):
+                stranger.sendall(said)
+            if said:
+                with suppress(ConnectionError):
+                    assert stranger.recv(1) == b""  # cut off
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    assert "Traceback" not in err
 
 
 def test_a_reader_who_has_seen_enough_ends_the_job(folder: Path) -> None:
