@@ -35,7 +35,7 @@ def timed_dslide(trainer: Trainer, work: list[Batch], seconds: float) -> dict[st
         lambda batch: trainer.train_batch(batch.x, batch.y, 0).active,
         work,
         seconds,
-        lambda: list(trainer.network.state().values()),
+        lambda: [array for layer in trainer.network.layers for array in layer.arrays.values()],
     )
 
 
