@@ -276,3 +276,13 @@ def test_help_needs_no_heavy_module() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stderr.strip() == "0"
+
+
+def test_a_run_goes_on_with_a_smaller_learning_rate(made: Path, tmp_path: Path) -> None:
+    data, run = str(made / "s/train.txt"), tmp_path / "run"
+    assert main(["train", data, "--out", str(run), "--epochs", "1", *SMALL]) == 0
+    more = ["--resume", str(run), "--epochs", "2", "--learning-rate", "0", "--quiet"]
+    before = load_model(run).state["layer0.weights"].copy()
+    assert main(["train", data, *more]) == 0
+    assert summary(run)["config"]["learning_rate"] == 0
+    np.testing.assert_array_equal(load_model(run).state["layer0.weights"], before)  # it counts

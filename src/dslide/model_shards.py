@@ -24,7 +24,7 @@ from .model_files import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_content, 
 from .shard import Shard
 from .state_layout import ArrayLayout, array_layouts, is_parameter
 from .storage import checked
-from .tensors import BLOCK, Array, TensorFile, open_tensors
+from .tensors import Array, TensorFile, copy_rows, open_tensors
 
 
 class Part(NamedTuple):
@@ -133,8 +133,13 @@ class ScatteredArrays(Mapping[str, Array]):
         made: Array = aligned_zeros(*shape, layout.dtype) if len(shape) == 2 else np.zeros(shape, layout.dtype)
         for one in parts[:1] if layout.axis is None else parts:
             own, theirs = common(layout, self._shard, one.part.writer)
-            _copy(made[own], one.file.arrays[name][theirs], one.file)
+            copy_rows(made[own], one.file.arrays[name][theirs], one.file.release)
         return made
+
+    def release(self) -> None:
+        """Gives back the memory of what was read of files so far."""
+        for one in self._parts:
+            one.file.release()
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._layouts, *self._links])
@@ -184,14 +189,6 @@ def _links(path: Path, file: TensorFile, features: int, neurons: int) -> dict[st
         return Links.of_state(file.arrays, features, neurons, 1.0).state()
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
-
-
-def _copy(into: Array, given: Array, file: TensorFile) -> None:
-    """Copies what is given of the file, so that no more than a block of that is in memory."""
-    rows = max(1, BLOCK // max(1, given.strides[0]))
-    for begin in range(0, len(given), rows):
-        into[begin : begin + rows] = given[begin : begin + rows]
-        file.release()
 
 
 def _check_arrays(path: Path, arrays: dict[str, Array], expected: dict[str, ArrayLayout], writer: Shard) -> None:

@@ -6,7 +6,7 @@ the same rows, and give every rank the same result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from .memory import check_memory, rss_bytes
 from .sampler import Sampler, resolve_output
 from .state_layout import array_dtype
 from .storage import checked
+from .tensors import copy_rows
 
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
@@ -301,10 +302,15 @@ class Predictor:
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Copies arrays given by name over the network's own; all of them must be there. Links are those given, or
         none."""
+        release: Callable[[], None] = getattr(arrays, "release", _nothing)  # of what comes from files
         for name, own in self._layer_state().items():
-            own[...] = checked(arrays, name, own.dtype, own.shape)
+            copy_rows(own, checked(arrays, name, own.dtype, own.shape), release)
         self.links = self._given_links({name: np.array(array) for name, array in links_of(arrays).items()})
         self.version += 1
+
+
+def _nothing() -> None:
+    pass
 
 
 def _layer_arrays(

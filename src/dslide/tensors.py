@@ -80,6 +80,14 @@ class TensorFile:
             self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def copy_rows(into: Array, given: Array, release: Callable[[], None]) -> None:
+    """Copies an array of a mapped file, and gives back its memory after each block of that."""
+    rows = max(1, BLOCK // max(1, given.strides[0])) if given.ndim else 1
+    for begin in range(0, len(given), rows):
+        into[begin : begin + rows] = given[begin : begin + rows]
+        release()
+
+
 def read_tensors(path: str | Path) -> dict[str, Array]:
     """The arrays of a file, as read-only views of the mapped file; ModelError if it is damaged."""
     return open_tensors(path).arrays
