@@ -133,7 +133,7 @@ class Soak:
             ["steps done again", f"{sum(redone):,}, at most {max(redone, default=0):,} for one fault"],
             ["steps lost", _cell(self.steps_lost)],
             *([name, self._beside(key, form)] for name, key, form in (
-                ("P@1", "p_at_1", ".4f"), ("minutes", "wall_minutes", ".1f"),
+                ("P@1", "p_at_1", ".4f"), ("P@5", "p_at_5", ".4f"), ("minutes", "wall_minutes", ".1f"),
             )),
             ["processes left", _cell(len(self.processes_left))],
             ["incomplete checkpoints left", _cell(self.incomplete_checkpoints)],
