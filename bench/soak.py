@@ -189,11 +189,11 @@ def interrupt_supervisor(run: Run, _chance: random.Random) -> None:
 LIMITS = {
     "disk full": limited(resource.RLIMIT_FSIZE, lambda _: 1000),
     "disk full for arrays": limited(resource.RLIMIT_FSIZE, lambda _: SMALL_FILES),
-    "out of memory": limited(resource.RLIMIT_AS, lambda rank: size_of(rank) + (1 << 20)),
+    "out of memory": limited(resource.RLIMIT_AS, lambda rank: size_of(rank) // 2),
 }
 FAULTS = LIMITS | {
     "rank killed": send(signal.SIGKILL),
-    "rank killed at start-up": kill_at_start,
+    "rank killed, another at start-up": kill_at_start,
     "rank killed while saving": kill_while_saving,
     "rank stopped": send(signal.SIGSTOP),
     "rank told to end": send(signal.SIGTERM),
@@ -301,4 +301,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: no report was written")
