@@ -124,26 +124,34 @@ def wait_for(condition: Callable[[], bool], seconds: float, every: float = LOOK)
     return true
 
 
-# ---- faults: each does something to a run that trains ---------------------------------------------------------------
+# ---- faults: each does something to a run that trains, and returns when --------------------------------------------
 
 
-def send(number: signal.Signals) -> Callable[[Run, random.Random], None]:
-    def fault(run: Run, chance: random.Random) -> None:
-        os.kill(run.rank_process(chance), number)
+Disturb = Callable[[Run, random.Random], float]
+
+
+def kill(process: int, number: signal.Signals = signal.SIGKILL) -> float:
+    os.kill(process, number)
+    return time.time()
+
+
+def send(number: signal.Signals) -> Disturb:
+    def fault(run: Run, chance: random.Random) -> float:
+        return kill(run.rank_process(chance), number)
 
     return fault
 
 
-def kill_while_saving(run: Run, chance: random.Random) -> None:
+def kill_while_saving(run: Run, chance: random.Random) -> float:
     checkpoints = run.folder / "checkpoints"
     wait_for(lambda: run.ended or any(checkpoints.glob(f"*/*{UNFINISHED}")), 4 * SAVED_EVERY, QUICK_LOOK)
-    os.kill(run.rank_process(chance), signal.SIGKILL)
+    return kill(run.rank_process(chance))
 
 
-def kill_at_start(run: Run, chance: random.Random) -> None:
+def kill_at_start(run: Run, chance: random.Random) -> float:
     """A rank is killed, and one of those started in its place before they train."""
     before = set(run.processes())
-    os.kill(run.rank_process(chance), signal.SIGKILL)
+    when = kill(run.rank_process(chance))
     fresh: list[int] = []
 
     def begun() -> bool:
@@ -152,19 +160,21 @@ def kill_at_start(run: Run, chance: random.Random) -> None:
 
     if wait_for(begun, 60, QUICK_LOOK) and fresh:
         time.sleep(chance.uniform(0, 2))  # in which they import, meet, read data
-        os.kill(chance.choice(fresh), signal.SIGKILL)
+        when = kill(chance.choice(fresh))
+    return when
 
 
-def limited(kind: int, most: Callable[[int], int]) -> Callable[[Run, random.Random], None]:
+def limited(kind: int, most: Callable[[int], int]) -> Disturb:
     """A limit on a rank, as long as it lives with it."""
 
-    def fault(run: Run, chance: random.Random) -> None:
+    def fault(run: Run, chance: random.Random) -> float:
         rank, begin = run.rank_process(chance), time.time()
         limits = resource.prlimit(rank, kind)
         resource.prlimit(rank, kind, (most(rank), limits[1]))
         if not wait_for(lambda: run.ended or run.trains_since(begin), STARVED):
             with suppress(ProcessLookupError):
                 resource.prlimit(rank, kind, limits)
+        return begin
 
     return fault
 
@@ -174,16 +184,18 @@ def size_of(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def kill_supervisor(run: Run, _chance: random.Random) -> None:
-    run.process.kill()
+def kill_supervisor(run: Run, _chance: random.Random) -> float:
+    when = kill(run.process.pid)
     run.process.wait()
     run.start()
+    return when
 
 
-def interrupt_supervisor(run: Run, _chance: random.Random) -> None:
-    run.process.send_signal(signal.SIGINT)
+def interrupt_supervisor(run: Run, _chance: random.Random) -> float:
+    when = kill(run.process.pid, signal.SIGINT)
     if run.process.wait(RECOVERED) != 0:
         run.start()
+    return when
 
 
 LIMITS = {
@@ -242,10 +254,9 @@ def disturb(run: Run, chance: random.Random, limit: float) -> list[Fault]:
         if wait_for(lambda: run.ended, min(chance.uniform(*APART), end - time.monotonic())) or time.monotonic() > end:
             break
         tell(f"{kind}, at step {run.log()[-1]['step']:,}")
-        faults.append(Fault(kind, time.time()))
         with suppress(ProcessLookupError):  # the run came to its end
-            FAULTS[kind](run, chance)
-        wait_for(lambda: run.ended or settled(run, faults[-1]), RECOVERED)
+            faults.append(Fault(kind, FAULTS[kind](run, chance)))
+            wait_for(lambda: run.ended or settled(run, faults[-1]), RECOVERED)
     return faults
 
 
@@ -269,7 +280,7 @@ def soak(out: Path, ranks: int, seed: int, minutes: float, reference: bool) -> i
         wait_for(lambda: not run.processes(), 15)
         left = [" ".join(map(str, (pid, launched_as(its)))) for pid, its in run.processes().items()]
         disturbed, total = run.summary(), run.last_start()["total_steps"]
-    known = recoveries(faults, run.log(), read_records(run.folder / "events.jsonl"))
+    known = recoveries(faults, run.log())
     folders = list((run.folder / "checkpoints").glob("step-*"))
     incomplete = sum(not (folder / MANIFEST).exists() for folder in folders)
     other = undisturbed(out / "undisturbed", data, ranks, epochs)[0] if reference else None

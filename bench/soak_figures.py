@@ -11,7 +11,7 @@ from typing import Any
 
 from .report import table
 
-Record = dict[str, Any]  # a line of log.jsonl or events.jsonl
+Record = dict[str, Any]  # a line of log.jsonl
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,21 @@ def read_records(path: Path) -> list[Record]:
     return found
 
 
-def recoveries(faults: Sequence[Fault], log: Sequence[Record], events: Sequence[Record]) -> list[Recovery | None]:
-    """One for each fault, None if training did not start again between it and the next. How far training was is known
-    from both files, each to about a second."""
+def recoveries(faults: Sequence[Fault], log: Sequence[Record]) -> list[Recovery | None]:
+    """One for each fault, None if training did not start again between it and the next. The log tells about once a
+    second how far training was: steps after that are not known to be done again."""
     found: list[Recovery | None] = []
     for number, fault in enumerate(faults):
-        before = faults[number - 1].time if number else 0.0
         end = faults[number + 1].time if number + 1 < len(faults) else float("inf")
-        starts = [record for record in log if record["record"] == "start" and fault.time < record["time"] < end]
-        stepped = [
-            record
-            for record in log
-            if record["record"] in ("step", "end") and starts and starts[0]["time"] <= record["time"] < end
-        ]
+        before = [record for record in log if record["time"] <= fault.time]
+        after = [record for record in log if fault.time < record["time"] < end]
+        at = next((i for i, record in enumerate(after) if record["record"] == "start"), len(after))
+        stepped = [record for record in after[at:] if record["record"] in ("step", "end")]
         if not stepped:
             found.append(None)
             continue
-        start = starts[0]
-        done = [record["step"] for record in log if before < record["time"] < start["time"] and "step" in record]
-        done += [event["step"] for event in events if fault.time < event["time"] < start["time"]]
-        redone = max(0, max(done, default=0) - start["step"])
-        found.append(Recovery(fault.kind, stepped[0]["time"] - fault.time, redone))
+        done = max((record["step"] for record in (*before[-1:], *after[:at])), default=0)
+        found.append(Recovery(fault.kind, stepped[0]["time"] - fault.time, max(0, done - after[at]["step"])))
     return found
 
 

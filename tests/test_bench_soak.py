@@ -17,31 +17,30 @@ def record(kind: str, time: float, step: int) -> dict[str, Any]:
     return {"record": kind, "time": time, "step": step}
 
 
-# Killed at step 105, and on from 80; lived with a full disk; told to end at 200, where it goes on.
+# Killed after step 100, and on from 80; lived with a full disk; told to end at 200, where it goes on.
 LOG = [
     *(record("start", 1.0, 0), record("step", 2.0, 1), record("step", 9.5, 100)),
     *(record("start", 14.0, 80), record("step", 14.5, 81), record("step", 49.0, 190)),
     *(record("start", 53.0, 200), record("step", 53.2, 201), record("end", 60.0, 300)),
 ]
-EVENTS = [{"event": "lost", "time": 11.0, "step": 105}, {"event": "notice", "time": 51.0, "step": 200}]
 
 
 def test_recoveries_are_matched_to_their_faults() -> None:
-    killed, full, told = recoveries([KILLED, FULL, TOLD], LOG, EVENTS)
-    assert killed == Recovery("killed", 4.5, redone=25)
+    killed, full, told = recoveries([KILLED, FULL, TOLD], LOG)
+    assert killed == Recovery("killed", 4.5, redone=20)
     assert full is None
     assert told == Recovery("told", pytest.approx(3.2), redone=0)
 
 
 def test_a_fault_that_the_next_one_overtakes_has_no_recovery() -> None:
-    first, second = recoveries([KILLED, Fault("stopped", 12.0)], LOG, EVENTS)
+    first, second = recoveries([KILLED, Fault("stopped", 12.0)], LOG)
     assert first is None
     assert second is not None
     assert second.seconds == 2.5
 
 
 def test_a_start_that_came_to_no_step_is_no_recovery() -> None:
-    assert recoveries([TOLD], [*LOG[:-2]], EVENTS) == [None]
+    assert recoveries([TOLD], LOG[:-2]) == [None]
 
 
 def soak(**changes: Any) -> Soak:
