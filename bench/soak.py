@@ -81,13 +81,10 @@ class Run:
         return stepped and all(self.last_start(rank)["time"] > when for rank in range(self.ranks))
 
     def unharmed(self) -> bool:
-        """Whether all ranks that have last begun to train are there, and none is stopped."""
-        try:
-            processes = [self.last_start(rank)["process"] for rank in range(self.ranks)]
-            states = [Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] for process in processes]
-        except OSError:
-            return False
-        return not set(states) & set("TZX")
+        """Whether all ranks that have last begun to train are there, and steps are being made."""
+        processes = [self.last_start(rank)["process"] for rank in range(self.ranks)]
+        steps = self.log()[-1]["time"] > time.time() - WATCHDOG  # told once a second
+        return steps and all(Path(f"/proc/{process}").exists() for process in processes)
 
     def rank_process(self, chance: random.Random) -> int:
         """One of the ranks that train."""
