@@ -97,7 +97,7 @@ def system_table(section: Section, outcomes: Mapping[System, Outcome]) -> str:
         else:
             cells = [_summary(outcome, figure).text(figure.format) for figure in section.figures]
         rows.append([system.name, *cells])
-    return _table(["", *(figure.heading for figure in section.figures)], rows)
+    return table(["", *(figure.heading for figure in section.figures)], rows)
 
 
 def comparison_table(section: Section, outcomes: Mapping[System, Outcome]) -> str:
@@ -105,7 +105,7 @@ def comparison_table(section: Section, outcomes: Mapping[System, Outcome]) -> st
     for comparison in section.comparisons:
         values = comparison.by_round(outcomes)
         rows.append([comparison.name, Summary.of(values).text(comparison.format) if values else "-"])
-    return _table(["within a round", "median (lowest to highest)"], rows)
+    return table(["within a round", "median (lowest to highest)"], rows)
 
 
 def as_json(
@@ -147,6 +147,7 @@ def _one_cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """In markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import time
 from pathlib import Path
@@ -221,6 +222,27 @@ def test_a_checkpoint_that_can_not_be_written_is_told_and_training_goes_on(tmp_p
     keeper.save(trainer)
     assert newest(tmp_path / "run") == keeper.last
     assert load_model(tmp_path / "run", optimizer=True, verify=True).progress["step"] == trainer.step
+
+
+def test_a_full_disk_costs_no_checkpoint_of_an_earlier_start(tmp_path):
+    """A run at its end is started again, and finds no room to save what is saved already."""
+    trainer, keeper = begin(tmp_path / "run", a_config())
+    trainer.fit(PROBLEM.train)
+    keeper.save(trainer)
+    again, other = begin(tmp_path / "run", a_config())
+    saved = load_model(tmp_path / "run", optimizer=True)
+    again.network.load_state(saved.state)
+    again.load_progress(saved.progress)
+    assert again.step == trainer.step
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ModelError, match="File too large"):
+            other.save(again)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert load_model(tmp_path / "run", optimizer=True, verify=True).progress["step"] == trainer.step
+    assert other.last_in_words() == f"the last checkpoint is {keeper.last}"
 
 
 def test_ranks_give_up_a_checkpoint_together(tmp_path):

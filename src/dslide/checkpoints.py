@@ -27,9 +27,9 @@ from .data.files import sync
 from .disks import buddy, find_disks, leads
 from .errors import Diverged, ModelError, known_to_all
 from .links import PREFIX
-from .model_files import OPTIMIZER, UNFINISHED, WEIGHTS, Entry, shard_file
+from .model_files import MANIFEST, OPTIMIZER, UNFINISHED, WEIGHTS, Entry, shard_file
 from .model_folder import SavedModel, write_rest, write_shard
-from .run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
+from .run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, newest, steps_of
 from .snapshot import Cancelled, Snapshot
 from .state_layout import is_parameter
 from .storage import widened
@@ -129,7 +129,8 @@ class Checkpoints(Callback):
 
     def last_in_words(self) -> str:
         """Says which checkpoint is the newest complete one."""
-        return "there is no checkpoint yet" if self.last is None else f"the last checkpoint is {self.last}"
+        last = self.last or newest(self.folder.parent)  # perhaps of an earlier start
+        return "there is no checkpoint yet" if last is None else f"the last checkpoint is {last}"
 
     # ---- the parts of a checkpoint ---------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class Checkpoints(Callback):
     def _give_up(self, job: _Job) -> None:
         job.end()
         self._job = None
-        if self._leads and job.folder != self.last:
+        if self._leads and not (job.folder / MANIFEST).exists():  # an earlier start may have completed one of this step
             shutil.rmtree(job.folder, ignore_errors=True)
 
 
