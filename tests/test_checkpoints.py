@@ -44,7 +44,7 @@ def a_config(**options) -> Config:
     return Config(**PLAIN | {"hidden": (16,), "epochs": 2, "batch_size": 32, "renew_every": 4, "threads": 2} | options)
 
 
-def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=None):
+def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=None, last=None):
     """A trainer and the checkpoints of its run."""
     comm = comm or solo()
     trainer = Trainer(config, PROBLEM.train.features, PROBLEM.train.labels, comm=comm)
@@ -57,7 +57,7 @@ def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=No
         )
 
     tell = (lambda words: None) if told is None else told.append
-    keeper = Checkpoints(run, comm, model, seconds, kept, tell)
+    keeper = Checkpoints(run, comm, model, seconds, kept, tell, last)
     trainer.callbacks.append(keeper)
     return trainer, keeper
 
@@ -242,6 +242,17 @@ def test_a_full_disk_costs_no_checkpoint_of_an_earlier_start(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert load_model(tmp_path / "run", optimizer=True, verify=True).progress["step"] == trainer.step
+
+
+def test_what_training_went_on_from_is_not_saved_again(tmp_path):
+    trainer, keeper = begin(tmp_path / "run", a_config())
+    trainer.fit(PROBLEM.train)
+    keeper.save(trainer)
+    written = (keeper.last / "weights.safetensors").stat().st_mtime_ns
+    again, other = begin(tmp_path / "run", a_config(), last=keeper.last)
+    again.load_progress(trainer.progress())
+    other.save(again)
+    assert (keeper.last / "weights.safetensors").stat().st_mtime_ns == written
     assert other.last_in_words() == f"the last checkpoint is {keeper.last}"
 
 

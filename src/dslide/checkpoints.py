@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from .errors import Diverged, ModelError, known_to_all
 from .links import PREFIX
 from .model_files import MANIFEST, OPTIMIZER, UNFINISHED, WEIGHTS, Entry, shard_file
 from .model_folder import SavedModel, write_rest, write_shard
-from .run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, newest, steps_of
+from .run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
 from .snapshot import Cancelled, Snapshot
 from .state_layout import is_parameter
 from .storage import widened
@@ -56,11 +57,11 @@ Parts = Generator[Part, list[Any], None]  # is given what the work came to on ev
 
 class Checkpoints(Callback):
     """The checkpoints of one run, as one of its ranks sees them. `model` describes the run as it is now; `tell` is
-    called with sentences about checkpoints that failed, on rank 0."""
+    called with sentences about checkpoints that failed, on rank 0; `last` is the one that training goes on from."""
 
     def __init__(
         self, run: Path, comm: Communicator, model: Callable[[], SavedModel], seconds: float, kept: int,
-        tell: Callable[[str], None],
+        tell: Callable[[str], None], last: Path | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._model, self._seconds, self._kept, self._tell = model, seconds, kept, tell
@@ -72,7 +73,8 @@ class Checkpoints(Callback):
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that stay the same
         self._begun = time.monotonic()
         self._job: _Job | None = None
-        self.last: Path | None = None  # the newest complete one
+        self._worker = _Worker()
+        self.last = last  # the newest complete one
 
     def _make_folder(self) -> None:
         try:
@@ -126,11 +128,11 @@ class Checkpoints(Callback):
         if self._courier is not None:
             self.comm.barrier("copies on other disks done")
             self._courier.close()
+        self._worker.end()
 
     def last_in_words(self) -> str:
         """Says which checkpoint is the newest complete one."""
-        last = self.last or newest(self.folder.parent)  # perhaps of an earlier start
-        return "there is no checkpoint yet" if last is None else f"the last checkpoint is {last}"
+        return "there is no checkpoint yet" if self.last is None else f"the last checkpoint is {self.last}"
 
     # ---- the parts of a checkpoint ---------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class Checkpoints(Callback):
         snapshot = Snapshot(model.state, room(size))
         trainer.network.watch(snapshot)
         folder = self.folder / checkpoint_name(trainer.step)
-        return _Job(trainer, folder, snapshot, self._parts(folder, model, snapshot))
+        return _Job(self._worker, trainer, folder, snapshot, self._parts(folder, model, snapshot))
 
     def _parts(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> Parts:
         each = yield Part("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
@@ -229,27 +231,28 @@ class Checkpoints(Callback):
 class _Job:
     """A checkpoint in the making."""
 
-    def __init__(self, trainer: Trainer, folder: Path, snapshot: Snapshot, parts: Parts) -> None:
+    def __init__(
+        self, worker: _Worker, trainer: Trainer, folder: Path, snapshot: Snapshot, parts: Parts
+    ) -> None:
         self.steps, self.folder, self.snapshot = trainer.step, folder, snapshot
         self._trainer, self._rate = trainer, trainer.rate
         self._parts = parts
         self.part = next(parts)
         self.problem = self.diverged = ""
         self.result: Any = None
-        self._thread: threading.Thread | None = None
+        self._worker, self._done = worker, threading.Event()
 
     @property
     def ready(self) -> bool:
         """Whether the part is done, or has failed."""
-        return self._thread is not None and not self._thread.is_alive()
+        return self._done.is_set()
 
     def begin_part(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="dslide-checkpoint", daemon=True)
-        self._thread.start()
+        self._done.clear()
+        self._worker.tasks.put(self._run)
 
     def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        self._done.wait()
 
     def next_part(self, results: list[Any]) -> bool:
         """Begins the next part; False if there is none."""
@@ -277,8 +280,26 @@ class _Job:
         except OSError as error:
             name = f"{error.filename}: " if error.filename else ""
             self.problem = f"{name}{error.strerror or error}"
-        except Exception as error:  # a thread must not end in silence
+        except Exception as error:  # the thread must go on
             self.problem = f"{type(error).__name__}: {error}"
+        finally:
+            self._done.set()
+
+
+class _Worker:
+    """A thread that does the work. It is there from the beginning: where memory has run out, a new thread may neither
+    begin nor fail, and whoever starts it waits for ever."""
+
+    def __init__(self) -> None:
+        self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="dslide-checkpoint", daemon=True).start()
+
+    def _run(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            task()
+
+    def end(self) -> None:
+        self.tasks.put(None)
 
 
 class NotFinite(ArithmeticError):

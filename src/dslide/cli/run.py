@@ -36,6 +36,7 @@ class Run:
     def __init__(
         self, comm: Communicator, folder: Path, config: Config, data: Data, saved: SavedModel | None, quiet: bool,
         profile: Profile | None = None, ks: tuple[int, ...] | None = None, hold_out: float | None = None,
+        last: Path | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
         self.data, self.hold_out = data, hold_out
@@ -49,7 +50,7 @@ class Run:
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
         self._log = JsonLog(folder / log)
         self.checkpoints = Checkpoints(
-            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, _warn
+            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, _warn, last
         )
         self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self.checkpoints]
 

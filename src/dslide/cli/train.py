@@ -73,9 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     comm = job(Config(**options).watchdog)
     folder = _folder(arguments, comm)
     comm.together("checking the folder", lambda: _check_folder(arguments, folder))
-    config, saved = Config(**options), None
+    config, saved, last = Config(**options), None, None
     if arguments.resume is not None or arguments.elastic:
-        saved = _load_run(folder, comm, arguments.resume is not None, arguments.quiet)
+        saved, last = _load_run(folder, comm, arguments.resume is not None, arguments.quiet)
     if saved is not None:
         config = comm.together("options", lambda: _resumed_config(options, folder, saved, arguments.elastic))
     comm.limit = config.watchdog
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .testing import Testing
 
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
-    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, ks, hold_out)
+    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, ks, hold_out, last)
     if test is not None and arguments.test_every:
         testing = Testing(training.measure, test, arguments.test_every, arguments.test_rows, config.seed)
         training.trainer.callbacks.append(testing)
@@ -169,17 +169,20 @@ def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
         raise ModelError(f"{folder}: there is no such run to resume")
 
 
-def _load_run(folder: Path, comm: Communicator, must: bool, quiet: bool) -> SavedModel | None:
-    """The newest checkpoint that can be used, on all ranks; None if the run has none and need not have one."""
+def _load_run(
+    folder: Path, comm: Communicator, must: bool, quiet: bool
+) -> tuple[SavedModel | None, Path | None]:
+    """The newest checkpoint that can be used, on all ranks, and its folder; None if the run has none and need not have
+    one. Runs of earlier versions have none, but a model."""
     from ..model_peers import load_newest, load_together
     from ..run_folder import CHECKPOINTS
 
     found = load_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
     if found is None:
-        return load_together(folder, comm, optimizer=True, verify=True) if must else None
+        return (load_together(folder, comm, optimizer=True, verify=True) if must else None), None
     if comm.rank == 0 and not quiet:
         print(f"going on from {found[0]}", flush=True)
-    return found[1]
+    return found[1], found[0]
 
 
 def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel, may_be_done: bool) -> Config:
