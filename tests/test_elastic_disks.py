@@ -1,5 +1,5 @@
-"""Runs on hosts with disks of their own, which are lost together with them. A program that stands for ssh gives each host
-a folder of its own in the place of the run's, in a mount namespace, which needs root."""
+"""Runs on hosts with disks of their own, which are lost together with them. A program that stands for ssh gives each
+host a folder of its own in the place of the run's, in a mount namespace, which needs root."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_elastic import EPOCHS, SAVED_EVERY, STEPS, Run, made, run, wait_for  # noqa: F401
+from test_elastic import SAVED_EVERY, STEPS, Run, made, run, wait_for  # noqa: F401
 from test_elastic_hosts import SUPERVISE
 
 from dslide.disks import buddy
 from dslide.model_files import OPTIMIZER, WEIGHTS, shard_file
 from dslide.remote_shell import SHELL
 
+AGAIN = 15.0  # seconds in which training must go on after a loss; it takes 3 to 5
+DELIVERY = 2.0  # seconds that a checkpoint may take to be written and to arrive on other disks
 HOSTS = ["one", "two", "three", "four"]
 SSH = """#!{sh}
 while true; do
@@ -90,30 +92,30 @@ def test_a_host_is_lost_with_its_disk_and_comes_back_with_an_empty_one(
 
     wait_for(lambda: all(expected(rank) in kept(disks[host]) for rank, host in enumerate(HOSTS)))
     time.sleep(2 * SAVED_EVERY)
-    then = time.time()
+    begin = time.time()
     lose(hosts, lost)
-    print("lost", then)
+    wait_for(lambda: bool(job.events("lost")))
+    manifests = [path for host in left for path in disks[host].glob("checkpoints/*/manifest.json")]
+    written = {int(path.parent.name.removeprefix("step-")): path.stat().st_mtime for path in manifests}
     wait_for(lambda: all(len(records(disks[host], "start")) == 2 for host in left))
     again = records(disks[left[0]], "start")[1]
-    print("again after", again["time"] - then, again)
-    print(job.events())
     assert job.events("lost")[0]["hosts"] == job.events("no-answer")[0]["hosts"] == [lost]
     assert job.events("start")[1]["hosts"] == left
-    assert again["step"] > 0
-    epochs = records(disks[left[0]], "epoch")
-    done = [record["time"] for record in epochs if record["epoch"] * STEPS > again["step"] and record["time"] < then]
-    print("redone", done)
-    assert max(done, default=0) - min(done, default=0) < SAVED_EVERY + 2
+    assert (again["ranks"], again["time"] - begin < AGAIN) == (len(left), True)
+    assert begin - written[again["step"]] < SAVED_EVERY + DELIVERY  # what was learned since is learned again
 
     (hosts / f"down-{lost}").unlink()
-    job.end()
-    print(job.events())
+    wait_for(lambda: bool(records(disks[lost], "start")))
+    back = records(disks[lost], "start")[0]
     assert job.events("return")[0]["hosts"] == [lost]
-    first = records(disks[lost], "start")[0]
-    print(first)
-    assert first["step"] >= again["step"]
-    summary = json.loads((disks["one"] / "summary.json").read_text())
-    assert (summary["epochs"], summary["ranks"]) == (EPOCHS, len(HOSTS))
-    assert summary["p_at_1"] > 0.95
+    assert back["step"] > again["step"]
+    job.process.send_signal(signal.SIGINT)
+    job.end(130)
+    steps = json.loads((disks["one"] / "summary.json").read_text())["steps"]
+    assert steps > back["step"]
+    epochs = steps // STEPS + 1
+    run("--hosts", hosts / "hosts", "--epochs", epochs).end()  # goes on again, to an end that is near
+    assert records(disks["four"], "start")[-1]["step"] == steps
+    assert json.loads((disks["one"] / "summary.json").read_text())["epochs"] == epochs
     for rank, host in enumerate(HOSTS):
         assert expected(rank) in kept(disks[host])
