@@ -253,10 +253,11 @@ def answer(node: int, host: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
 
 
-def test_a_node_that_is_cut_off_hears_nothing(nodes: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("how", [[], ["--silently"]])
+def test_a_node_that_is_cut_off_hears_nothing(nodes: str, capfd: pytest.CaptureFixture[str], how: list[str]) -> None:
     refusal = "ConnectionRefusedError 111"  # there is a machine that says no
     assert answer(0, f"{nodes}-node1") == refusal
-    assert main(["netlab", "cut", "--name", nodes, "1"]) == 0
+    assert main(["netlab", "cut", "--name", nodes, *how, "1"]) == 0
     assert main(["netlab", "status", "--name", nodes]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in lines[-NODES:]] == [

@@ -75,6 +75,7 @@ class Checkpoints(Callback):
         self._job: _Job | None = None
         self._worker = _Worker()
         self.last = last  # the newest complete one
+        self._copied = ""  # the name of the newest whose arrays have a copy on another disk
 
     def _make_folder(self) -> None:
         try:
@@ -154,6 +155,8 @@ class Checkpoints(Callback):
             problems = yield Part("copies on other disks", lambda: self._send_copies(folder))
             for problem in filter(None, problems if self.comm.rank == 0 else ()):
                 self._tell(f"{problem}; a copy on another disk is missing")
+            if not any(problems):
+                self._copied = folder.name
         yield Part("old checkpoints removed", lambda: self._remove_old(folder))
 
     def _write_arrays(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> dict[str, Entry]:
@@ -184,14 +187,14 @@ class Checkpoints(Callback):
         return "; ".join(copy.error for copy in copies if copy.error)
 
     def _remove_old(self, newest: Path) -> None:
-        """Removes all but the newest checkpoints; also those that were never completed, and those of more steps, from
-        which training could not go on."""
+        """Removes checkpoints but for the newest, and what was never completed. Those of more steps stay: disks that are
+        not here now may have what they lack. So does the last one with copies on other disks."""
         if not self._leads:
             return
         complete = [path for path in checkpoints(self.folder.parent).values() if path.name <= newest.name]
-        kept = {path.name for path in complete[-self._kept :]}
+        kept = {path.name for path in complete[-self._kept :]} | {self._copied}
         for path in self.folder.iterdir():
-            if steps_of(path.name) is not None and path.name not in kept:
+            if steps_of(path.name) is not None and path.name < newest.name and path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
     # ---- how they are done -----------------------------------------------------------------------------------------

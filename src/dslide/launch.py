@@ -37,7 +37,8 @@ _LAST_WORDS = 2.0  # seconds in which everything must have arrived when mpiexec 
 _LEAVE_SECONDS = 1.0  # in which the others must have ended when a rank has failed,
 _SAVE_SECONDS = 10.0  # when one has ended after a signal, on which all agree,
 _CLOSE_SECONDS = 60.0  # or when all have come to their end
-_KILL_SECONDS = 5.0  # in which mpiexec must have ended when it was asked to
+_KILL_SECONDS = 5.0  # in which mpiexec must have ended when it was asked to,
+_SILENT_SECONDS = 3 * ALIVE_SECONDS  # unless those it would wait for have been silent for so long
 _CHUNK = 1 << 16
 _NOISE_LINES = 100
 _ERROR = b"dslide: error: "
@@ -349,8 +350,14 @@ class _Job:
 
     def _wait_for_end(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not self._over() and time.monotonic() < end:
+        while not self._over() and not self._cut_off() and time.monotonic() < end:
             self._turn()
+
+    def _cut_off(self) -> bool:
+        """Whether all ranks that are still connected are out of reach, on hosts to which nothing leads any more."""
+        left = [rank for rank in self._ranks if rank.control is not None]
+        silent_since = time.monotonic() - _SILENT_SECONDS
+        return not self._local and bool(left) and all(rank.heard < silent_since for rank in left)
 
     # ---- what it was ----------------------------------------------------------------------------------------------
 

@@ -56,11 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action("status", "show nodes, addresses, rate and traffic", _status)
     changing = action("rate", "change the rate of all nodes, while they run", _rate)
     changing.add_argument("rate", metavar="RATE", help="like 100mbit, 1gbit, unlimited")
-    for name, help_text, work in (
-        ("cut", "pull the cable of a node, which runs on", _cut),
-        ("restore", "plug the cable of a node in again", _restore),
-    ):
-        action(name, help_text, work).add_argument("node", type=whole_number, metavar="NODE", help="its number")
+    cutting = action("cut", "pull the cable of a node, which runs on", _cut)
+    cutting.add_argument(
+        "--silently", action="store_true", help="drop its packets, but leave its link up (default: the link is down)"
+    )
+    for one in (cutting, action("restore", "link a node again", _restore)):
+        one.add_argument("node", type=whole_number, metavar="NODE", help="its number")
     action("down", "end what runs on the nodes and remove everything", _down)
 
 
@@ -112,7 +113,7 @@ def _rate(arguments: argparse.Namespace) -> int:
 
 
 def _cut(arguments: argparse.Namespace) -> int:
-    cut(arguments.node, arguments.name)
+    cut(arguments.node, arguments.name, arguments.silently)
     print(f"node {arguments.node} is cut off; dslide netlab restore{_name(arguments)} {arguments.node} brings it back")
     return 0
 

@@ -8,7 +8,7 @@
 Needs root. Labs of different names live side by side; nothing outside their own namespaces is changed.
 """
 
-from .jobs import RunResult, enter, run
+from .jobs import RunResult, enter, run, supervise
 from .lab import DEFAULT_NAME, Lab, Node, Traffic, cut, down, find, restore, set_rate, status, traffic, up
 from .rates import format_rate, parse_rate
 from .system import LabError
@@ -30,6 +30,7 @@ __all__ = [
     "run",
     "set_rate",
     "status",
+    "supervise",
     "traffic",
     "up",
 ]

@@ -1,4 +1,6 @@
-"""The launch agent of a lab: called like ssh, AGENT [OPTIONS] HOST COMMAND..., it runs the command on a node.
+"""The launch agent of a lab: called like ssh, AGENT [OPTIONS] HOST COMMAND..., it runs the command on a node. And the
+remote shell, which is called in the same way from the lab's control namespace, but needs a network on which packets
+pass, as ssh does.
 
 Each command gets the node's network and hostname, and a hosts file and shared memory of its own, else MPI would see
 that all nodes are one machine. As ssh does, the agent joins the words of the command for a shell; other than with ssh,
@@ -8,6 +10,7 @@ the environment carries over.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,12 +33,43 @@ exec ip netns exec "$1" unshare --uts --ipc --mount sh -c '
     shift
     exec sh -c "$*"' sh "$@"
 """
+# A port at which nobody listens: a node that is there says so. What runs on a node does not end with the shell's own
+# process, and what it reads is empty.
+_SHELL = """#!/bin/sh
+for host; do
+    case "$skip$host" in
+        -[bcDEeFIiJLlmOopQRSWw]) skip=next ;;
+        next*) skip= ;;
+        -*) ;;
+        *) break ;;
+    esac
+done
+{python} -I -S -c '
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 22), timeout={seconds})
+except ConnectionRefusedError:
+    pass
+except OSError as error:
+    sys.exit(f"{{sys.argv[1]}}: {{error.strerror or error}}")' "$host" || exit 255
+exec setsid --fork --wait {folder}/agent "$@" < /dev/null
+"""
+_CONNECT_SECONDS = 2
 
 
 def write_agent(folder: Path, name: str) -> None:
     """Puts the agent of the lab `name` into its folder."""
-    path = folder / "agent"
-    path.write_text(_SCRIPT.format(name=name, folder=folder))
+    _write(folder / "agent", _SCRIPT.format(name=name, folder=folder))
+
+
+def write_shell(folder: Path) -> None:
+    """Puts the remote shell into the folder of a lab."""
+    text = _SHELL.format(python=shlex.quote(sys.executable), seconds=_CONNECT_SECONDS, folder=folder)
+    _write(folder / "ssh", text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
     path.chmod(0o700)
 
 

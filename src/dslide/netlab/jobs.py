@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import ConfigError
+from ..remote_shell import SHELL
 from .agent import through_agent
 from .lab import DEFAULT_NAME, Lab, Traffic, find, traffic
 from .system import LabError, any_process, call, end_processes
@@ -94,6 +95,13 @@ def enter(node: int, command: Sequence[str], name: str = DEFAULT_NAME) -> list[s
     if not 0 <= node < lab.nodes:
         raise ConfigError(f"node: expected 0 to {lab.nodes - 1}, not {node}")
     return through_agent(lab.folder, lab.host(node), command)
+
+
+def supervise(command: Sequence[str], name: str = DEFAULT_NAME) -> list[str]:
+    """The command line that runs a command, like `dslide train --hosts FILE --elastic`, beside the nodes, which it can
+    reach as over ssh: those that are cut off don't answer."""
+    lab = find(name)
+    return through_agent(lab.folder, lab.control, ["env", f"{SHELL}={lab.folder / 'ssh'}", *command])
 
 
 def _mpiexec(lab: Lab, ranks_per_node: int, path: str) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from .agent import write_agent
+from .agent import write_agent, write_shell
 from .rates import format_rate, parse_rate, segments, shaping
 from .system import NAMESPACES, LabError, call, check_system, end_processes
 
@@ -79,7 +79,7 @@ class Node:
 
     host: str
     address: str
-    linked: bool  # whether its cable is plugged in
+    linked: bool  # whether packets pass
     traffic: Traffic
 
 
@@ -135,14 +135,15 @@ def set_rate(rate: str, name: str = DEFAULT_NAME) -> Lab:
     return changed
 
 
-def cut(node: int, name: str = DEFAULT_NAME) -> None:
-    """Pulls a node's cable: it runs on, but nothing reaches it and nothing leaves it."""
-    _link(node, name, "down")
+def cut(node: int, name: str = DEFAULT_NAME, silently: bool = False) -> None:
+    """Pulls a node's cable: it runs on, but nothing reaches it and nothing leaves it. If `silently`, the link stays up,
+    and the switch drops what comes from the node and what is for it."""
+    _set_port(node, name, "nomaster" if silently else "down")
 
 
 def restore(node: int, name: str = DEFAULT_NAME) -> None:
-    """Plugs a node's cable in again."""
-    lab = _link(node, name, "up")
+    """Links a node again, however it was cut off."""
+    lab = _set_port(node, name, "master", "bridge", "up")
     for namespace in (lab.control, *lab.hosts):  # else those who asked for it in vain may give up after it is back
         call("ip", "-n", namespace, "neighbour", "flush", "all")
 
@@ -154,7 +155,7 @@ def status(name: str = DEFAULT_NAME) -> tuple[Lab, list[Node]] | None:
     if lab is None:
         return None
     ports = {port["ifname"]: port for port in json.loads(call("ip", "-n", lab.switch, "-json", "link", "show"))}
-    linked = ["UP" in ports[f"node{node}"]["flags"] for node in range(lab.nodes)]
+    linked = ["UP" in port["flags"] and "master" in port for port in (ports[f"node{n}"] for n in range(lab.nodes))]
     return lab, [Node(lab.host(t.node), lab.address(t.node), linked[t.node], t) for t in traffic(lab)]
 
 
@@ -184,6 +185,7 @@ def _build(lab: Lab) -> None:
     lines = ["127.0.0.1 localhost", *(f"{address} {namespace}" for _, namespace, address in ends)]
     (lab.folder / "hosts").write_text("\n".join(lines) + "\n")
     write_agent(lab.folder, lab.name)
+    write_shell(lab.folder)
     _save(lab)
 
 
@@ -205,11 +207,11 @@ def _shape(lab: Lab) -> None:
         call("tc", "-n", lab.switch, "qdisc", "replace", "dev", port, "root", *shaping(lab.rate, switch=True))
 
 
-def _link(node: int, name: str, state: str) -> Lab:
+def _set_port(node: int, name: str, *state: str) -> Lab:
     lab = find(name)
     if not 0 <= node < lab.nodes:
         raise ConfigError(f"node: expected 0 to {lab.nodes - 1}, not {node}")
-    call("ip", "-n", lab.switch, "link", "set", f"node{node}", state)
+    call("ip", "-n", lab.switch, "link", "set", f"node{node}", *state)
     return lab
 
 
