@@ -187,8 +187,8 @@ class Checkpoints(Callback):
         return "; ".join(copy.error for copy in copies if copy.error)
 
     def _remove_old(self, newest: Path) -> None:
-        """Removes checkpoints but for the newest, and what was never completed. Those of more steps stay: disks that are
-        not here now may have what they lack. So does the last one with copies on other disks."""
+        """Removes checkpoints but for the newest, and what was never completed. Those of more steps stay: disks that
+        are not here now may have what they lack. So does the last one with copies on other disks."""
         if not self._leads:
             return
         complete = [path for path in checkpoints(self.folder.parent).values() if path.name <= newest.name]

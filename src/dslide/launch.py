@@ -261,8 +261,10 @@ class _Job:
         """Whether the job may go on: once it should be over, there is a limit to its end."""
         if self._process.poll() is not None:
             wait, reason = _LAST_WORDS, "mpiexec"
-        elif self._lost is not None:
+        elif self._lost is not None and not self._roster.missing():
             return False
+        elif self._lost is not None:  # others may be about to begin; those that don't may be the reason
+            wait, reason = _LEAVE_SECONDS, "loss"
         elif self._failed is not None:
             wait, reason = _SAVE_SECONDS if self._failed in (INTERRUPTED, TERMINATED) else _LEAVE_SECONDS, "failure"
         elif all(rank.code is not None for rank in self._ranks):
