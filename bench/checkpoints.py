@@ -20,7 +20,7 @@ from dslide.memory import peak_rss_bytes
 from dslide.model_folder import SavedModel
 from dslide.run_folder import newest
 
-from .measuring import measure
+from .measuring import measure, to_end
 from .report import Comparison, Figure, Section
 from .runs import System
 from .workload import AMAZON, BATCH, HIDDEN, batches, make_data, read_data
@@ -103,7 +103,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted: no report was written")
+    to_end(main)

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from . import machine
 from .report import Section, as_json, markdown
 from .runs import Outcome, System, run_rounds
 
 MOST_DISTURBANCE = 0.1  # on a busy machine PyTorch was seen to be a quarter as fast on 2 threads as on 1
+
+
+def to_end(main: Callable[[], int]) -> NoReturn:
+    """Runs a benchmark's command; Ctrl-C is one sentence."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: no report was written")
 
 
 def measure(

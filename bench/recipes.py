@@ -20,7 +20,7 @@ from typing import Any
 
 from dslide.config import load_toml
 
-from .measuring import measure
+from .measuring import measure, to_end
 from .picture import write_curves
 from .recipe_runs import READING, write_bag_of_words
 from .report import Comparison, Figure, Section
@@ -225,7 +225,4 @@ def run(data: Path, only: Sequence[str] | None, seeds: Sequence[int], quick: boo
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted: no report was written")
+    to_end(main)

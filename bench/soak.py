@@ -28,6 +28,7 @@ from dslide.comm.mpi import launched_as
 from dslide.model_files import MANIFEST, UNFINISHED
 
 from . import machine
+from .measuring import to_end
 from .soak_figures import Fault, Record, Soak, read_records, recoveries
 from .workload import Shape, make_data
 
@@ -309,7 +310,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted: no report was written")
+    to_end(main)

@@ -110,3 +110,12 @@ def test_numbers_that_json_lacks_become_null() -> None:
         "c": None,
         "d": 1.5,
     }
+
+
+def test_a_log_that_can_not_be_written_is_told_once_and_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(JsonLog(tmp_path / "none" / "log.jsonl", every_seconds=0))
+    said = capsys.readouterr().err
+    assert said.startswith(f"dslide: warning: {tmp_path}/none/log.jsonl: can't be written: No such file or directory")
+    assert said.count("\n") == 1

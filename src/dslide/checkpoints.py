@@ -300,6 +300,7 @@ class _Worker:
     def _run(self) -> None:
         while (task := self.tasks.get()) is not None:
             task()
+            del task  # else the network lives as long as this thread
 
     def end(self) -> None:
         self.tasks.put(None)

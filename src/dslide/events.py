@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -25,9 +26,10 @@ class Events:
         seconds = round(time.monotonic() - self._begin, 3)
         record = {"event": kind, "time": round(now, 3), "seconds": seconds, "hosts": list(hosts), "step": step}
         self._held.append(json.dumps(record | {"text": text}) + "\n")
-        if step > 0:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        if self._folder.is_dir():
-            with open(self._folder / "events.jsonl", "a", encoding="utf-8") as file:
-                file.writelines(self._held)
-            self._held.clear()
+        with suppress(OSError):  # a full disk must not end the run; records wait for the next event
+            if step > 0:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            if self._folder.is_dir():
+                with open(self._folder / "events.jsonl", "a", encoding="utf-8") as file:
+                    file.writelines(self._held)
+                self._held.clear()

@@ -25,6 +25,7 @@ from types import FrameType
 from .comm.communicator import DEFAULT_LIMIT
 from .door import Door
 from .errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
+from .interrupt import handling
 from .link import ALIVE, ALIVE_SECONDS, INTERRUPT, LAUNCHER, TERMINAL, WELCOME, keep_alive
 from .mpiexec import Host, start_command
 from .relay import Output, without_banners
@@ -285,16 +286,8 @@ class _Job:
             if self._interrupts > 1:
                 raise KeyboardInterrupt
 
-        before = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    before[number] = signal.signal(number, note)
-        try:
+        with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), note):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _reassure(self) -> None:
         """The thread that gives signs of life: what this process says may wait for a reader, and the ranks must not."""

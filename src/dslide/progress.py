@@ -96,6 +96,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def warn(message: str) -> None:
+    """Tells something that ends nothing."""
+    print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
+
+
 class JsonLog(Callback):
     """Appends one JSON object per line to a file: start, steps now and then, epochs, tests, end. All flushed."""
 
@@ -103,6 +108,7 @@ class JsonLog(Callback):
         self._path = Path(path)
         self._every = every_seconds
         self._written = -math.inf
+        self._failed = False  # and it was told
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
         network = trainer.network
@@ -141,8 +147,13 @@ class JsonLog(Callback):
 
     def _write(self, kind: str, **values: Any) -> None:
         record = {"record": kind, "time": round(time.time(), 3), **values}
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(record)) + "\n")
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(finite(record)) + "\n")
+        except OSError as error:  # a full disk must not end training
+            if not self._failed:
+                warn(f"{self._path}: can't be written: {error.strerror or error}; training goes on")
+            self._failed = True
 
 
 def finite(value: Any) -> Any:

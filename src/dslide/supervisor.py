@@ -15,6 +15,7 @@ from types import FrameType
 
 from .errors import BROKEN_PIPE, BUG, DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
 from .events import Events
+from .interrupt import handling
 from .launch import launch
 from .mpiexec import Host
 from .remote_shell import who_answers
@@ -188,13 +189,5 @@ def _signals() -> Iterator[None]:
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, interrupt)
-    try:
+    with handling((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

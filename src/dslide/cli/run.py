@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from ..data import Tokens
 from ..errors import Diverged
 from ..memory import format_bytes, peak_rss_bytes
 from ..model_folder import SavedModel
-from ..progress import JsonLog, ProgressLine, clock, finite
+from ..progress import JsonLog, ProgressLine, clock, finite, warn
 from ..trainer import TestInfo, Trainer
 from .evaluate import evaluate, exact_loss, loss_line, table
 from .options import default_ks
@@ -50,7 +49,7 @@ class Run:
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
         self._log = JsonLog(folder / log)
         self.checkpoints = Checkpoints(
-            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, _warn, last
+            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, warn, last
         )
         self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self.checkpoints]
 
@@ -170,7 +169,3 @@ class Run:
         }
         (self.folder / "profile.json").write_text(json.dumps(finite(about), indent=1) + "\n")
         print(profile.table())
-
-
-def _warn(message: str) -> None:
-    print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
