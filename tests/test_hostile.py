@@ -345,3 +345,10 @@ def test_opening_a_model_unpickles_starts_and_connects_to_nothing(model: Path) -
     load_model(model, optimizer=True, verify=True)
     watched = False
     assert called == []
+
+
+def test_a_long_line_is_put_together_once(tmp_path: Path) -> None:
+    """Line by block, each time anew, these 250,000 blocks would be 2 TB to copy."""
+    line = b"1 " + b"2:1 " * (1 << 22)
+    (tmp_path / "x.txt").write_bytes(line + b"\n")
+    assert list(files.line_blocks(tmp_path / "x.txt", block_bytes=64)) == [(1, line + b"\n")]

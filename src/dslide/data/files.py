@@ -74,21 +74,24 @@ def _whole_pieces(
     path: str | Path, block_bytes: int, what: str, ends: Sequence[bytes]
 ) -> Iterator[tuple[int, bytes]]:
     """Blocks of a file cut behind one of `ends`, each with the number of the line that it begins in."""
-    line, rest = 1, b""
+    line = 1
+    rest: list[bytes] = []  # put together once: a long line comes in thousands of blocks
+    size = 0  # of the rest
     for data in _blocks(path, block_bytes):
         end = min((at for at in map(data.find, ends) if at >= 0), default=-1)
-        if len(rest) + (end if end >= 0 else len(data)) > MAX_LINE_BYTES:
+        if size + (end if end >= 0 else len(data)) > MAX_LINE_BYTES:
             raise DataError(f"{path}, line {line}: the {what} is longer than {MAX_LINE_BYTES >> 20} MB")
         if end < 0:
-            rest += data
+            rest.append(data)
+            size += len(data)
             continue
         cut = max(map(data.rfind, ends)) + 1
-        block = b"".join((rest, memoryview(data)[:cut]))
+        block = b"".join((*rest, memoryview(data)[:cut]))
         yield line, block
         line += block.count(b"\n")
-        rest = data[cut:]
-    if rest:
-        yield line, rest
+        rest, size = [data[cut:]], len(data) - cut
+    if size:
+        yield line, b"".join(rest)
 
 
 def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
