@@ -71,7 +71,7 @@ class Result:
     epochs: int  # finished since training began, earlier calls included
     samples_per_second: float
     active_neurons_mean: float
-    loss: float  # mean over the last epoch's rows
+    loss: float  # mean over the last epoch's rows, as far as it was done in this call
     interrupted: bool
     spread: dict[str, Any]  # how the work was spread over ranks: see ranks.spread
 
@@ -154,6 +154,7 @@ class Trainer:
         self._tell(lambda c: c.on_start(self, total_steps))
         samples, steps, active_sum = 0, 0, 0.0
         loss, interrupted = math.nan, False
+        epoch_rows, epoch_loss = 0, 0.0
         begin, own_active = self._clocks(), self._own_active
         if self.profile:
             self.profile.begin(self.comm)
@@ -178,6 +179,7 @@ class Trainer:
                         self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
         except KeyboardInterrupt:
             interrupted = True
+            loss = epoch_loss / epoch_rows if epoch_rows else loss
         if self.profile:
             self.profile.end()
         self._pressed = _never
