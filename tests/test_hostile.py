@@ -197,6 +197,22 @@ def test_texts_in_a_matrix_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_offsets_that_are_no_whole_numbers_are_refused(tmp_path: Path) -> None:
+    matrix = sp.csr_matrix(np.eye(3, dtype=np.float32)[[0, 1, 2, 0]])
+    for name, indptr in (("X", matrix.indptr), ("Y", np.array([0, 1, 2, 3, -1.0]))):
+        parts = {"indices": matrix.indices, "data": matrix.data, "shape": matrix.shape, "format": b"csr"}
+        np.savez(tmp_path / f"{name}.npz", indptr=indptr, **parts)
+    with pytest.raises(DataError, match=r"Y\.npz"):
+        load(tmp_path)
+
+
+def test_matrices_of_16_bits_are_read(tmp_path: Path) -> None:
+    diagonal = {"offsets": [0], "data": np.full((1, 4), 0.5, np.float16), "shape": (4, 4), "format": b"dia"}
+    np.savez(tmp_path / "X.npz", **diagonal)
+    sp.save_npz(tmp_path / "Y.npz", sp.csr_matrix(np.eye(4, dtype=np.float32)))
+    assert load(tmp_path).x.values.tolist() == [0.5] * 4
+
+
 @pytest.mark.parametrize("options", [{"ngrams": 10**9}, {"min_df": 10**20}])
 def test_text_options_have_bounds(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(options))}: expected a whole number"):

@@ -64,7 +64,10 @@ class SparseRows:
             raise DataError(f"a matrix can have at most {MAX_COLUMNS} columns, not {csr.shape[1]}")
         if not csr.has_canonical_format:
             csr = csr.copy()
-            csr.sum_duplicates()
+            try:
+                csr.sum_duplicates()
+            except ValueError as error:
+                raise DataError(f"damaged sparse matrix: {error}") from None
         with np.errstate(over="ignore"):  # becomes infinite, and is refused below
             values = np.ascontiguousarray(csr.data, dtype=np.float32)
         indptr = np.ascontiguousarray(csr.indptr, dtype=np.int64)
@@ -177,7 +180,12 @@ def _checked_csr(matrix: Any) -> Any:
                 matrix.check_format(full_check=True)
             except ValueError as error:
                 raise DataError(f"damaged sparse matrix: {error}") from None
-        csr = matrix.tocsr()
+        if matrix.dtype == np.float16:  # which scipy takes only halfway
+            matrix = matrix.astype(np.float32)
+        try:
+            csr = matrix.tocsr()
+        except ValueError as error:
+            raise DataError(f"damaged sparse matrix: {error}") from None
     else:
         dense = np.asarray(matrix)
         if dense.ndim != 2:
