@@ -125,19 +125,43 @@ class ScatteredArrays(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         if name in self._links:
             return self._links[name]
+        if (mapped := self._mapped(name)) is not None:
+            return mapped
         layout = self._layouts[name]
-        parts = [one for one in self._parts if name in one.file.arrays]
-        if parts and parts[0].part.writer == self._shard:
-            return parts[0].file.arrays[name]
         shape = layout.shape(self._shard)
         made: Array = aligned_zeros(*shape, layout.dtype) if len(shape) == 2 else np.zeros(shape, layout.dtype)
-        for one in parts[:1] if layout.axis is None else parts:
-            own, theirs = common(layout, self._shard, one.part.writer)
-            copy_rows(made[own], one.file.arrays[name][theirs], one.file.release)
+        self.copy_into(name, made)
         return made
 
-    def release(self) -> None:
-        """Gives back the memory of what was read of files so far."""
+    def copy_into(self, name: str, into: Array) -> None:
+        """Fills a network's array with that of its name, and takes hardly any memory besides; ModelError if it is
+        another one."""
+        layout = self._layouts.get(name)
+        if layout is not None:
+            like = np.broadcast_to(np.empty((), layout.dtype), layout.shape(self._shard))  # takes no memory
+            checked({name: like}, name, into.dtype, into.shape)
+        else:
+            checked({}, name, into.dtype, into.shape)
+        self._fill(name, self._layouts[name], into)
+
+    def _fill(self, name: str, layout: ArrayLayout, into: Array) -> None:
+        if (mapped := self._mapped(name)) is not None:
+            copy_rows(into, mapped, self._release)
+            return
+        parts = self._parts_with(name)
+        for one in parts[:1] if layout.axis is None else parts:
+            own, theirs = common(layout, self._shard, one.part.writer)
+            copy_rows(into[own], one.file.arrays[name][theirs], one.file.release)
+
+    def _parts_with(self, name: str) -> list[OpenPart]:
+        return [one for one in self._parts if name in one.file.arrays]
+
+    def _mapped(self, name: str) -> Array | None:
+        """The array in the shard's own file, if that is here."""
+        parts = self._parts_with(name)
+        return parts[0].file.arrays[name] if parts and parts[0].part.writer == self._shard else None
+
+    def _release(self) -> None:
         for one in self._parts:
             one.file.release()
 

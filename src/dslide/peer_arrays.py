@@ -56,10 +56,14 @@ class PeerArrays(ScatteredArrays):
         self._comm, self._providers, self._opened = comm, providers, opened
 
     def __getitem__(self, name: str) -> Array:
-        made = super().__getitem__(name)  # of what is here
-        if name not in self._links:
-            self._fetch(name, self._layouts[name], made)
-        return made
+        array = super().__getitem__(name)
+        if name not in self._links and self._mapped(name) is not None:  # else it was filled in
+            self._fetch(name, self._layouts[name], array)
+        return array
+
+    def _fill(self, name: str, layout: ArrayLayout, into: Array) -> None:
+        super()._fill(name, layout, into)  # with what is here
+        self._fetch(name, layout, into)
 
     def _fetch(self, name: str, layout: ArrayLayout, made: Array) -> None:
         """Fills in what others have, and sends what they need."""

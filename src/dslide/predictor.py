@@ -6,7 +6,7 @@ the same rows, and give every rank the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,10 @@ from .labels import targets
 from .layers import Layer
 from .links import Links, links_of, row_lengths
 from .memory import check_memory, rss_bytes
+from .model_shards import ScatteredArrays
 from .sampler import Sampler, resolve_output
 from .state_layout import array_dtype
 from .storage import checked
-from .tensors import copy_rows
 
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take in prediction
@@ -302,15 +302,13 @@ class Predictor:
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Copies arrays given by name over the network's own; all of them must be there. Links are those given, or
         none."""
-        release: Callable[[], None] = getattr(arrays, "release", _nothing)  # of what comes from files
         for name, own in self._layer_state().items():
-            copy_rows(own, checked(arrays, name, own.dtype, own.shape), release)
+            if isinstance(arrays, ScatteredArrays):
+                arrays.copy_into(name, own)
+            else:
+                own[...] = checked(arrays, name, own.dtype, own.shape)
         self.links = self._given_links({name: np.array(array) for name, array in links_of(arrays).items()})
         self.version += 1
-
-
-def _nothing() -> None:
-    pass
 
 
 def _layer_arrays(
