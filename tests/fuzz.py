@@ -37,7 +37,7 @@ from fuzz_targets import TARGETS, Target
 MEMORY = 1 << 30  # bytes that an example may take beyond what the process has
 SECONDS = 20.0  # that it may take
 MESSAGE = 1500  # characters that a sentence may have beside paths
-KEPT = Path("build/fuzz")
+KEPT = Path("build/fuzz").resolve()
 
 
 class Finding(NamedTuple):

@@ -89,8 +89,9 @@ def test_plan_counts_what_the_network_allocates():
         network, planned = Network(config, 1000, 700), plan(config, 1000, 700)
         assert planned.parameters == network.parameters
         sizes = {True: 0, False: 0}
-        for name, array in network.state().items():
-            sizes["moment" in name] += array.nbytes
+        for layer in network.layers:
+            for name, array in layer.arrays.items():
+                sizes["moment" in name] += array.nbytes
         assert planned.parts["weights"] == sizes[False]
         assert planned.parts["optimizer state"] == sizes[True]
         tables = sum(layer.sampler.tables.bytes() for layer in network.layers if layer.sampler)

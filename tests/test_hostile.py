@@ -315,6 +315,15 @@ def test_toml_values_that_can_be_no_option(
     assert message in capfd.readouterr().err
 
 
+def test_options_come_from_plain_files_only(tmp_path: Path) -> None:
+    """A pipe would never end, nor would a device."""
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    for name in ("pipe.toml", "zero.toml"):
+        with pytest.raises(ConfigError, match="is not a regular file"):
+            load_toml(tmp_path / name)
+
+
 def test_whole_numbers_have_bounds() -> None:
     with pytest.raises(ConfigError, match="epochs: expected a whole number, at most 2147483647, not 10000000000"):
         Config(epochs=10**10)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
+import stat
 import sys
 import typing
 from dataclasses import dataclass
@@ -214,12 +216,16 @@ def check_name(name: str, valid: typing.Iterable[str] | None = None, what: str =
 def load_toml(path: str | Path) -> dict[str, Any]:
     """Reads a flat TOML file of options; what the keys may be is for the caller to check."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe or a device may never end
+            raise ConfigError(f"{path}: is not a regular file")
         with open(path, "rb") as file:
             return dict(tomllib.load(file))
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not a TOML file of options: it is nested too deeply") from None
+    except ConfigError:
+        raise
     except ValueError as error:  # also bad UTF-8, and a number of thousands of digits
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
 

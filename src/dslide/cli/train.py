@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     comm.together("checking the folder", lambda: _check_folder(arguments, folder))
     config, saved, last = Config(**options), None, None
     if arguments.resume is not None or arguments.elastic:
-        saved, last = _load_run(folder, comm, arguments.resume is not None, arguments.quiet)
+        saved, last = _load_run(folder, comm, arguments.resume is not None)
     if saved is not None:
         config = comm.together("options", lambda: _resumed_config(options, folder, saved, arguments.elastic))
     comm.limit = config.watchdog
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         if test is not None:
             print(describe(arguments.test or "held out of it", test))
         print("\n".join(planned.lines()))
-        print(f"run folder: {folder}", flush=True)
+        print(f"run folder: {folder}{f', going on from {last.name}' if last else ''}", flush=True)
     comm.together("memory", lambda: planned.check(here.ranks))
 
     from .run import Run
@@ -169,9 +169,7 @@ def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
         raise ModelError(f"{folder}: there is no such run to resume")
 
 
-def _load_run(
-    folder: Path, comm: Communicator, must: bool, quiet: bool
-) -> tuple[SavedModel | None, Path | None]:
+def _load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel | None, Path | None]:
     """The newest checkpoint that can be used, on all ranks, and its folder; None if the run has none and need not have
     one. Runs of earlier versions have none, but a model."""
     from ..model_peers import load_newest, load_together
@@ -180,8 +178,6 @@ def _load_run(
     found = load_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
     if found is None:
         return (load_together(folder, comm, optimizer=True, verify=True) if must else None), None
-    if comm.rank == 0 and not quiet:
-        print(f"going on from {found[0]}", flush=True)
     return found[1], found[0]
 
 
