@@ -69,7 +69,7 @@ class Checkpoints(Callback):
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
         self._courier = Courier(comm, self.folder) if len(disks) > 1 else None
-        self._hurry = threading.Event()  # what is on its way to other disks is not wanted any more
+        self._copies_unwanted = threading.Event()
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that stay the same
         self._begun = time.monotonic()
         self._job: _Job | None = None
@@ -182,7 +182,7 @@ class Checkpoints(Callback):
         names = [shard_file(kind, self.comm.rank, self.comm.size) for kind in (OPTIMIZER, WEIGHTS)]
         copies = [self._courier.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
         while any(copy.state == "running" for copy in copies):
-            if self._hurry.wait(COPY_LOOK):
+            if self._copies_unwanted.wait(COPY_LOOK):
                 return ""
         return "; ".join(copy.error for copy in copies if copy.error)
 
@@ -218,10 +218,10 @@ class Checkpoints(Callback):
     def _cancel(self, job: _Job) -> None:
         """Gives up a checkpoint that is being written, on all ranks; or what is still to be done for one that is."""
         job.snapshot.close()
-        self._hurry.set()
+        self._copies_unwanted.set()
         job.wait()
         self.comm.barrier("checkpoint cancelled")
-        self._hurry.clear()
+        self._copies_unwanted.clear()
         self._give_up(job)
 
     def _give_up(self, job: _Job) -> None:

@@ -32,7 +32,6 @@ class Snapshot:
         self._aside = 0  # bytes
         self._open = True
         self._changed = threading.Condition()  # of all of the above
-        self.waits = 0  # times that training had to wait
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -60,7 +59,6 @@ class Snapshot:
                     watched.put_aside(wanted)
                     self._aside += size
                     return
-                self.waits += 1
                 self._changed.wait()
 
     def close(self) -> None:
