@@ -27,6 +27,7 @@ from .activations import Floats, Ids, Offsets, Sparse, aligned_zeros, padded
 from .comm import Communicator
 from .shard import Shard
 
+HITS = "hits"  # the exchange in which ranks compete for a row's best hash hits
 SUMMARY = struct.Struct("<ddBB")  # loss, active neurons, fine, flags
 
 
@@ -80,18 +81,20 @@ class Exchanges:
         return finish
 
     def gather_sparse(self, name: str, part: Sparse) -> Sparse:
-        """Rows of all neurons out of the rows of own neurons, both by number in the whole layer."""
+        """Rows of all neurons out of the rows of own neurons, both by number in the whole layer. They cross by number
+        among a rank's own."""
         if self.shard.size == 1:
             return part
         lengths = np.diff(part.offsets).astype(np.int32)
         values = _core.wire_encode(part.values[None, :], 0, 1, len(part.values), self.wire)
-        message = b"".join((lengths.tobytes(), part.ids.tobytes(), values))
+        message = b"".join((lengths.tobytes(), (part.ids // self.shard.size).tobytes(), values))
         rows, ids, numbers = [], [], []
-        for content in self.comm.all_gather(name, message):
+        for rank, content in enumerate(self.comm.all_gather(name, message)):
             each = np.frombuffer(content, np.int32, part.rows)
             count = int(each.sum())
             rows.append(np.repeat(np.arange(part.rows), each))
-            ids.append(np.frombuffer(content, np.int32, count, 4 * part.rows))
+            own = np.frombuffer(content, np.int32, count, 4 * part.rows)
+            ids.append(Shard(rank, self.shard.size).whole(own))
             found = np.empty((1, count), np.float32)
             _core.wire_decode(memoryview(content)[4 * (part.rows + count) :], found, 0, 1, count, False)
             numbers.append(found[0])
@@ -141,7 +144,7 @@ class Exchanges:
         inside = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
         row = np.repeat(np.arange(rows), np.diff(offsets))
         own[row, inside] = ranking
-        flight = self.comm.post("hits", [own.tobytes()] * self.shard.size)
+        flight = self.comm.post(HITS, [own.tobytes()] * self.shard.size)
 
         def finish() -> tuple[Offsets, Ids]:
             everyone = [np.frombuffer(content, np.uint32).reshape(rows, want) for content in flight.wait()]

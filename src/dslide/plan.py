@@ -52,7 +52,7 @@ class Plan:
 
 def plan(
     config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0,
-    linked: bool = True,
+    linked: bool = True, features_per_row: float = 75,
 ) -> Plan:  # fmt: skip
     """The memory for training on data that takes so many bytes itself. `threads` are those of a rank, if the options
     leave them open; `linked` says whether the data is such that there are links, as streams of words are not."""
@@ -76,17 +76,21 @@ def plan(
         copies = 2 + threads + (4 if ranks > 1 else 0)
         activations.append(copies * (padded(inputs) if not sparse else 0))
         inputs, sparse = neurons, is_sampled
-    links = 0
-    if linked and wants_links(config):  # at most: lists by feature, and a share of each label
-        links = 8 * (features + 1) + 8 * features * min(config.links, labels) // ranks + 4 * -(-labels // ranks)
     hits, draws = sampling_sizes(config, labels)
-    batch = config.batch_size
-    if config.active_sets == "row" and resolve_output(config, labels) != "full":
+    batch, full = config.batch_size, resolve_output(config, labels) == "full"
+    own = -(-labels // ranks)
+    neurons = own if full else min(labels, batch * (hits + 8) + draws) // ranks + 1
+    if config.active_sets == "row" and not full:
         active = batch * (hits + draws + 8) * 40  # lists of neurons by row and rows by neuron, logits
     else:
-        neurons = min(labels, batch * (hits + 8) + draws) // ranks + 1
-        logits = 4 * batch * (neurons if resolve_output(config, labels) != "full" else -(-labels // ranks))
+        logits = 4 * batch * neurons
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
+    links = 0
+    if linked and wants_links(config):  # at most: lists by feature, and a share and a position of each label
+        each = min(config.links, labels)
+        links = 8 * (features + 1) + 8 * features * each // ranks + 8 * own
+        # what a step adds: each thread's sums by neuron, and what rows add, first by thread and then together
+        active += threads * 20 * neurons + 16 * batch * min(neurons, round(features_per_row * each / ranks))
     work = 4 * batch * sum(activations) + active + threads * (1 << 20)
     saving = checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0
     parts = {

@@ -1,85 +1,120 @@
-"""How long training will take, from timing a few steps of a smaller network of the same kind, on this machine or on all
-ranks of a job."""
+"""How long a training step takes, from timing a few steps of a smaller network of the same kind: on this machine, on
+all ranks of a job, or on one rank of a job whose others are not there."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from . import phases
 from .activations import Sparse
+from .choices import settled
 from .comm import Communicator, solo
 from .config import Config
-from .labels import Labels
+from .labels import targets
+from .links import Links
+from .links import wanted as wants_links
+from .machine_speed import Speeds
 from .network import Network
+from .profile import Profile, timed
 from .sampler import resolve_output
 from .threads import use_threads
 from .trainer import STOP
+from .trial_rows import TrialRows
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's first and last layer each, on each rank
-LEAST_SECONDS, LEAST_STEPS = 1.0, 4
+LEAST_STEPS = 4  # as long as they don't take longer than
+MOST_TIMES = 2  # this many times the seconds that were given
 
 
 @dataclass(frozen=True)
 class StepTime:
     """One training step, in seconds."""
 
-    compute: float
+    phases: Mapping[str, float]  # what is computed, by what it is (phases.py)
     waiting: float  # for other ranks, beyond what was computed meanwhile
+    renewal: float  # of all hash tables; not part of the step
+
+    @property
+    def compute(self) -> float:
+        return sum(self.phases.values())
 
     @property
     def total(self) -> float:
         return self.compute + self.waiting
 
 
-def seconds_per_step(
-    config: Config, features: int, labels: int, features_per_row: float = 75, labels_per_row: float = 5
-) -> float:
-    """Time of one training step on this machine, measured for about a second."""
-    return time_step(config, features, labels, features_per_row, labels_per_row).total
-
-
 def time_step(
-    config: Config,
-    features: int,
-    labels: int,
-    features_per_row: float = 75,
-    labels_per_row: float = 5,
-    comm: Communicator | None = None,
+    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, linked: bool = True
 ) -> StepTime:
-    """Times one training step for about a second, on all ranks together.
+    """Times one training step for about so many seconds, on all ranks together; `linked` as in `plan`.
 
     Features and labels are cut down to what fits in a moment; a step's cost depends on them only through caches, except
-    that a full output layer's grows in proportion to the labels. What ranks send does not depend on them.
+    that a full output layer's grows in proportion to the labels. What ranks send does not depend on them. Layers have
+    as many neurons on every rank, those of the largest share.
     """
     comm = comm or solo()
     use_threads(config.threads)
-    small_features = min(features, max(256, comm.size * MOST_PARAMETERS // config.hidden[0]))
-    small_labels = min(labels, max(256, comm.size * MOST_PARAMETERS // config.hidden[-1]))
-    mode = resolve_output(config, labels)
-    network = Network(config.replace(output=mode), small_features, small_labels, comm=comm)
-    random = np.random.default_rng(0)
+    mode = resolve_output(config, rows.labels)
+    config = settled(config).replace(output=mode, hidden=tuple(_equal(n, comm.size) for n in config.hidden))
+    few = rows.fewer(
+        max(256, comm.size * MOST_PARAMETERS // config.hidden[0]),
+        max(256, comm.size * MOST_PARAMETERS // config.hidden[-1]),
+    )
+    labels = _equal(few.labels, comm.size)
+    network = Network(config, few.features, labels, comm=comm)
+    for layer in network.layers:
+        for array in layer.arrays.values():
+            array += 0  # the system gives memory when it is first written to; a long run pays for that only once
+    if linked and wants_links(config):
+        network.links = _made_up_links(network, rows.links(config.links))
 
-    def lists(columns: int, mean: float) -> tuple[np.ndarray, np.ndarray]:
-        each = max(1, min(columns, round(mean)))
-        ids = np.sort((random.random((config.batch_size, each)) * columns).astype(np.int32), axis=1)
-        ids = np.minimum(ids + np.arange(each, dtype=np.int32), columns - 1)
-        keep = np.diff(ids, axis=1, prepend=-1) > 0  # each at most once in a row
-        return np.concatenate([[0], np.cumsum(keep.sum(axis=1))]).astype(np.int64), ids[keep]
-
-    times: list[tuple[float, float]] = []  # of steps, and waiting in them
+    first, profile = (Profile(Speeds(1.0, 1.0)) for _ in range(2))  # whose seconds alone are asked for
+    times: list[float] = []
     over = False
     while not over:
-        offsets, ids = lists(small_features, features_per_row)
-        x = Sparse(offsets, ids, np.full(len(ids), 0.1, np.float32))
-        offsets, ids = lists(small_labels, labels_per_row)
-        y = Labels(offsets, ids, np.full(len(ids), 1 / labels_per_row, np.float32))
-        enough = sum(seconds for seconds, _ in times[1:]) >= LEAST_SECONDS and len(times) >= LEAST_STEPS
-        start, waited = time.perf_counter(), comm.wait_seconds
-        result = network.train_step(x, y, len(times), 1e-4, flags=STOP if enough else 0)
-        times.append((time.perf_counter() - start, comm.wait_seconds - waited))
+        network.profile = profile if times else first
+        passed = sum(times[1:])
+        enough = passed >= seconds and (len(times) > LEAST_STEPS or passed >= MOST_TIMES * seconds)
+        network.profile.begin(comm)
+        start = time.perf_counter()
+        with timed(network.profile, phases.READING):
+            chosen = np.arange(len(times) * config.batch_size, (len(times) + 1) * config.batch_size) % len(few.x)
+            x, y = few.x.take(chosen), few.y.take(chosen)
+        labelled = targets(y, config.loss)
+        result = network.train_step(
+            Sparse(x.indptr, x.indices, x.values), labelled, len(times), 1e-4, flags=STOP if enough else 0
+        )
+        times.append(time.perf_counter() - start)
+        network.profile.end()
         over = bool(result.any_flags & STOP)  # on all ranks after the same step
-    total, waiting = np.median(times[1:], axis=0)  # the first step builds the hash tables
-    growth = labels / small_labels if mode == "full" else 1.0
-    return StepTime(float(total - waiting) * growth, float(waiting))
+    found = {name: phase.seconds for name, phase in profile.phases.items() if phase.seconds > 0}
+    # The middle one of the steps, apart from the first, which builds the hash tables, divided as all of them are.
+    scale = float(np.median(times[1:])) / sum(found.values())
+    waiting = scale * found.pop(phases.WAITING, 0.0)
+    step = {name: scale * spent for name, spent in found.items()}
+    if mode == "full":
+        for name in {phases.FIRST_PASS, phases.SECOND_PASS} & step.keys():
+            step[name] *= rows.labels / labels
+    renewal = first.phases[phases.RENEWING].seconds * (rows.labels / labels)
+    return StepTime(step, waiting, renewal)
+
+
+def _equal(neurons: int, ranks: int) -> int:
+    """So many neurons, or a few more, so that all ranks have as many; too few for all ranks stay so, and are refused."""
+    return -(-neurons // ranks) * ranks if neurons >= ranks else neurons
+
+
+def _made_up_links(network: Network, links: int) -> Links:
+    """Links from every feature to a rank's share of so many labels."""
+    own = network.output.neurons
+    each = min(own, -(-links // network.shard.size))
+    begin = np.arange(network.features + 1, dtype=np.int64) * each
+    first = np.random.default_rng(0).integers(0, own, network.features)
+    neuron = np.sort((first[:, None] + np.arange(each) * (own // max(each, 1))) % own, axis=1)
+    weight = np.full(neuron.size, 0.01, np.float32)
+    share = np.full(own, 0.01, np.float32)
+    return Links(begin, neuron.astype(np.int32).reshape(-1), weight, share, network.config.link_scale)

@@ -19,6 +19,7 @@ from ..ranks import neighbours
 from ..threads import available_cores, instruction_set
 from ..timing import StepTime, time_step
 from ..traffic import bytes_per_step, rounds_per_step
+from ..trial_rows import made_up
 from .doctor import installed
 
 MATRIX_RANKS = 8  # up to which figures of all pairs are printed
@@ -67,7 +68,7 @@ def _examine_network(
         _say(comm, [f"  {text}"])
         return
     _say(comm, [f"  {format_bytes(planned.bytes_total)} of memory on each rank without data, and there is enough"])
-    own = time_step(config, **shape, comm=comm)
+    own = time_step(config, made_up(config.batch_size, **shape), comm)
     every = [StepTime(**given) for given in comm.gather_objects("step", vars(own))]
     slowest = max(every, key=lambda step: step.compute)
     _say(comm, speed_lines(config, shape["labels"], comm.size, slowest, together))

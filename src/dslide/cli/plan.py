@@ -1,18 +1,24 @@
-"""dslide plan: the memory a network needs and the time it will take, before anything is allocated."""
+"""dslide plan: the memory a network needs, what its nodes send each other and how long training will take, before
+anything is allocated."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..config import Config
+from ..config import LARGEST, Config
 from ..errors import ConfigError
 from ..memory import available_bytes, format_bytes, parse_bytes
 from .options import add_config_options, add_reading_options, given, reading_options, whole_number
 from .tokens import add_token_options, is_stream, load_stream, token_options
 
 if TYPE_CHECKING:
+    from ..calibration import Calibration
     from ..data import Data
+    from ..forecast import Forecast
+    from ..steptime import Link
+    from ..trial_rows import TrialRows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +33,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"{name.replace('-', ' ')} of the data, without DATA (default: {default})",
         )
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="memory to fit into, like 8GB (default: what is free here)"
+    group = parser.add_argument_group("the machines")
+    group.add_argument(
+        "--nodes",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="machines that share the network, a rank on each (default: 1)",
     )
-    parser.add_argument(
-        "--ranks", type=whole_number, default=1, metavar="N", help="ranks that share the network (default: 1)"
+    group.add_argument(
+        "--cores", type=whole_number, metavar="N", help="cores of each of them (default: as many as here)"
+    )
+    group.add_argument(
+        "--memory", metavar="SIZE", help="memory of each to fit into, like 8GB (default: what is free here)"
+    )
+    group.add_argument(
+        "--bandwidth",
+        default="1gbit",
+        metavar="RATE",
+        help="of each one's link, like 100mbit or unlimited (default: 1gbit)",
+    )
+    group.add_argument(
+        "--latency",
+        default="0.1ms",
+        metavar="TIME",
+        help="of a small message from one to another, like 50us (default: 0.1ms)",
     )
     add_reading_options(parser)
     add_token_options(parser)
@@ -41,42 +67,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     config = Config(**given(arguments, Config))
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory)
-    features, labels = arguments.features, arguments.labels
-    rows, per_row = arguments.rows, (arguments.features_per_row, arguments.labels_per_row)
-    data_bytes, linked = 0, True
+    _check(arguments)
+
+    from ..choices import settled
+    from ..netlab.rates import parse_rate
+    from ..steptime import Link, parse_seconds
+    from ..threads import available_cores
+
+    link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency))
+    cores = available_cores() if arguments.cores is None else arguments.cores
+    rows, data_bytes, linked = arguments.rows, 0, True
     if arguments.data is not None:
         from ..choices import for_data
         from ..data import Dataset
+        from ..trial_rows import rows_of
 
         data = _read(arguments)
         config = for_data(config, data)
-        features, labels = data.features, data.labels
-        linked = isinstance(data, Dataset)
-        rows, per_row, data_bytes = data.rows_per_epoch, data.values_per_row, data.data_bytes
-    elif rows:
-        from ..data.dataset import rows_bytes
-
-        data_bytes = rows_bytes(rows, rows * sum(per_row))
-    if features is None or labels is None:
-        raise ConfigError("without DATA, --features and --labels are needed")
-    for name, value in (("features", features), ("labels", labels)):
-        if value < 1:
-            raise ConfigError(f"--{name}: expected at least 1, not {value}")
-
-    from ..plan import plan
-
-    most = min(labels, *config.hidden)
-    if not 1 <= arguments.ranks <= most:
-        raise ConfigError(f"--ranks: expected 1 to {most} for this network, not {arguments.ranks}")
-    needed = plan(config, features, labels, data_bytes, arguments.ranks, linked=linked)
-    print("\n".join(needed.lines()))
-    fits = "fits" if needed.bytes_total <= available else "does not fit"
-    print(f"{format_bytes(needed.bytes_total)} {fits} into {format_bytes(available)}")
-    if arguments.ranks > 1:
-        print(f"`dslide doctor --ranks {arguments.ranks}`, or with --hosts, says how fast they would be")
+        linked, data_bytes = isinstance(data, Dataset), data.data_bytes
+        trial = rows_of(data, config.batch_size, config.seed)
+        rows = data.rows_per_epoch
     else:
-        print(_time(config, features, labels, rows, *per_row))
+        from ..data.dataset import rows_bytes
+        from ..trial_rows import made_up
+
+        if arguments.features is None or arguments.labels is None:
+            raise ConfigError("without DATA, --features and --labels are needed")
+        config, per_row = settled(config), (arguments.features_per_row, arguments.labels_per_row)
+        trial = made_up(config.batch_size, arguments.features, arguments.labels, *per_row, rows)
+        data_bytes = rows_bytes(rows, rows * sum(per_row)) if rows else 0
+    most = min(trial.labels, *config.hidden)
+    if not 1 <= arguments.nodes <= most:
+        raise ConfigError(f"--nodes: expected 1 to {most} for this network, not {arguments.nodes}")
+    _tell(config, trial, rows, data_bytes, linked, arguments.nodes, config.threads or cores, available, link)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name in ("features", "labels", "rows", "features_per_row", "labels_per_row", "cores"):
+        value, low = getattr(arguments, name), int(name != "rows")
+        if value is not None and not low <= value <= LARGEST:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
 
 def _read(arguments: argparse.Namespace) -> Data:
@@ -88,16 +119,94 @@ def _read(arguments: argparse.Namespace) -> Data:
     return load_stream(arguments.data, options, words) if stream else load(arguments.data, **options)
 
 
-def _time(
-    config: Config, features: int, labels: int, rows: int, features_per_row: float, labels_per_row: float
-) -> str:
-    """What a second's measurement of a smaller network says about the time."""
-    from ..progress import clock
-    from ..timing import seconds_per_step
+def _tell(
+    config: Config, trial: TrialRows, rows: int, data_bytes: int, linked: bool, nodes: int, cores: int, memory: int,
+    link: Link,
+) -> None:  # fmt: skip
+    from ..calibration import calibrate
+    from ..forecast import NODES, forecast, recommended
+    from ..plan import plan
 
-    step = seconds_per_step(config, features, labels, features_per_row, labels_per_row)
-    text = f"about {config.batch_size / step:,.0f} samples/s on this machine"
+    most = min(trial.labels, *config.hidden)
+    counts = sorted({nodes, *(count for count in NODES if count <= most)})
+    plans = {
+        count: plan(
+            config, trial.features, trial.labels, data_bytes, count, cores, linked, trial.values_per_row[0]
+        )
+        for count in counts
+    }  # fmt: skip
+    chosen = plans[nodes]
+    fits = "fits" if chosen.bytes_total <= memory else "does not fit"
+    print("\n".join(chosen.lines()))
+    print(f"{format_bytes(chosen.bytes_total)} {fits} into {format_bytes(memory)}", flush=True)
+
+    # The ends first, what is asked for, and the rest as time allows.
+    calibration = calibrate(config, trial, [1, counts[-1], nodes, 4, *counts[1:]], cores, linked)
+    found = {count: forecast(config, trial.labels, plans[count], calibration, link) for count in counts}
+    print("\n".join(_words(found[nodes], config, rows, link)))
+    print("\n".join(["", *_table(found.values(), memory), ""]))
+    best, why = recommended(found, memory)
+    if best is None:
+        print(f"recommended: none of these, which lack memory; {counts[-1]} nodes would need "
+              f"{format_bytes(plans[counts[-1]].bytes_total)} each")  # fmt: skip
+    else:
+        print(f"recommended: {best} node{'s' * (best > 1)}: {why}")
+    print(_measured(calibration))
+
+
+def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
+    """The forecast for the nodes that were asked for."""
+    from ..netlab.rates import format_rate
+    from ..progress import clock
+
+    step, lines = found.step, []
+    computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.kind}"
+    if found.nodes > 1:
+        lines.append(
+            f"each of {found.nodes} nodes sends at most {format_bytes(found.bytes_sent)} in a step, in {found.rounds} "
+            f"rounds, over links of {format_rate(link.bits)}"
+        )
+        computing += f"; {_ms(step.wire)} ms on the wire, {_ms(step.hidden)} of them meanwhile"
+        computing += f"; {_ms(step.latency)} ms of latency"
+    lines.append(f"a step takes about {_ms(step.total)} ms: {computing}")
+    text = f"about {found.samples_per_second:,.0f} samples/s"
     if rows:
-        epoch = rows / config.batch_size * step
+        epoch = found.seconds(rows, config, config.epochs) / config.epochs
         text += f": {clock(epoch)} for an epoch, {clock(epoch * config.epochs)} for all {config.epochs}"
-    return text + " (from timing a smaller network for a second)"
+    return [*lines, text]
+
+
+def _table(forecasts: Iterable[Forecast], memory: int) -> list[str]:
+    """A line for each number of nodes."""
+    lines = [["nodes", "memory", "KB a step", "compute ms", "wire ms", "step ms", "samples/s", "bottleneck"]]
+    for found in forecasts:
+        step = found.step
+        lines.append(
+            [
+                str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.bytes_sent / 1e3:,.0f}",
+                _ms(step.compute), _ms(step.wire), _ms(step.total), f"{found.samples_per_second:,.0f}",
+                found.bottleneck(memory),
+            ]
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join([*(cell.rjust(width) for cell, width in zip(line[:-1], widths, strict=False)), line[-1]])
+        for line in lines
+    ]
+
+
+def _measured(calibration: Calibration) -> str:
+    """Where the times are from."""
+    ranks = ", ".join(map(str, sorted(calibration.measured)))
+    text = f"times are from single ranks of {ranks} in turn, tried on this machine with large layers cut down"
+    if not calibration.is_extrapolated:
+        return text
+    here = max(calibration.measured_cores)
+    how = "more are taken to bring nothing" if here == 1 else f"{calibration.cores} are extrapolated by Amdahl's law"
+    return f"{text}; it has {here} core{'s' * (here > 1)}, and {how}"
+
+
+def _ms(seconds: float) -> str:
+    """In milliseconds, three digits."""
+    value = 1e3 * seconds
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

@@ -92,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     here = neighbours(comm)
     linked = isinstance(data, Dataset)
-    planned = plan(config, data.features, data.labels, data.data_bytes, comm.size, here.threads, linked)
+    sizes, (per_row, _) = (data.features, data.labels, data.data_bytes), data.values_per_row
+    planned = plan(config, *sizes, comm.size, here.threads, linked, per_row)
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:

@@ -18,16 +18,16 @@ _PACKET_SECONDS = 2e-4
 _SEGMENT_BYTES, _LEAST_SEGMENTS, _MOST_SEGMENTS = 1_514, 4, 44
 
 
-def parse_rate(text: str) -> int | None:
+def parse_rate(text: str, option: str = "rate") -> int | None:
     """Bits per second of a text like `100mbit`, `2.5 Gbit/s` or `unlimited`, which gives None."""
     if text.strip().lower() == "unlimited":
         return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg])bit(?:/s|ps)?\s*", text.lower())
     if match is None:
-        raise ConfigError(f"rate: expected something like 100mbit, 1gbit or unlimited, not {text!r}")
+        raise ConfigError(f"{option}: expected something like 100mbit, 1gbit or unlimited, not {text!r}")
     bits = round(float(match[1]) * _UNITS[match[2]])
     if not _LEAST <= bits <= _MOST:
-        raise ConfigError(f"rate: expected {format_rate(_LEAST)} to {format_rate(_MOST)}, not {text!r}")
+        raise ConfigError(f"{option}: expected {format_rate(_LEAST)} to {format_rate(_MOST)}, not {text!r}")
     return bits
 
 
