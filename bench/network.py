@@ -58,17 +58,17 @@ def main() -> None:
         options.json.write_text(json.dumps({"nodes": options.nodes, "settings": listed}, indent=1) + "\n")
 
 
-def run(train: Path, wire: str) -> dict[str, float]:
-    """One training run on the lab as it is."""
+def run(train: Path, wire: str, lab: str = LAB, threads: int = 1, epochs: int = EPOCHS) -> dict[str, float]:
+    """One training run on a lab as it is."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [
             sys.executable, "-m", "dslide.cli", "train", str(train.resolve()), "--out", str(out), "--quiet",
-            "--batch-size", str(BATCH), "--epochs", str(EPOCHS), "--wire", wire, "--threads", "1",
+            "--batch-size", str(BATCH), "--epochs", str(epochs), "--wire", wire, "--threads", str(threads),
             "--hidden", str(HIDDEN), "--links", "0", "--dropout-input", "0", "--dropout-hidden", "0",
             "--optimizer", "adam", "--learning-rate", str(RATE),
         ]  # fmt: skip
-        result = netlab.run(command, name=LAB, limit=TIMEOUT, stdout=subprocess.DEVNULL)
+        result = netlab.run(command, name=lab, limit=TIMEOUT, stdout=subprocess.DEVNULL)
         if result.code != 0:
             raise SystemExit(f"the run failed with code {result.code}")
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())

@@ -201,7 +201,7 @@ def test_times_refused(text: str) -> None:
 
 
 def made_step(packing: float, output: float, renewal: float = 0.0) -> StepTime:
-    return StepTime({phases.PACKING: packing, phases.SECOND_PASS: output}, 0.0, renewal)
+    return StepTime({phases.PACKING: packing, phases.SECOND_PASS: output}, 0.0, renewal, 100.0)
 
 
 def test_ranks_between_measured_ones_share_the_work_that_can_be() -> None:
@@ -241,7 +241,13 @@ def test_renewals_are_those_of_the_schedule() -> None:
         due = np.cumsum([schedule.due(step) for step in range(400)])
         config = Config(renew_every=every, renew_growth=growth)
         for steps in (1, every, every + 1, 123, 400):
-            assert renewals(config, steps) == 1 + due[steps - 1]
+            assert renewals(config, steps, 1e9) == 1 + due[steps - 1]  # a step moves all neurons
+
+
+def test_a_renewal_takes_as_long_as_neurons_have_moved() -> None:
+    config = Config(renew_every=50, renew_growth=2.0)  # at 50 and 150
+    expected = 1 + (1 - np.exp(-50 * 0.01)) + (1 - np.exp(-100 * 0.01))
+    assert renewals(config, 200, 0.01) == pytest.approx(expected)
 
 
 def forecasts(speeds: dict[int, float], memory: dict[int, int]) -> dict[int, Forecast]:
@@ -250,7 +256,7 @@ def forecasts(speeds: dict[int, float], memory: dict[int, int]) -> dict[int, For
     for nodes, speed in speeds.items():
         planned = dataclasses.replace(plan(config, 10, 10, ranks=nodes), parts={"weights": memory[nodes]})
         step = NodeStep(100 / speed, 0.0, 0.0)
-        made[nodes] = Forecast(nodes, planned, 0, 0, step, phases.SECOND_PASS, 0.5, 0.0, 100)
+        made[nodes] = Forecast(nodes, planned, 0, 0, step, phases.SECOND_PASS, 0.0, 0.0, 100)
     return made
 
 
@@ -284,7 +290,8 @@ def test_a_forecast_says_what_limits() -> None:
         assert found.bottleneck(10) == "memory"
         assert found.samples_per_second == pytest.approx(256 / found.step.total)
     one = forecast(config, 1000, plan(config, 1000, 1000), timed, link)
-    assert one.seconds(2560, config, 1) == pytest.approx(10 * 0.02 + 0.5)  # the tables are made once
+    assert one.moved == pytest.approx(0.1)  # 100 active ones of 1000
+    assert one.seconds(config, 10) == pytest.approx(10 * 0.02 + 0.5)  # the tables are made once
 
 
 def test_trial_rows_know_their_means() -> None:

@@ -12,7 +12,7 @@ from . import phases
 from .config import Config
 from .lone_rank import LoneRank
 from .threads import available_cores
-from .timing import StepTime, time_step
+from .timing import MOST_PARAMETERS, StepTime, time_step
 from .trial_rows import TrialRows
 
 SECONDS = 5.0  # for all measurements; what has begun by then is finished
@@ -55,7 +55,7 @@ def calibrate(
     for number, size in enumerate(dict.fromkeys(ranks)):
         if number >= 2 and time.perf_counter() - begin > seconds:
             break
-        found = {count: _alone(config.replace(threads=count), rows, size, linked) for count in threads}
+        found = {count: time_alone(config.replace(threads=count), rows, size, linked) for count in threads}
         measured[size] = found[cores] if cores in found else on_cores(found, cores)
     return Calibration(measured, cores, threads)
 
@@ -79,17 +79,21 @@ def _combined(first: StepTime, second: StepTime, rule: Callable[[float, float], 
     """A step whose times are made of those of two others."""
     names = [name for name in phases.ALL if name in first.phases or name in second.phases]
     found = {name: rule(first.phases.get(name, 0.0), second.phases.get(name, 0.0)) for name in names}
-    return StepTime(found, rule(first.waiting, second.waiting), rule(first.renewal, second.renewal))
+    renewal = rule(first.renewal, second.renewal)
+    return StepTime(found, rule(first.waiting, second.waiting), renewal, second.active)
 
 
-def _alone(config: Config, rows: TrialRows, ranks: int, linked: bool) -> StepTime:
-    """A lone rank's step. It never waits: what it takes for that is the taking in of messages."""
+def time_alone(
+    config: Config, rows: TrialRows, ranks: int, linked: bool = True, seconds: float = TRIAL_SECONDS,
+    most_parameters: int = MOST_PARAMETERS,
+) -> StepTime:  # fmt: skip
+    """The step of one rank of so many, as `time_step`. It never waits: what seems so is the taking in of messages."""
     comm = LoneRank(ranks)
     try:
-        step = time_step(config, rows, comm, TRIAL_SECONDS, linked)
+        step = time_step(config, rows, comm, seconds, linked, most_parameters)
     finally:
         comm.close()
     found = dict(step.phases)
     if step.waiting:
         found[phases.PACKING] = found.get(phases.PACKING, 0.0) + step.waiting
-    return StepTime(found, 0.0, step.renewal)
+    return StepTime(found, 0.0, step.renewal, step.active)

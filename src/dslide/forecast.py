@@ -27,18 +27,17 @@ class Forecast:
     rounds: int
     step: NodeStep
     kind: str  # of computing that takes longest
-    kind_share: float  # of all computing
-    renewal: float  # seconds of a renewal of hash tables
+    renewal: float  # seconds of a renewal of hash tables when all neurons have moved
+    moved: float  # share of neurons that a step moves
     rows: int  # in a step
 
     @property
     def samples_per_second(self) -> float:
         return self.rows / self.step.total
 
-    def seconds(self, rows: int, config: Config, epochs: int) -> float:
-        """For some epochs of so many rows, renewals of hash tables included."""
-        steps = math.ceil(rows / self.rows) * epochs
-        return steps * self.step.total + renewals(config, steps) * self.renewal
+    def seconds(self, config: Config, steps: int) -> float:
+        """For the first so many steps, renewals of hash tables included."""
+        return steps * self.step.total + renewals(config, steps, self.moved) * self.renewal
 
     def bottleneck(self, memory: int) -> str:
         """In words, with so much memory on each node."""
@@ -53,20 +52,23 @@ def forecast(config: Config, labels: int, memory: Plan, calibration: Calibration
     nodes = memory.ranks
     timed = calibration.step(nodes)
     kind = max(timed.phases, key=lambda name: timed.phases[name])
+    moved = timed.active / labels if config.active_sets == "shared" else 1.0
     return Forecast(
         nodes, memory, bytes_on_wire(config, labels, nodes), rounds_per_step(config, labels),
-        node_step(config, labels, nodes, timed.compute, link), kind, timed.phases[kind] / timed.compute, timed.renewal,
-        config.batch_size,
+        node_step(config, labels, nodes, timed.compute, link), kind, timed.renewal, moved, config.batch_size,
     )  # fmt: skip
 
 
-def renewals(config: Config, steps: int) -> int:
-    """How often hash tables are made or renewed in so many steps, as `trainer.RenewalSchedule` has it."""
-    count, interval, due = 1, float(config.renew_every), config.renew_every
+def renewals(config: Config, steps: int, moved: float) -> float:
+    """What renewals of hash tables in so many steps, the first making included, come to, in renewals of all neurons.
+    One takes in proportion to the neurons that moved since the last one: each step moves a share of them at random.
+    When they are due is as `trainer.RenewalSchedule` has it."""
+    total, interval, before, due = 1.0, float(config.renew_every), 0, config.renew_every
     while due < steps:
+        total -= math.expm1((before - due) * moved)
         interval *= config.renew_growth
-        count, due = count + 1, math.ceil(due + interval)
-    return count
+        before, due = due, math.ceil(due + interval)
+    return total
 
 
 def recommended(forecasts: Mapping[int, Forecast], memory: int) -> tuple[int | None, str]:

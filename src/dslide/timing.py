@@ -25,7 +25,7 @@ from .threads import use_threads
 from .trainer import STOP
 from .trial_rows import TrialRows
 
-MOST_PARAMETERS = 16_000_000  # of the smaller network's first and last layer each, on each rank
+MOST_PARAMETERS = 16_000_000  # of the smaller network's layers
 LEAST_STEPS = 4  # as long as they don't take longer than
 MOST_TIMES = 2  # this many times the seconds that were given
 
@@ -36,7 +36,8 @@ class StepTime:
 
     phases: Mapping[str, float]  # what is computed, by what it is (phases.py)
     waiting: float  # for other ranks, beyond what was computed meanwhile
-    renewal: float  # of all hash tables; not part of the step
+    renewal: float  # of hash tables when all neurons have moved; not part of the step
+    active: float  # output neurons that a row saw, of all ranks
 
     @property
     def compute(self) -> float:
@@ -48,21 +49,23 @@ class StepTime:
 
 
 def time_step(
-    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, linked: bool = True
-) -> StepTime:
+    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, linked: bool = True,
+    most_parameters: int = MOST_PARAMETERS,
+) -> StepTime:  # fmt: skip
     """Times one training step for about so many seconds, on all ranks together; `linked` as in `plan`.
 
-    Features and labels are cut down to what fits in a moment; a step's cost depends on them only through caches, except
-    that a full output layer's grows in proportion to the labels. What ranks send does not depend on them. Layers have
-    as many neurons on every rank, those of the largest share.
+    Features and labels are cut down to what fits in a moment, `most_parameters` of the first and the last layer each on
+    each rank; a step's cost depends on them only through caches, except that a full output layer's grows in proportion
+    to the labels. What ranks send does not depend on them. Layers have as many neurons on every rank, those of the
+    largest share.
     """
     comm = comm or solo()
     use_threads(config.threads)
     mode = resolve_output(config, rows.labels)
     config = settled(config).replace(output=mode, hidden=tuple(_equal(n, comm.size) for n in config.hidden))
     few = rows.fewer(
-        max(256, comm.size * MOST_PARAMETERS // config.hidden[0]),
-        max(256, comm.size * MOST_PARAMETERS // config.hidden[-1]),
+        max(256, comm.size * most_parameters // config.hidden[0]),
+        max(256, comm.size * most_parameters // config.hidden[-1]),
     )
     labels = _equal(few.labels, comm.size)
     network = Network(config, few.features, labels, comm=comm)
@@ -100,11 +103,11 @@ def time_step(
         for name in {phases.FIRST_PASS, phases.SECOND_PASS} & step.keys():
             step[name] *= rows.labels / labels
     renewal = first.phases[phases.RENEWING].seconds * (rows.labels / labels)
-    return StepTime(step, waiting, renewal)
+    return StepTime(step, waiting, renewal, result.active)
 
 
 def _equal(neurons: int, ranks: int) -> int:
-    """So many neurons, or a few more, so that all ranks have as many; too few for all ranks stay so, and are refused."""
+    """So many neurons, or a few more so that all ranks have as many; too few for all ranks stay so, and are refused."""
     return -(-neurons // ranks) * ranks if neurons >= ranks else neurons
 
 

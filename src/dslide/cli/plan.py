@@ -171,8 +171,8 @@ def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
     lines.append(f"a step takes about {_ms(step.total)} ms: {computing}")
     text = f"about {found.samples_per_second:,.0f} samples/s"
     if rows:
-        epoch = found.seconds(rows, config, config.epochs) / config.epochs
-        text += f": {clock(epoch)} for an epoch, {clock(epoch * config.epochs)} for all {config.epochs}"
+        every = found.seconds(config, -(-rows // config.batch_size) * config.epochs)
+        text += f": {clock(every / config.epochs)} for an epoch, {clock(every)} for all {config.epochs}"
     return [*lines, text]
 
 
