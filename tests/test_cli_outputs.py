@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from dslide.config import Config
 from dslide.data import synthesize
 from dslide.memory import parse_bytes
 from dslide.plan import plan
-from dslide.timing import seconds_per_step
 
 
 def dslide(*arguments, **settings):
@@ -72,9 +71,10 @@ def test_an_instruction_set_that_is_not_there_is_refused_first(trained, command)
 def test_plan_says_memory_and_time(trained):
     done = dslide("plan", trained / "data/train.txt", "--hidden", 16)
     assert done.returncode == 0, done.stderr
-    memory, fits, time = done.stdout.splitlines()
+    memory, fits, step, time, *_ = done.stdout.splitlines()
     assert "2,126 parameters" in memory  # 100 x 16 + 16 + 16 x 30 + 30
     assert " fits into " in fits
+    assert step.startswith("a step takes about ")
     assert "samples/s" in time
     assert "for an epoch" in time
 
@@ -99,22 +99,60 @@ def test_plan_counts_what_the_network_allocates():
         assert tables <= planned.parts["hash tables"] <= 2 * tables + copies
 
 
-def test_a_step_of_any_kind_of_network_can_be_timed():
-    for options in ({}, {"output": "lsh"}, {"loss": "sigmoid"}, {"active_sets": "row", "output": "random"}):
-        seconds = seconds_per_step(Config(hidden=(8,), batch_size=16, **options), 50, 40)
-        assert 0 < seconds < 60
-        assert np.isfinite(seconds)
+def test_plan_of_several_nodes_is_for_each_of_them():
+    size = ["--features", 50_000, "--labels", 300_000, "--hidden", 512, "--batch-size", 64, "--links", 0, "--cores", 1]
+    options = ["--memory", "800MB", "--bandwidth", "1mbit", "--latency", "1ms"]
+    done = dslide("plan", *size, "--nodes", 4, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("plan: 179,500,512 parameters") == 1  # by one process, which starts no others
+    memory, fits, sent, step, speed, _, heads, *rest = done.stdout.splitlines()
+    assert "on each of 4 ranks" in memory
+    assert fits.endswith(" fits into 800 MB")
+    assert re.fullmatch(r"each of 4 nodes sends at most \S+ KB in a step, in 4 rounds, over links of 1 Mbit/s", sent)
+    assert step.endswith("; 4 ms of latency")
+    assert "for an epoch" not in speed  # how many rows there are is not known
+    assert heads.split()[0] == "nodes"
+    table = [line.split() for line in rest[:5]]
+    assert [int(line[0]) for line in table] == [1, 2, 4, 8, 16]
+    totals = [parse_bytes(" ".join(line[1:3])) for line in table]
+    assert totals == sorted(totals, reverse=True)
+    assert table[0][-1] == "memory"  # which limits one node
+    assert table[2][-2:] == ["link", "bandwidth"]
+    assert rest[6].startswith("recommended: 4 nodes: the fewest that have enough memory; 8 would be ")
+    assert rest[7].startswith("times are from single ranks of 1, ")
 
 
-def test_plan_of_several_ranks_is_for_each_of_them():
-    size = ["--features", 50_000, "--labels", 300_000, "--hidden", 512]
-    totals = []
-    for ranks in (1, 4):
-        done = dslide("plan", *size, "--ranks", ranks, "--memory", "8GB")
-        assert done.stdout.count("plan: 179,500,512 parameters") == 1  # by one process, which starts no others
-        totals.append(parse_bytes(done.stdout.split("\n")[1].split(" fits")[0]))
-    assert "on each of 4 ranks" in done.stdout
-    assert totals[1] < totals[0] / 3
-    refused = dslide("plan", *size, "--ranks", 513)
-    assert refused.returncode == 2
-    assert "--ranks: expected 1 to 512 for this network, not 513" in refused.stderr
+def test_plan_says_what_is_extrapolated_and_what_cannot_be():
+    size = ["--features", 300, "--labels", 400, "--hidden", 8, "--batch-size", 16, "--rows", 100]
+    done = dslide("plan", *size, "--cores", 1000, "--memory", "1KB")
+    assert done.returncode == 0, done.stderr
+    *_, best, measured = done.stdout.splitlines()
+    assert best.startswith("recommended: none of these, which lack memory; 8 nodes would need ")
+    assert re.search(r"it has \d+ cores?, and (1000 are extrapolated by Amdahl's law|more are taken)", measured)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nodes", "513"], "--nodes: expected 1 to 512 for this network, not 513"),
+        (["--nodes", "0"], "--nodes: expected 1 to 512 for this network, not 0"),
+        (["--cores", "0"], "--cores: expected 1 to 2147483647, not 0"),
+        (["--rows", "-1"], "--rows: expected 0 to 2147483647, not -1"),
+        (["--labels", "3000000000"], "--labels: expected 1 to 2147483647, not 3000000000"),
+        (["--bandwidth", "fast"], "--bandwidth: expected something like 100mbit, 1gbit or unlimited, not 'fast'"),
+        (["--latency", "1"], "--latency: expected a time like 0.2ms or 50us, not '1'"),
+    ],
+)
+def test_plan_refuses_in_one_sentence(words, message):
+    done = dslide("plan", "--features", 50_000, "--labels", 300_000, "--hidden", 512, *words)
+    assert done.returncode == 2
+    assert done.stderr == f"dslide: error: {message}\n"
+
+
+def test_what_links_take_in_a_step_is_planned():
+    with_links, without = (plan(Config(links=links), 1000, 700, threads=1) for links in (8, 0))
+    rows, neurons = 256, 700
+    added = 20 * neurons + 16 * rows * 75 * 8  # sums of a thread; positions and values of what rows add, twice
+    assert with_links.parts["work space"] - without.parts["work space"] == added
+    few = plan(Config(links=8), 1000, 700, threads=1, features_per_row=2)
+    assert few.parts["work space"] - without.parts["work space"] == 20 * neurons + 16 * rows * 2 * 8

@@ -16,7 +16,7 @@ from dslide.errors import ConfigError, DataError
 from dslide.forecast import Forecast, forecast, recommended, renewals
 from dslide.lone_rank import LoneRank
 from dslide.plan import plan
-from dslide.steptime import Link, NodeStep, node_step, overlapping_parts, parse_seconds
+from dslide.steptime import MESSAGE_SECONDS, Link, NodeStep, node_step, overlapping_parts, parse_seconds
 from dslide.timing import StepTime, time_step
 from dslide.traffic import HEADER_BYTES, PACKET_BYTES, bytes_on_wire, bytes_per_step, rounds_per_step
 from dslide.trainer import RenewalSchedule
@@ -137,29 +137,31 @@ def test_links_are_no_more_than_rows_bring_together() -> None:
 # ---- the model -----------------------------------------------------------------------------------------------------
 
 
-def test_the_shorter_of_computing_and_sending_is_hidden_but_for_a_part() -> None:
-    assert NodeStep(0.020, 0.008, 0.001, parts=4).total == pytest.approx(0.020 + 0.002 + 0.001)
-    assert NodeStep(0.008, 0.020, 0.001, parts=4).total == pytest.approx(0.020 + 0.002 + 0.001)
-    assert NodeStep(0.020, 0.008, 0.001, parts=1).total == pytest.approx(0.029)
+def test_the_shorter_of_being_busy_and_sending_is_hidden_but_for_a_part() -> None:
+    assert NodeStep(0.015, 0.005, 0.008, 0.001, parts=4).total == pytest.approx(0.020 + 0.002 + 0.001)
+    assert NodeStep(0.005, 0.003, 0.020, 0.001, parts=4).total == pytest.approx(0.020 + 0.002 + 0.001)
+    assert NodeStep(0.015, 0.005, 0.008, 0.001, parts=1).total == pytest.approx(0.029)
 
 
-@given(*[st.floats(0, 1) for _ in range(3)], st.integers(1, 64))
-def test_a_step_takes_no_less_than_its_longest_and_no_more_than_its_sum(compute, wire, latency, parts):
-    step = NodeStep(compute, wire, latency, parts)
-    assert max(compute, wire) + latency <= step.total * (1 + 1e-9)
-    assert step.total <= (compute + wire + latency) * (1 + 1e-9)
-    longest = {"compute": compute, "link bandwidth": wire, "link latency": latency}[step.bottleneck]
-    assert longest == max(compute, wire, latency)
+@given(*[st.floats(0, 1) for _ in range(4)], st.integers(1, 64))
+def test_a_step_takes_no_less_than_its_longest_and_no_more_than_its_sum(compute, messages, wire, latency, parts):
+    step = NodeStep(compute, messages, wire, latency, parts)
+    assert max(compute + messages, wire) + latency <= step.total * (1 + 1e-9)
+    assert step.total <= (compute + messages + wire + latency) * (1 + 1e-9)
+    named = {"compute": compute, "messages": messages, "link bandwidth": wire, "link latency": latency}
+    assert named[step.bottleneck] == max(named.values())
 
 
-def test_wire_and_latency_of_a_step() -> None:
+def test_messages_wire_and_latency_of_a_step() -> None:
     config = Config(hidden=(128,), links=0, batch_size=256, output="lsh", loss="softmax")
     step = node_step(config, 1000, 4, 0.01, Link(10**8, 2e-4))
     assert step.wire == pytest.approx(8 * bytes_on_wire(config, 1000, 4) / 1e8)
     assert step.latency == pytest.approx(4 * 2e-4)
     assert rounds_per_step(config, 1000) == 4
     assert step.parts == 4
-    assert node_step(config, 1000, 4, 0.01, Link(None, 0.0)).total == pytest.approx(0.01)
+    assert step.messages == pytest.approx(3 * (4 * 4 + 1) * MESSAGE_SECONDS)  # four exchanges in parts, the summary
+    free = node_step(config, 1000, 4, 0.01, Link(None, 0.0))
+    assert free.total == pytest.approx(0.01 + step.messages)
     assert node_step(config, 1000, 1, 0.01, Link(10**5, 1.0)).total == 0.01  # one node sends nothing
 
 
@@ -255,7 +257,7 @@ def forecasts(speeds: dict[int, float], memory: dict[int, int]) -> dict[int, For
     made = {}
     for nodes, speed in speeds.items():
         planned = dataclasses.replace(plan(config, 10, 10, ranks=nodes), parts={"weights": memory[nodes]})
-        step = NodeStep(100 / speed, 0.0, 0.0)
+        step = NodeStep(100 / speed)
         made[nodes] = Forecast(nodes, planned, 0, 0, step, phases.SECOND_PASS, 0.0, 0.0, 100)
     return made
 
@@ -278,12 +280,13 @@ def test_recommended_nodes(speeds: dict, memory: dict, nodes: int | None, why: s
 
 def test_a_forecast_says_what_limits() -> None:
     config = Config(hidden=(64,), links=0, output="lsh", loss="softmax", batch_size=256, activation="linear")
-    timed = Calibration({1: made_step(0, 0.02, 0.5), 4: made_step(0.003, 0.002, 0.5)}, 1, (1,))
+    timed = Calibration({1: made_step(0, 0.02, 0.5), 4: made_step(0.007, 0.002, 0.5), 8: made_step(0, 0, 0)}, 1, (1,))
     for nodes, link, bottleneck in (
         (1, Link(10**6, 1.0), f"compute ({phases.SECOND_PASS})"),
         (4, Link(10**9, 1e-5), f"compute ({phases.PACKING})"),
         (4, Link(10**7, 1e-5), "link bandwidth"),
         (4, Link(10**9, 1e-2), "link latency"),
+        (8, Link(10**9, 1e-5), "messages"),
     ):
         found = forecast(config, 1000, plan(config, 1000, 1000, ranks=nodes), timed, link)
         assert found.bottleneck(10**9) == bottleneck

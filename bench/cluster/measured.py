@@ -17,8 +17,9 @@ import numpy as np
 from dslide import Config, netlab, phases
 from dslide.calibration import time_alone
 from dslide.data import SparseRows
+from dslide.steptime import Link, node_step
 from dslide.timing import MOST_PARAMETERS
-from dslide.traffic import bytes_on_wire
+from dslide.traffic import bytes_on_wire, messages_per_step
 from dslide.trial_rows import TrialRows, rows_of
 
 from .. import network
@@ -70,10 +71,15 @@ def exchanged(nodes: int, rate: str, labels: int, seconds: float, seed: int) -> 
         )
         if result.code != 0:
             raise SystemExit(f"the exchanges failed with code {result.code}")
-        found = json.loads(file.read_text())["seconds"]
-    bits = netlab.parse_rate(rate)
-    wire = 0.0 if bits is None else 8 * bytes_on_wire(network_config(), labels, nodes) / bits
-    return {"milliseconds": 1e3 * found, "wire_milliseconds": 1e3 * wire}
+        found = json.loads(file.read_text())
+    step = node_step(network_config(), labels, nodes, 0.0, Link(netlab.parse_rate(rate), 0.0))
+    return {
+        "milliseconds": 1e3 * found["seconds"],
+        "busy_milliseconds": 1e3 * found["busy"],
+        "messages": messages_per_step(network_config(), labels, nodes),
+        "messages_milliseconds": 1e3 * step.messages,
+        "wire_milliseconds": 1e3 * step.wire,
+    }
 
 
 def alone(data: str, nodes: int, threads: int, seconds: float, grows: bool, seed: int) -> dict[str, float]:

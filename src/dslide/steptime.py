@@ -1,13 +1,15 @@
 """The time of a training step on several nodes, a rank on each, by a model.
 
-    step = max(compute, wire) + min(compute, wire) / parts + rounds x latency
+    busy = compute + messages x MESSAGE_SECONDS
+    step = max(busy, wire) + min(busy, wire) / parts + rounds x latency
 
 - compute: what the node with the most neurons computes, packing of messages included
+- messages: those that a node sends in a step; it gets as many. Each costs time in MPI and in the system.
 - wire: the bytes that a node sends in a step, headers of packets included, over the bandwidth of its link. Links carry
   as much both ways at once, and a node gets as much as it sends.
 - parts: a batch is exchanged in so many parts, one of which crosses the network while another is computed. So the
-  shorter of the two is hidden behind the longer one but for a part of it. Where parts can't overlap it is 1, and
-  compute and wire add up.
+  shorter of the two is hidden behind the longer one but for a part of it. Where parts can't overlap it is 1, and both
+  add up.
 - rounds: exchanges of a step that wait for one another. Each takes the latency, from one program to the other.
 
 Left out: nodes that differ, switches that can't carry what all links can, and other traffic.
@@ -21,8 +23,11 @@ from dataclasses import dataclass
 from .config import Config
 from .errors import ConfigError
 from .network import exchanged_parts
-from .traffic import bytes_on_wire, rounds_per_step
+from .traffic import bytes_on_wire, messages_per_step, rounds_per_step
 
+# For a message sent and one received, by MPI over TCP: with 2 to 8 ranks on a busy 2-core machine the exchanges of a
+# step took 60 microseconds of processor time more for each message (python -m bench.cluster scaling).
+MESSAGE_SECONDS = 5e-5
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -39,32 +44,38 @@ class NodeStep:
     """A step of training on a node, in seconds."""
 
     compute: float
-    wire: float
-    latency: float  # of all rounds
+    messages: float = 0.0  # handling them
+    wire: float = 0.0
+    latency: float = 0.0  # of all rounds
     parts: int = 1
 
     @property
     def hidden(self) -> float:
-        """What of computing and sending goes on at the same time."""
-        return min(self.compute, self.wire) * (1 - 1 / self.parts)
+        """What of being busy and sending goes on at the same time."""
+        return min(self.compute + self.messages, self.wire) * (1 - 1 / self.parts)
 
     @property
     def total(self) -> float:
-        return self.compute + self.wire - self.hidden + self.latency
+        return self.compute + self.messages + self.wire - self.hidden + self.latency
 
     @property
     def bottleneck(self) -> str:
-        """What takes longest: compute, link bandwidth or link latency."""
-        found = {"compute": self.compute, "link bandwidth": self.wire, "link latency": self.latency}
+        """What takes longest: compute, messages, link bandwidth or link latency."""
+        found = {
+            "compute": self.compute, "messages": self.messages, "link bandwidth": self.wire,
+            "link latency": self.latency,
+        }  # fmt: skip
         return max(found, key=lambda name: found[name])
 
 
 def node_step(config: Config, labels: int, nodes: int, compute: float, link: Link) -> NodeStep:
     """The step of a network that computes for so long on each of its nodes."""
     if nodes == 1:
-        return NodeStep(compute, 0.0, 0.0)
+        return NodeStep(compute)
+    handling = MESSAGE_SECONDS * messages_per_step(config, labels, nodes)
     wire = 0.0 if link.bits is None else 8 * bytes_on_wire(config, labels, nodes) / link.bits
-    return NodeStep(compute, wire, rounds_per_step(config, labels) * link.latency, overlapping_parts(config, nodes))
+    latency = link.latency * rounds_per_step(config, labels)
+    return NodeStep(compute, handling, wire, latency, overlapping_parts(config, nodes))
 
 
 def overlapping_parts(config: Config, nodes: int) -> int:

@@ -23,6 +23,11 @@ def bytes_per_step(config: Config, labels: int, ranks: int) -> int:
     return (ranks - 1) * sum(map(_framed, _messages(config, labels, ranks)))
 
 
+def messages_per_step(config: Config, labels: int, ranks: int) -> int:
+    """Messages that each rank sends in a step, and receives."""
+    return (ranks - 1) * len(_messages(config, labels, ranks))
+
+
 def bytes_on_wire(config: Config, labels: int, ranks: int) -> int:
     """The same with the headers of packets, as interfaces count them."""
     messages = _messages(config, labels, ranks)

@@ -166,6 +166,7 @@ def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
             f"each of {found.nodes} nodes sends at most {format_bytes(found.bytes_sent)} in a step, in {found.rounds} "
             f"rounds, over links of {format_rate(link.bits)}"
         )
+        computing += f"; {_ms(step.messages)} ms of handling messages"
         computing += f"; {_ms(step.wire)} ms on the wire, {_ms(step.hidden)} of them meanwhile"
         computing += f"; {_ms(step.latency)} ms of latency"
     lines.append(f"a step takes about {_ms(step.total)} ms: {computing}")
@@ -178,14 +179,15 @@ def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
 
 def _table(forecasts: Iterable[Forecast], memory: int) -> list[str]:
     """A line for each number of nodes."""
-    lines = [["nodes", "memory", "KB a step", "compute ms", "wire ms", "step ms", "samples/s", "bottleneck"]]
+    times = [f"{what} ms" for what in ("compute", "messages", "wire", "step")]
+    lines = [["nodes", "memory", "KB a step", *times, "samples/s", "bottleneck"]]
     for found in forecasts:
         step = found.step
         lines.append(
             [
                 str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.bytes_sent / 1e3:,.0f}",
-                _ms(step.compute), _ms(step.wire), _ms(step.total), f"{found.samples_per_second:,.0f}",
-                found.bottleneck(memory),
+                _ms(step.compute), _ms(step.messages), _ms(step.wire), _ms(step.total),
+                f"{found.samples_per_second:,.0f}", found.bottleneck(memory),
             ]
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
