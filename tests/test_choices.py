@@ -175,7 +175,7 @@ def test_a_plan_is_that_of_the_run(kind: str, tmp_path: Path, capfd: pytest.Capt
     sizes = ["--labels", "40000"] if kind == "interactions" else []
     lines = []
     for links in ("-1", expected["links"], 17):
-        assert main(["plan", str(data), *options, *sizes, "--hidden", "8", "--ranks", "2", "--links", str(links)]) == 0
+        assert main(["plan", str(data), *options, *sizes, "--hidden", "8", "--nodes", "2", "--links", str(links)]) == 0
         lines.append(capfd.readouterr().out.splitlines()[0])
     assert lines[0] == lines[1]
     assert (lines[0] != lines[2]) == (kind == "interactions")  # elsewhere there are few features

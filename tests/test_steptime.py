@@ -105,6 +105,12 @@ def test_rows_stay_what_they_are_in_fewer_columns(batch, features, labels, per_r
     assert few.x.columns <= max(most, len(np.unique(rows.x.indices)))
 
 
+def test_rows_are_few_where_they_are_long_or_batches_large() -> None:
+    assert len(made_up(256, 10**6, 10, 5, 5).x) == 8 * 256
+    assert len(made_up(2**20, 10**6, 10, 500, 5).x) == 2**23 // 505
+    assert len(made_up(4, 10**8, 10, 10**7, 1).x) == 1
+
+
 def test_labels_in_fewer_columns_are_dealt_out_to_ranks_alike() -> None:
     few = made_up(256, 10, 10**6, 3, 5).fewer(10, 160_000)
     shares = np.bincount(few.y.indices % 16, minlength=16) / few.y.nnz

@@ -13,5 +13,6 @@ def room(state_bytes: int) -> int:
 
 
 def checkpoint_memory(state_bytes: int) -> int:
-    """All of it, at most: also a block that is being written, and its check."""
-    return room(state_bytes) + 2 * min(state_bytes, BLOCK)
+    """All of it, at most: also a block that is being written, its check, and about one that was let go but is not given
+    back to the system."""
+    return room(state_bytes) + 3 * min(state_bytes, BLOCK)

@@ -71,7 +71,7 @@ def plan(
         weights += STORAGE[config.weights].itemsize * numbers + 4 * own + 4 * (length + own)  # biases and clocks
         moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if is_sampled:
-            tables += table_bytes(config, neurons, inputs, threads, ranks)
+            tables += table_bytes(config, neurons, inputs, sparse, threads, ranks)
         # each thread has its own gradient of the layer's input; messages are out and in at once
         copies = 2 + threads + (4 if ranks > 1 else 0)
         activations.append(copies * (padded(inputs) if not sparse else 0))
@@ -107,11 +107,13 @@ def plan(
     return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
 
 
-def table_bytes(config: Config, neurons: int, inputs: int, threads: int, ranks: int = 1) -> int:
+def table_bytes(config: Config, neurons: int, inputs: int, sparse_input: bool, threads: int, ranks: int = 1) -> int:
     """Hash tables over a rank's share of a layer's neurons, with what renewing and asking them takes."""
     _, automatic_tables, automatic_bits = automatic(neurons, inputs, training_family(config.family))
     neurons = -(-neurons // ranks)
     count, bits = config.tables or automatic_tables, config.table_bits or automatic_bits
     buckets = count * (8 * neurons + 4 * ((1 << bits) + 1))  # codes and numbers of neurons; where buckets begin
-    renewing = 4 * neurons + min(COPIED_BYTES, 4 * inputs * neurons) + 4 * count * min(neurons, NEURONS_AT_A_TIME)
+    as_stored = config.weights == "float32" and not sparse_input  # else they are copied to be hashed
+    copies = 0 if as_stored else min(COPIED_BYTES, 4 * inputs * neurons)
+    renewing = 4 * neurons + copies + 4 * count * min(neurons, NEURONS_AT_A_TIME)
     return buckets + renewing + neurons + threads * 2 * neurons

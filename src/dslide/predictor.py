@@ -279,7 +279,8 @@ class Predictor:
             self._prediction = None  # its memory goes before the new tables are made
             tables = self.config.tables or PREDICTION_TABLES
             config = self.config.replace(tables=tables)
-            needed = table_bytes(config, self.labels, self.output.inputs, _core.threads(), self.shard.size)
+            output, threads = self.output, _core.threads()
+            needed = table_bytes(config, self.labels, output.inputs, output.sparse_input, threads, self.shard.size)
             check_memory(rss_bytes() + needed, "approximate prediction", "exact prediction needs less")
             family = prediction_family(config.family, self.output.sparse_input, config.activation)
             sampler = Sampler(self.labels, self.output.inputs, family, config, config.seed, self.shard)

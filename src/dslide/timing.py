@@ -26,7 +26,7 @@ from .trainer import STOP
 from .trial_rows import TrialRows
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's layers
-LEAST_STEPS = 4  # as long as they don't take longer than
+LEAST_STEPS, MOST_STEPS = 4, 50  # as long as the least don't take longer than
 MOST_TIMES = 2  # this many times the seconds that were given
 
 
@@ -82,6 +82,7 @@ def time_step(
         network.profile = profile if times else first
         passed = sum(times[1:])
         enough = passed >= seconds and (len(times) > LEAST_STEPS or passed >= MOST_TIMES * seconds)
+        enough = enough or len(times) >= MOST_STEPS
         network.profile.begin(comm)
         start = time.perf_counter()
         with timed(network.profile, phases.READING):

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from .data import Data, SparseRows
 from .errors import DataError
 
-BATCHES = 8  # of different rows; then the first come again
+BATCHES = 8  # of different rows, or as many as have so many features and labels; then the first come again
+MOST_VALUES = 1 << 23
 FEATURE_LAW, LABEL_LAW = 3.0, 20.0  # made-up ones: the n-th most frequent is so with a chance of about 1 / (n + this)
 
 
@@ -65,7 +66,7 @@ def rows_of(data: Data, batch_size: int, seed: int) -> TrialRows:
     labelled = epoch.with_labels()
     if len(labelled) == 0:
         raise DataError(f"{data.source}: there is no row with a label to learn from")
-    chosen = np.random.default_rng([seed, 0]).permutation(labelled)[: BATCHES * batch_size]
+    chosen = np.random.default_rng([seed, 0]).permutation(labelled)[: _count(batch_size, sum(data.values_per_row))]
     return TrialRows(*epoch.batch(chosen), data.rows_per_epoch)
 
 
@@ -73,13 +74,16 @@ def made_up(
     batch_size: int, features: int, labels: int, features_per_row: float, labels_per_row: float, rows: int = 0
 ) -> TrialRows:
     """Rows in which some features and labels are much more frequent than others, as words and topics are."""
-    random = np.random.default_rng(0)
-    count = BATCHES * batch_size
+    random, count = np.random.default_rng(0), _count(batch_size, features_per_row + labels_per_row)
     return TrialRows(
         _lists(random, count, features, features_per_row, FEATURE_LAW),
         _lists(random, count, labels, labels_per_row, LABEL_LAW),
         rows,
     )
+
+
+def _count(batch_size: int, per_row: float) -> int:
+    return max(1, min(BATCHES * batch_size, int(MOST_VALUES / max(per_row, 1))))
 
 
 def _lists(random: np.random.Generator, rows: int, columns: int, mean: float, law: float) -> SparseRows:
