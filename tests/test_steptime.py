@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslide import Config, calibration, phases
+from dslide import Config, calibration, phases, trial_rows
 from dslide.calibration import Calibration, calibrate, on_cores
 from dslide.data import Dataset, SparseRows
 from dslide.errors import ConfigError, DataError
@@ -105,10 +105,11 @@ def test_rows_stay_what_they_are_in_fewer_columns(batch, features, labels, per_r
     assert few.x.columns <= max(most, len(np.unique(rows.x.indices)))
 
 
-def test_rows_are_few_where_they_are_long_or_batches_large() -> None:
-    assert len(made_up(256, 10**6, 10, 5, 5).x) == 8 * 256
-    assert len(made_up(2**20, 10**6, 10, 500, 5).x) == 2**23 // 505
-    assert len(made_up(4, 10**8, 10, 10**7, 1).x) == 1
+def test_rows_are_few_where_they_are_long_or_batches_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_rows, "MOST_VALUES", 1000)
+    assert len(made_up(4, 1000, 10, 5, 5).x) == 8 * 4
+    assert len(made_up(100, 1000, 10, 5, 5).x) == 100
+    assert len(made_up(4, 5000, 10, 2000, 1).x) == 1
 
 
 def test_labels_in_fewer_columns_are_dealt_out_to_ranks_alike() -> None:
