@@ -141,7 +141,7 @@ def _tell(
     print(f"{format_bytes(chosen.bytes_total)} {fits} into {format_bytes(memory)}", flush=True)
 
     # The ends first, what is asked for, and the rest as time allows.
-    calibration = calibrate(config, trial, [1, counts[-1], nodes, 4, *counts[1:]], cores, linked)
+    calibration = calibrate(config, trial, [1, counts[-1], nodes, *counts[2:], *counts], cores, linked)
     found = {count: forecast(config, trial.labels, plans[count], calibration, link) for count in counts}
     print("\n".join(_words(found[nodes], config, rows, link)))
     print("\n".join(["", *_table(found.values(), memory), ""]))
