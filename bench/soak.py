@@ -302,6 +302,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.ranks < 2 or options.minutes <= 0:
         parser.error("expected at least 2 ranks, and a number of minutes above 0")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and theirs, are deaf to it
     return soak(options.out, options.ranks, options.seed, options.minutes, not options.no_reference)
 
 
