@@ -149,7 +149,7 @@ def section(task: Task) -> Section:
     return Section(
         task.name,
         f"`{task.command()}`. Seconds are those of training, without reading and testing."
-        + (" Peers have the same bag of words and their own settings; Parabel (omikuji) takes no seed." if peers else "")
+        + (" Peers have the same bag of words, their own settings; Parabel (omikuji) takes no seed." if peers else "")
         + f"\n\n![{main_figure.heading} over seconds of training]({task.name}.svg)",
         [recipe, defaults, full, *peers],
         [*kind.figures, SECONDS, MEMORY],
