@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dslide import Config, Trainer
@@ -14,20 +16,23 @@ from .throughput import ACTIVE, MEMORY, RANDOM, SPEED, timed_dslide
 from .workload import BATCH, HIDDEN, NETWORK, Batch, batches, make_data, read_data
 
 
-def train(folder: str, threads: int, seconds: float, labels: int, seed: int) -> dict[str, float]:
-    """The same rows, their labels folded into, or spread over, another number of labels."""
+def train(
+    folder: str, threads: int, seconds: float, labels: int, seed: int, **options: Any
+) -> dict[str, float]:
+    """The same rows, with another number of labels."""
     data = read_data(folder)
-    config = Config(**NETWORK, threads=threads, batch_size=BATCH, seed=seed, **RANDOM)
-
-    def moved(y: SparseRows) -> SparseRows:
-        spread = y.indices.astype(np.int64) * max(1, labels // data.labels) % labels
-        rows = np.repeat(np.arange(len(y)), np.diff(y.indptr))
-        pairs = np.unique(rows * labels + spread)  # each label once in a row, ascending
-        indptr = np.searchsorted(pairs, np.arange(len(y) + 1) * labels).astype(np.int64)
-        return SparseRows(indptr, (pairs % labels).astype(np.int32), np.ones(len(pairs), np.float32), labels)
-
-    work = [Batch(batch.x, moved(batch.y)) for batch in batches(data, BATCH, seed)]
+    config = Config(**(NETWORK | {"threads": threads, "batch_size": BATCH, "seed": seed} | options))
+    work = [Batch(batch.x, moved(batch.y, labels)) for batch in batches(data, BATCH, seed)]
     return timed_dslide(Trainer(config, data.features, labels), work, seconds)
+
+
+def moved(y: SparseRows, labels: int) -> SparseRows:
+    """The rows' labels folded into, or spread over, another number of them."""
+    spread = y.indices.astype(np.int64) * max(1, labels // y.columns) % labels
+    rows = np.repeat(np.arange(len(y)), np.diff(y.indptr))
+    pairs = np.unique(rows * labels + spread)  # each label once in a row, ascending
+    indptr = np.searchsorted(pairs, np.arange(len(y) + 1) * labels).astype(np.int64)
+    return SparseRows(indptr, (pairs % labels).astype(np.int32), np.ones(len(pairs), np.float32), labels)
 
 
 def section(plan: Plan) -> Section:
@@ -35,9 +40,9 @@ def section(plan: Plan) -> Section:
     folder = str(make_data(plan.data, plan.speed))
     systems = []
     for labels in plan.growth:
-        arguments = {"folder": folder, "threads": plan.threads, "seconds": plan.seconds, "labels": labels}
+        work = {"folder": folder, "threads": plan.threads, "seconds": plan.seconds, "labels": labels}
         state = 12 * HIDDEN * (labels + plan.speed.features)  # weights and two moments
-        systems.append(System(f"{labels:,} labels", f"{__name__}:train", arguments, least_bytes=state * 4 // 3))
+        systems.append(System(f"{labels:,} labels", f"{__name__}:train", work | RANDOM, least_bytes=state * 4 // 3))
     return Section(
         "Growth",
         f"The same rows with their labels spread over more outputs: {plan.speed.features:,} features, hidden {HIDDEN}, "

@@ -154,6 +154,26 @@ def test_pictures_are_well_formed_and_nothing_overlaps_or_leaves_them(curves: di
     assert len(ticks) >= 2
 
 
+@given(curves=st.dictionaries(st.sampled_from("abc"), points), log_x=st.booleans())
+@settings(deadline=None, max_examples=50)
+def test_axes_say_what_they_are_and_have_ticks_around_the_points(curves: dict, log_x: bool) -> None:
+    root = ET.fromstring(curves_svg("title", "samples/s", curves, "rows < all", log_x))
+    texts = [(float(t.get("x")), float(t.get("y")), t.text) for t in root.iter(f"{SVG}text")]
+    assert {"rows < all", "samples/s"} <= {text for *_, text in texts}
+    ticks = [float(text.replace(",", "")) for _, y, text in texts if y == HEIGHT - BOTTOM + 18]
+    assert ticks == sorted(set(ticks))
+    every = [max(x, 1e-3) if log_x else x for found in curves.values() for x, _ in found]
+    assert all(ticks[0] <= x * (1 + 1e-6) + 1e-9 and x <= ticks[-1] * (1 + 1e-6) for x in every)
+
+
+def test_an_even_axis_has_equal_distances() -> None:
+    root = ET.fromstring(curves_svg("", "samples/s", {"a": [(0, 500), (4, 1000), (8, 12_345)]}, "hits", log_x=False))
+    line = next(line for line in root.iter(f"{SVG}polyline") if line.get("stroke") == STYLES[0][0])
+    x1, x2, x3 = (float(place.split(",")[0]) for place in line.get("points").split())
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+    assert "12,345 a" in {text.text for text in root.iter(f"{SVG}text")}
+
+
 def test_places_follow_the_values() -> None:
     root = ET.fromstring(curves_svg("", "P@1", {"a": [(10, 0.2), (1, 0.1), (100, 0.3)]}))
     line = next(line for line in root.iter(f"{SVG}polyline") if line.get("stroke") == STYLES[0][0])
