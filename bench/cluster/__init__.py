@@ -1,0 +1,1 @@
+"""Measurements on emulated clusters and of what sizes cost: `python -m bench.cluster EXPERIMENT`."""
