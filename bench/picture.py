@@ -29,20 +29,22 @@ STYLES = (  # colour, dashes, mark; dark to light
 
 
 def write_curves(
-    path: Path, title: str, value_name: str, curves: Mapping[str, Points], x_name: str = SECONDS, log_x: bool = True
-) -> None:
-    """Writes the picture; curves without points are left out."""
-    path.write_text(curves_svg(title, value_name, curves, x_name, log_x), encoding="utf-8")
+    path: Path, title: str, value_name: str, curves: Mapping[str, Points], x_name: str = SECONDS, log_x: bool = True,
+    from_zero: bool = False,
+) -> None:  # fmt: skip
+    """Writes the picture; curves without points are left out. Values begin with 0 if `from_zero`."""
+    path.write_text(curves_svg(title, value_name, curves, x_name, log_x, from_zero), encoding="utf-8")
 
 
 def curves_svg(
-    title: str, value_name: str, curves: Mapping[str, Points], x_name: str = SECONDS, log_x: bool = True
-) -> str:
+    title: str, value_name: str, curves: Mapping[str, Points], x_name: str = SECONDS, log_x: bool = True,
+    from_zero: bool = False,
+) -> str:  # fmt: skip
     """The picture as text. Every line's name and last value stand at its end, and its sample in the legend below."""
     shown = {name: sorted(points) for name, points in curves.items() if points}
     every = [point for points in shown.values() for point in points] or [(1.0, 0.0)]
     x = _Axis([max(at, LEAST) if log_x else at for at, _ in every], LEFT, WIDTH - RIGHT, log_x)
-    y = _Axis([value for _, value in every], HEIGHT - BOTTOM, TOP)
+    y = _Axis([value for _, value in every] + [0.0] * from_zero, HEIGHT - BOTTOM, TOP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'font-family="Helvetica, Arial, sans-serif" font-size="13" fill="#222">',
@@ -142,7 +144,7 @@ def _frame(x: _Axis, y: _Axis, x_name: str, value_name: str) -> list[str]:
         parts.append(_text(at, bottom + 18, x.named(tick), anchor="middle"))
     parts.append(_path([(LEFT, TOP), (LEFT, bottom), (right, bottom)], "#222", width=1.2))
     parts.append(_text((LEFT + right) / 2, bottom + 38, x_name, anchor="middle"))
-    parts.append(_text(LEFT - 8, TOP - 14, value_name, anchor="end"))
+    parts.append(_text(8, TOP - 14, value_name))
     return parts
 
 

@@ -1,1 +1,1 @@
-"""Measurements on emulated clusters and of what sizes cost: `python -m bench.cluster EXPERIMENT`."""
+"""Experiments on an emulated cluster (dslide netlab): `sudo python -m bench.cluster EXPERIMENT`, one command each."""

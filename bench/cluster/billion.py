@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -91,13 +90,6 @@ QUICK = Size(Shape(2000, 3000, 10_000, 200), (Network(16, "float32"), Network(24
 
 def run(options: argparse.Namespace) -> int:
     """The experiment; `options` as in bench/cluster/__main__.py."""
-    try:
-        return experiment(options)
-    except UserError as error:
-        raise SystemExit(str(error)) from None
-
-
-def experiment(options: argparse.Namespace) -> int:
     size = QUICK if options.quick else FULL
     data = make_data(options.data, size.shape)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -151,29 +143,19 @@ def refusal(network: Network, needed: tuple[int, int], there: tuple[int, int], f
 
 def measured(network: Network, size: Size, data: Path, out: Path) -> dict[str, Any]:
     """All that is done with a network; its files are gone afterwards."""
-    needed = room_needed(network, size, read_data(data).data_bytes)
+    data_bytes = read_data(data).data_bytes
+    needed = room_needed(network, size, data_bytes)
     if words := refusal(network, needed, (available_bytes(), shutil.disk_usage(out).free), out):
-        raise SystemExit(words)
+        raise UserError(words)
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        found: dict[str, Any] = {"plan": plan_in_words(network, size, data / "train.txt"), "stages": []}
+        (words,) = planned(network, size, data_bytes, STAGES[0].nodes).lines()
+        found: dict[str, Any] = {"plan": words, "stages": []}
         for before, stage in zip((None, *STAGES), STAGES, strict=False):
             say(f"  {stage.what}: {stage.nodes} nodes, {stage.rate}, at most {size.limit:,.0f} s")
             found["stages"].append(trained(network, size, stage, before, data / "train.txt", Path(folder)))
         say(f"  predicts: {STAGES[-1].nodes} nodes, at most {size.limit:,.0f} s")
         found["prediction"] = predicted(size, data / "test.txt", Path(folder))
     return found
-
-
-def plan_in_words(network: Network, size: Size, train: Path) -> str:
-    """What `dslide plan` says of the first stage."""
-    options = network.options | {"checkpoint_seconds": size.checkpoint_seconds}
-    command = [sys.executable, "-m", "dslide.cli", "plan", str(train), "--ranks", str(STAGES[0].nodes)]
-    done = subprocess.run(
-        [*command, *as_arguments(options)], capture_output=True, text=True, timeout=size.limit, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"dslide plan failed: {done.stderr.strip()}")
-    return done.stdout.splitlines()[0]
 
 
 def trained(
@@ -272,7 +254,7 @@ def in_lab(
     finally:
         netlab.down(LAB)
     if result.code != 0:
-        raise SystemExit(f"dslide {command[0]} on {stage.nodes} nodes failed with code {result.code}")
+        raise UserError(f"dslide {command[0]} on {stage.nodes} nodes failed with code {result.code}")
     return result, text
 
 
@@ -310,7 +292,7 @@ def markdown(rounds: list[dict[str, Any]], size: Size) -> str:
     ]  # fmt: skip
     predicting = ["parameters", "rows", "rows/s", "P@1", "seconds, loading included", "GB a node", "GB on all nodes"]
     parts = [
-        "# Close to a billion", about, "`dslide plan` before:", "\n".join(plans), table(headings, training),
+        "# Close to a billion", about, "What `dslide plan` says before:", "\n".join(plans), table(headings, training),
         "\n".join(verdicts(by_network)),
         f"Prediction by `dslide evaluate` on {STAGES[-1].nodes} nodes, exact over all labels:",
         table(predicting, prediction),

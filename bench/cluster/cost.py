@@ -8,6 +8,8 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dslide.threads import available_cores
+
 from ..measuring import measure
 from ..report import Section, Summary, table
 from ..runs import Outcome, System
@@ -70,6 +72,10 @@ ELSEWHERE = (
     ("SLIDE with Intel's AVX-512 code", 520),
     ("BOLT, built from source", 180),
 )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, default=available_cores(), help="threads (default: one per core)")
 
 
 def run(options: argparse.Namespace) -> int:

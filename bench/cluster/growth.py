@@ -15,6 +15,7 @@ from typing import Any
 from dslide import Config, netlab
 from dslide.plan import plan
 from dslide.sampler import sampling_sizes
+from dslide.threads import available_cores
 from dslide.traffic import bytes_per_step
 
 from .. import network, throughput
@@ -80,6 +81,10 @@ QUICK = Sweeps(
     epochs=2,
     rounds=1,
 )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, default=available_cores(), help="threads (default: one per core)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -197,8 +202,15 @@ class Growth:
         for name, figure, lines, x_name in pictures:
             curves = {line: points(systems, outcomes, figure) for line, systems in lines.items()}
             what = "Training speed" if figure is SPEED else f"Accuracy after {self.sweeps.epochs} epochs"
-            even = "hits" in name  # they begin with 0
-            write_curves(out / f"{name}.svg", f"{what} over {x_name}", figure.heading, curves, x_name, log_x=not even)
+            write_curves(
+                out / f"{name}.svg",
+                f"{what} over {x_name}",
+                figure.heading,
+                curves,
+                x_name,
+                log_x="hits" not in name,  # they begin with 0
+                from_zero=figure is SPEED,
+            )
 
     def _growing(self) -> dict[int, System]:
         """With the growing rate, which is the fixed one up to the default batch."""
