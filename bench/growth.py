@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dslide import Config, Trainer
@@ -16,12 +14,10 @@ from .throughput import ACTIVE, MEMORY, RANDOM, SPEED, timed_dslide
 from .workload import BATCH, HIDDEN, NETWORK, Batch, batches, make_data, read_data
 
 
-def train(
-    folder: str, threads: int, seconds: float, labels: int, seed: int, **options: Any
-) -> dict[str, float]:
+def train(folder: str, threads: int, seconds: float, labels: int, seed: int) -> dict[str, float]:
     """The same rows, with another number of labels."""
     data = read_data(folder)
-    config = Config(**(NETWORK | {"threads": threads, "batch_size": BATCH, "seed": seed} | options))
+    config = Config(**NETWORK, threads=threads, batch_size=BATCH, seed=seed, **RANDOM)
     work = [Batch(batch.x, moved(batch.y, labels)) for batch in batches(data, BATCH, seed)]
     return timed_dslide(Trainer(config, data.features, labels), work, seconds)
 
@@ -40,9 +36,9 @@ def section(plan: Plan) -> Section:
     folder = str(make_data(plan.data, plan.speed))
     systems = []
     for labels in plan.growth:
-        work = {"folder": folder, "threads": plan.threads, "seconds": plan.seconds, "labels": labels}
+        arguments = {"folder": folder, "threads": plan.threads, "seconds": plan.seconds, "labels": labels}
         state = 12 * HIDDEN * (labels + plan.speed.features)  # weights and two moments
-        systems.append(System(f"{labels:,} labels", f"{__name__}:train", work | RANDOM, least_bytes=state * 4 // 3))
+        systems.append(System(f"{labels:,} labels", f"{__name__}:train", arguments, least_bytes=state * 4 // 3))
     return Section(
         "Growth",
         f"The same rows with their labels spread over more outputs: {plan.speed.features:,} features, hidden {HIDDEN}, "

@@ -25,7 +25,7 @@ STORED = {"bf16 moments": {"moments": "bf16"}, "all bf16": {"weights": "bf16", "
 def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
     """dslide, with the options given."""
     data = read_data(folder)
-    config = Config(**(NETWORK | {"threads": threads, "batch_size": batch_size, "seed": seed} | options))
+    config = Config(**NETWORK, threads=threads, batch_size=batch_size, seed=seed, **options)
     return timed_dslide(Trainer(config, data.features, data.labels), batches(data, batch_size, seed), seconds)
 
 

@@ -89,7 +89,7 @@ def test_every_system_can_be_called(quick: growth.Growth) -> None:
 def test_a_report_of_made_up_figures(quick: growth.Growth, tmp_path: Path) -> None:
     systems = [system for section in quick.sections for system in section.systems]
     outcomes = {
-        system: Outcome([{"samples_per_second": 100.0 + i, "p_at_1": 0.5}]) for i, system in enumerate(systems)
+        system: Outcome([{"long_run": 100.0 + i, "p_at_1": 0.5}]) for i, system in enumerate(systems)
     }
     words = quick.conclude(outcomes)
     assert words.startswith("## Knees")
@@ -108,6 +108,18 @@ def test_speed_with_the_bytes_of_a_sample(quick: growth.Growth) -> None:
     assert found["samples_per_second"] > 0
     config = Config(**growth.NETWORK, batch_size=128)
     assert found["bytes_per_sample"] == 4 * growth.bytes_per_step(config, growth.QUICK.speed.labels, 4) / 128
+    assert found["renew_seconds"] > 0
+    assert 0 < found["long_run"] < found["samples_per_second"]
+    assert growth.speed(**quick.hits[0].arguments | {"seconds": 0.01}, seed=0)["renew_seconds"] == 0  # no tables
+
+
+def test_renewals_in_a_long_run() -> None:
+    """9 steps of all rows of Amazon-670K at 10 samples a second; tables are renewed before the steps
+    2, 4, 6 and 8, and built before all."""
+    config = Config(batch_size=490_449, renew_every=2, renew_growth=1, epochs=9)
+    samples = 9 * 490_449
+    assert growth.long_run(config, 10.0, 0.0) == pytest.approx(10.0)
+    assert growth.long_run(config, 10.0, 1000.0) == pytest.approx(samples / (samples / 10 + 5 * 1000))
 
 
 @given(st.lists(st.sets(st.integers(0, 9), max_size=4), max_size=5), st.integers(1, 40))

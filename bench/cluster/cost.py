@@ -14,11 +14,10 @@ from ..measuring import measure
 from ..report import Section, Summary, table
 from ..runs import Outcome, System
 from ..throughput import ACTIVE, MEMORY, SPEED, STORED
-from ..workload import AMAZON, BATCH, HIDDEN, Shape, make_data
+from ..workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, Shape, make_data
 from .knees import failed
 
 MILLION, HOUR = 1e6, 3600.0
-EPOCH_ROWS = 490_449  # training rows of Amazon-670K (arXiv 1903.03129, section 5)
 
 # Prices, all assumed: round figures of large clouds, in dollars an hour, as of November 2026. Put in your own.
 VCPU_HOUR, SPOT_VCPU_HOUR = 0.0425, 0.0125  # a quarter of a VM with 4 vCPUs and 16 GB, at $0.17 and $0.05

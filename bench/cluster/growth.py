@@ -7,30 +7,36 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dslide import Config, netlab
+from dslide import Config, Trainer, netlab
+from dslide.config import LARGEST
 from dslide.plan import plan
 from dslide.sampler import sampling_sizes
 from dslide.threads import available_cores
 from dslide.traffic import bytes_per_step
+from dslide.trainer import RenewalSchedule
 
-from .. import network, throughput
+from .. import network
 from ..accuracy import PRECISION
+from ..growth import moved
 from ..measuring import measure
 from ..picture import write_curves
 from ..plan import ACCURACY
 from ..report import Figure, Section
 from ..runs import Outcome, System
-from ..throughput import ACTIVE, MEMORY, SPEED, STORED
-from ..workload import AMAZON, BATCH, HIDDEN, NETWORK, RATE, Shape, make_data, read_data
+from ..throughput import ACTIVE, MEMORY, SPEED, STORED, timed_dslide
+from ..workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, NETWORK, RATE, Batch, Shape, batches, make_data, read_data
 from .knees import choice_words, failed, points, precision_words, speed_words
 
 NODES, LINKS = 4, "100mbit"  # of the cluster on which wire formats are compared, and for which bytes are computed
 BYTES = Figure("bytes_per_sample", f"bytes a sample, {NODES} nodes")
+RENEWAL = Figure("renew_seconds", "renewing all, s", ".2f")
+LONG = Figure("long_run", "samples/s with renewals")  # in a run of as many rows as Amazon-670K has
 SENT = Figure("sent_per_sample", "bytes a sample on the wire")
 STORAGES = {"float32": {}, "bf16": STORED["all bf16"]}
 WIRES = ("float32", "bf16", "int8")
@@ -101,11 +107,40 @@ def run(options: argparse.Namespace) -> int:
 # ---- what runs in processes of its own -------------------------------------------------------------------------------
 
 
-def speed(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
-    """Training speed with these options, and the bytes that a sample would cost on several nodes."""
-    config = Config(**(NETWORK | {"batch_size": batch_size} | options))
-    found = throughput.train(folder, threads, seconds, batch_size, seed, **options)
-    return found | {"bytes_per_sample": bytes_per_sample(config, read_data(folder).labels)}
+def speed(folder: str, threads: int, seconds: float, labels: int, seed: int, **options: Any) -> dict[str, float]:
+    """Training speed on the rows, spread over so many labels, with these options: between renewals of the hash tables,
+    and in a long run. And the bytes that a sample would cost on several nodes."""
+    data = read_data(folder)
+    config = Config(**(NETWORK | {"batch_size": BATCH, "threads": threads, "seed": seed} | options))
+    work = [Batch(batch.x, moved(batch.y, labels)) for batch in batches(data, config.batch_size, seed)]
+    trainer = Trainer(config.replace(renew_every=LARGEST), data.features, labels)
+    found = timed_dslide(trainer, work, seconds)
+    renewal = seconds_of_renewal(trainer)
+    return found | {
+        "renew_seconds": renewal,
+        "long_run": long_run(config, found[SPEED.key], renewal),
+        "bytes_per_sample": bytes_per_sample(config, labels),
+    }
+
+
+def seconds_of_renewal(trainer: Trainer) -> float:
+    """What renewing the output layer's hash tables takes when every neuron moved; 0 if there are none."""
+    sampler = trainer.network.output.sampler
+    if sampler is None:
+        return 0.0
+    sampler.moved[:] = True
+    start = time.perf_counter()
+    trainer.network.renew_tables()
+    return time.perf_counter() - start
+
+
+def long_run(config: Config, samples_per_second: float, renewal: float) -> float:
+    """Samples a second of so many epochs of Amazon-670K, renewals included, as if all neurons moved before each."""
+    steps = config.epochs * EPOCH_ROWS // config.batch_size
+    schedule = RenewalSchedule(config.renew_every, config.renew_growth)
+    renewals = 1 + sum(schedule.due(step) for step in range(steps))  # and the first building
+    samples = steps * config.batch_size
+    return samples / (samples / samples_per_second + renewals * renewal)
 
 
 def wire(folder: str, format: str, epochs: int, seed: int) -> dict[str, float]:
@@ -140,7 +175,11 @@ class Growth:
         self.sweeps, self.threads = sweeps, threads
         self._speed_data, self._accuracy_data = (make_data(data, s) for s in (sweeps.speed, sweeps.accuracy))
         self.labels = {
-            storage: {at: self._labels(at, storage) for at in sweeps.labels if storage in _stored({}, self._spread(at))}
+            storage: {
+                at: self._speed(f"{at:,} labels, {storage}", at, **STORAGES[storage])
+                for at in sweeps.labels
+                if storage in _stored({}, self._spread(at))
+            }
             for storage in STORAGES
         }
         self.hidden = {
@@ -165,7 +204,7 @@ class Growth:
         """Where the knees are, and what the defaults have of the best."""
 
         def speeds(systems: Mapping[int, System]) -> list[tuple[float, float]]:
-            return points(systems, outcomes, SPEED)
+            return points(systems, outcomes, LONG)
 
         def precisions(systems: Mapping[int, System]) -> list[tuple[float, float]]:
             return points(systems, outcomes, PRECISION)
@@ -190,46 +229,40 @@ class Growth:
         """Pictures of the sweeps, as SVG files."""
         rates = {f"rate {RATE:g}": self.batch_accuracy, "rate growing": self._growing()}
         pictures = [
-            ("labels", SPEED, self.labels, "labels"),
-            ("hidden", SPEED, self.hidden, "hidden neurons"),
-            ("batch", SPEED, {"dslide": self.batches}, "rows in a batch"),
-            ("hits", SPEED, {"dslide": self.hits}, "hits a row"),
-            ("draws", SPEED, {"dslide": self.draws}, "random outputs of a batch"),
+            ("labels", LONG, self.labels, "labels"),
+            ("hidden", LONG, self.hidden, "hidden neurons"),
+            ("batch", LONG, {"dslide": self.batches}, "rows in a batch"),
+            ("hits", LONG, {"dslide": self.hits}, "hits a row"),
+            ("draws", LONG, {"dslide": self.draws}, "random outputs of a batch"),
             ("batch-accuracy", PRECISION, rates, "rows in a batch"),
             ("hits-accuracy", PRECISION, {"dslide": self.hits_accuracy}, "hits a row"),
             ("draws-accuracy", PRECISION, {"dslide": self.draws_accuracy}, "random outputs of a batch"),
         ]
         for name, figure, lines, x_name in pictures:
             curves = {line: points(systems, outcomes, figure) for line, systems in lines.items()}
-            what = "Training speed" if figure is SPEED else f"Accuracy after {self.sweeps.epochs} epochs"
+            what = "Training speed" if figure is LONG else f"Accuracy after {self.sweeps.epochs} epochs"
             write_curves(
                 out / f"{name}.svg",
                 f"{what} over {x_name}",
-                figure.heading,
+                "samples/s" if figure is LONG else figure.heading,
                 curves,
                 x_name,
                 log_x="hits" not in name,  # they begin with 0
-                from_zero=figure is SPEED,
+                from_zero=figure is LONG,
             )
 
     def _growing(self) -> dict[int, System]:
         """With the growing rate, which is the fixed one up to the default batch."""
         return {at: self.scaled_accuracy.get(at, system) for at, system in self.batch_accuracy.items()}
 
-    def _speed(self, name: str, batch_size: int = BATCH, **options: Any) -> System:
-        arguments = self._timed() | {"folder": str(self._speed_data), "batch_size": batch_size} | options
-        return System(name, f"{__name__}:speed", arguments, least_bytes=_least(options, self.sweeps.speed))
-
-    def _timed(self) -> dict[str, Any]:
-        return {"threads": self.threads, "seconds": self.sweeps.seconds}
+    def _speed(self, name: str, labels: int = 0, **options: Any) -> System:
+        shape = self._spread(labels or self.sweeps.speed.labels)
+        work = {"folder": str(self._speed_data), "threads": self.threads, "seconds": self.sweeps.seconds}
+        arguments = work | {"labels": shape.labels} | options
+        return System(name, f"{__name__}:speed", arguments, least_bytes=_least(options, shape))
 
     def _spread(self, labels: int) -> Shape:
         return replace(self.sweeps.speed, labels=labels)
-
-    def _labels(self, labels: int, storage: str) -> System:
-        arguments = self._timed() | {"folder": str(self._speed_data), "labels": labels} | STORAGES[storage]
-        least = _least(STORAGES[storage], self._spread(labels))
-        return System(f"{labels:,} labels, {storage}", "bench.growth:train", arguments, least_bytes=least)
 
     def _accuracy(self, name: str, **options: Any) -> System:
         work = {"folder": str(self._accuracy_data), "threads": self.threads, "epochs": self.sweeps.epochs}
@@ -245,25 +278,28 @@ class Growth:
 
     def _sections(self) -> list[Section]:
         sweeps, shape, small = self.sweeps, self.sweeps.speed, self.sweeps.accuracy
-        timed = f"{sweeps.seconds:g} s a run, {self.threads} threads"
+        timed = f"{sweeps.seconds:g} s a run between renewals of hash tables, {self.threads} threads"
         base = f"{shape.features:,} features, {shape.labels:,} labels, hidden {HIDDEN}, batch {BATCH}, default sampling"
         learned = (
             f"{small.rows:,} synthetic rows, {small.features:,} features, {small.labels:,} labels, hidden {HIDDEN}, "
             f"{sweeps.epochs} epochs, Adam falling to 0 in a straight line, from {RATE:g} where nothing else is said; "
             "a seed for each round."
         )
-        formula = f"Bytes are what {NODES} nodes together would send for a sample, by the formula."
+        formula = (
+            f"Bytes are what {NODES} nodes together would send for a sample, by the formula. Speed with renewals is "
+            f"computed for {Config.epochs} epochs of {EPOCH_ROWS:,} rows, as if all neurons moved before each."
+        )
         stored = (
             f"Weights and moments are stored as float32 where that takes at most {MOST_BYTES / 1e9:.0f} GB, and those "
             "of larger networks as bf16 too."
         )
-        cost = [SPEED, ACTIVE, BYTES, MEMORY[0]]
+        cost = [SPEED, RENEWAL, LONG, ACTIVE, BYTES, MEMORY[0]]
         return [
             Section(
                 "Labels",
-                f"The same rows, labels spread over more outputs: {base}; {timed}. {stored}",
+                f"The same rows, labels spread over more outputs: {base}; {timed}. {formula} {stored}",
                 [system for systems in self.labels.values() for system in systems.values()],
-                [SPEED, ACTIVE, *MEMORY[:2]],
+                cost,
             ),
             Section(
                 "Hidden neurons",
