@@ -90,10 +90,10 @@ QUICK = Size(Shape(2000, 3000, 10_000, 200), (Network(16, "float32"), Network(24
 
 def run(options: argparse.Namespace) -> int:
     """The experiment; `options` as in bench/cluster/__main__.py."""
+    netlab.status(LAB)  # raises LabError at once where there can be no labs
     size = QUICK if options.quick else FULL
     data = make_data(options.data, size.shape)
     options.out.mkdir(parents=True, exist_ok=True)
-    netlab.down(LAB)  # what an earlier run that was killed has left
     rounds = []
     for number in range(options.rounds or 1):
         for network in size.networks:

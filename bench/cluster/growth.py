@@ -27,7 +27,7 @@ from ..growth import moved
 from ..measuring import measure
 from ..picture import write_curves
 from ..plan import ACCURACY
-from ..report import Figure, Section
+from ..report import Comparison, Figure, Section
 from ..runs import Outcome, System
 from ..throughput import ACTIVE, MEMORY, SPEED, STORED, timed_dslide
 from ..workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, NETWORK, RATE, Batch, Shape, batches, make_data, read_data
@@ -336,6 +336,11 @@ class Growth:
                 "bound.",
                 self.wires,
                 [SPEED, SENT, BYTES, Figure("waiting", "waiting", ".0%"), PRECISION],
+                [
+                    Comparison(system, self.wires[0], figure, "difference" if figure is PRECISION else "ratio")
+                    for system in self.wires[1:]
+                    for figure in (SPEED, SENT, PRECISION)
+                ],
             ),
         ]
 
