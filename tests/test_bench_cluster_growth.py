@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import growth as labels_growth
@@ -23,6 +23,7 @@ curves = st.lists(st.tuples(st.integers(1, 10**7), st.floats(1, 1e5)), min_size=
 
 
 @given(curve=curves.map(sorted))
+@settings(deadline=None)
 def test_near_the_best_are_those_that_differ_by_little(curve: list[tuple[float, float]]) -> None:
     best = max(value for _, value in curve)
     of_best = [at for at, value in curve if value == best]
@@ -123,6 +124,7 @@ def test_renewals_in_a_long_run() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 9), max_size=4), max_size=5), st.integers(1, 40))
+@settings(deadline=None)
 def test_labels_are_moved_row_by_row(rows: list[set[int]], labels: int) -> None:
     indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     indices = np.array([label for row in rows for label in sorted(row)], np.int32)
