@@ -19,7 +19,7 @@ from .knees import failed
 
 MILLION, HOUR = 1e6, 3600.0
 
-# Prices, all assumed: round figures of large clouds, in dollars an hour, as of November 2026. Put in your own.
+# Prices in dollars an hour: all of them assumed in November 2026, none looked up. Put in your own.
 VCPU_HOUR, SPOT_VCPU_HOUR = 0.0425, 0.0125  # a quarter of a VM with 4 vCPUs and 16 GB, at $0.17 and $0.05
 GPU_HOUR = {"V100": 3.06, "A100": 4.10}  # a VM with one
 
@@ -47,6 +47,13 @@ PUBLISHED = (
         88 * VCPU_HOUR,
         "the same; priced as 88 vCPUs, two a core",
     ),
+    Published(
+        "TensorFlow, one V100, as the abstract has it",
+        3.5,
+        GPU_HOUR["V100"],
+        "arXiv 1903.03129, abstract: any accuracy level, data not named",
+    ),
+    Published("SLIDE on 44 cores, as the abstract has it", 1.0, 88 * VCPU_HOUR, "the same; priced as above"),
 )
 
 
@@ -61,15 +68,15 @@ class Peak:
 
 
 PEAKS = (
-    Peak("V100", 15.7e12, float("inf"), "float32 at 15.7 TFLOP/s; its memory is not counted"),
-    Peak("A100", 156e12, 2.039e12, "TF32 at 156 TFLOP/s, 2,039 GB/s (NVIDIA A100 80GB data sheet)"),
+    Peak("V100", 15.7e12, float("inf"), "float32 at 15.7 TFLOP/s, a secondary source; its memory is not counted"),
+    Peak("A100", 156e12, 2.039e12, "TF32 at 156 TFLOP/s, 2,039 GB/s, NVIDIA's data sheet as others quote it"),
 )
 
-EARLIER = "measured by us before, roughly, on another machine: 2 vCPUs with AVX-512, batch 128"
+EARLIER = "measured by us before on another machine, one or two runs: 2 vCPUs with AVX-512, batch 128"
 ELSEWHERE = (
-    ("SLIDE (its authors' code)", 63),
-    ("SLIDE with Intel's AVX-512 code", 520),
-    ("BOLT, built from source", 180),
+    ("SLIDE (its authors' code)", 63, EARLIER),
+    ("SLIDE with Intel's AVX-512 code", 520, f"{EARLIER}; 500 to 545"),
+    ("BOLT, built from source", 180, f"{EARLIER}; from 8 steps"),
 )
 
 
@@ -150,8 +157,8 @@ def derived(measured: Mapping[str, Summary], threads: int) -> str:
     for name, speed in measured.items():
         rows.append(_row(name, speed.median, threads * VCPU_HOUR, here))
         rows.append(_row(f"{name}, spot VM", speed.median, threads * SPOT_VCPU_HOUR, here))
-    for name, samples in ELSEWHERE:
-        rows.append(_row(name, samples, 2 * VCPU_HOUR, EARLIER))
+    for name, samples, source in ELSEWHERE:
+        rows.append(_row(name, samples, 2 * VCPU_HOUR, source))
     for peak in PEAKS:
         most = most_samples_per_second(peak, AMAZON, HIDDEN, BATCH)
         what = f"full softmax on one {peak.gpu}, at most"
@@ -172,13 +179,13 @@ def derived(measured: Mapping[str, Summary], threads: int) -> str:
         + f". Put your own into bench/cluster/cost.py. Speeds measured here are those above, all others of "
         f"Amazon-670K's shape with hidden {HIDDEN}; an epoch has {EPOCH_ROWS:,} rows. Samples of sampled and of full "
         "softmax are not worth the same in accuracy. Rows with \"at most\" are bounds that no program reaches: all "
-        f"multiplications at the peak of the data sheet, or all memory at its rate, nothing else, batch {BATCH}.",
+        f"multiplications at the GPU's peak, or all memory at its rate, nothing else, batch {BATCH}.",
         table(headings, rows),
         "## Whole runs (derived)",
-        "Published are hours until convergence on Amazon-670K, not samples, so that money is all that can be compared: "
-        "what a run would cost at these prices, and how many epochs dslide trains for as much. Real rows differ from "
-        "the synthetic ones measured here. For Intel's SLIDE (arXiv 2103.10891) and BOLT (arXiv 2303.17727) no seconds "
-        "were found in text, so none are given.",
+        "Published are hours of training, not samples, and the paper's abstract and its main results differ, so both "
+        "are here. Money is all that can be compared: what a run would cost at these prices, and how many epochs "
+        "dslide trains for as much. Real rows differ from the synthetic ones measured here. For Intel's SLIDE (arXiv "
+        "2103.10891) and BOLT (arXiv 2303.17727) no seconds were found in text, so none are given.",
         table(["", "hours", "$ a run", *for_money, "source"], runs),
     ]
     return "\n\n".join(parts)
