@@ -161,8 +161,8 @@ class RecordLog(Callback, ABC):
             **vars(info),
             epoch=epoch,
             samples=trainer.samples,
-            seconds=round(effort.seconds, 3),
-            waited=round(effort.waited, 3),
+            seconds=round(effort.seconds, 6),
+            waited=round(effort.waited, 6),
             bytes_sent=effort.bytes_sent,
             rss_bytes=rss_bytes(),
         )
