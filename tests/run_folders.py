@@ -55,7 +55,7 @@ def whole(ranks: int = 1, steps: int = 60) -> list[Record]:
     for number in range(1, steps + 1):
         records.append(step(number, float(number), ranks))
         if number % 20 == 0:
-            records.append({"record": "checkpoint", "time": BEGIN, "step": number})
+            records.append({"record": "checkpoint", "time": BEGIN, "step": number, "of_step": number})
             records.append(measured(float(number), number / steps))
     epoch = {"record": "epoch", "time": BEGIN, "epoch": 1, "loss": 2.25, "seconds": 9.0, "samples_per_second": 1.0}
     return [*records, epoch, end(steps, float(steps), BATCH * steps, ranks)]

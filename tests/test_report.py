@@ -339,7 +339,7 @@ def test_the_page_of_a_long_log_is_not_long_and_keeps_the_peaks(tmp_path):
             loss = 99.0 if number == 4567 else 1.0
             file.write(json.dumps(made.step(number, float(number), loss=loss)) + "\n")
             if number % 20 == 0:
-                file.write(json.dumps({"record": "checkpoint", "time": 0, "step": number}) + "\n")
+                file.write(json.dumps({"record": "checkpoint", "time": 0, "of_step": number}) + "\n")
                 file.write(json.dumps(made.measured(float(number), 0.5)) + "\n")
     run = read_run(folder)
     assert BINS <= len(run.curves["loss"]) <= 2 * BINS

@@ -192,7 +192,7 @@ class RecordLog(Callback, ABC):
         self._write("test", epoch=info.epoch, step=trainer.step, seconds=info.seconds, **info.metrics)
 
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
-        self._write("checkpoint", step=step)
+        self._write("checkpoint", step=trainer.step, of_step=step)
 
     def on_end(self, trainer: Trainer, result: Result) -> None:
         self._write_step(trainer)

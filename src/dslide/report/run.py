@@ -171,7 +171,7 @@ class _Reader:
         elif kind == "checkpoint":
             if len(run.checkpoints) == 2 * MOST_MARKS:
                 del run.checkpoints[::2]
-            step = record.number("step") or 0.0
+            step = record.number("of_step") or 0.0
             run.checkpoints.append(Mark(run.seconds, step, f"checkpoint after {step:,.0f} steps"))
         elif kind == "end":
             self._end(record)
