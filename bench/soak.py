@@ -79,7 +79,7 @@ class Run:
 
     def trains_since(self, when: float) -> bool:
         """Whether all ranks have started after this time, and the first one made a step."""
-        stepped = any(record["record"] in ("step", "end") for record in self.log()[-1:])
+        stepped = any(record["record"] != "start" for record in self.log()[-1:])
         return stepped and all(self.last_start(rank)["time"] > when for rank in range(self.ranks))
 
     def unharmed(self) -> bool:
