@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from ..runs import ROOT
 
 TORCH_PORT = 29_500  # at which rank 0 of PyTorch waits for the others
 _FIGURES, _PROBLEM = "figures.json", "problem"
+_LOOK = 0.5  # seconds between looks for the failure of another rank
 
 
 def run_job(function: str, lab: str, limit: float, **arguments: Any) -> dict[str, Any]:
@@ -68,6 +71,7 @@ def _rank(function: str, arguments: dict[str, Any], folder: Path) -> None:
     """One rank: its figures, or what went wrong, go to files in the folder."""
     rank, _ = launched_as()
     module, name = function.split(":")
+    threading.Thread(target=_end_with_others, args=(folder,), daemon=True).start()
     try:
         figures = getattr(importlib.import_module(module), name)(**arguments)
         if rank == 0:
@@ -76,7 +80,15 @@ def _rank(function: str, arguments: dict[str, Any], folder: Path) -> None:
         traceback.print_exc()
         reason = " ".join(str(error).split())
         (folder / f"{_PROBLEM}{rank}").write_text(f"rank {rank}: {type(error).__name__}: {reason}")
-        os._exit(1)  # without waiting for others, whom the launcher ends then
+        os._exit(1)  # without waiting for others
+
+
+def _end_with_others(folder: Path) -> None:
+    """Ends this rank when another one has failed: launchers leave ranks that never called MPI, as PyTorch's, alone."""
+    while not any(folder.glob(f"{_PROBLEM}*")):
+        time.sleep(_LOOK)
+    time.sleep(_LOOK)  # so that one that is about to say why it fails, too, does
+    os._exit(1)
 
 
 if __name__ == "__main__":
