@@ -110,11 +110,12 @@ def test_systems_of_a_section_and_what_they_are_compared_with():
 
 
 def test_curves_are_those_of_systems_that_ran():
-    section = rivals.curve_section(2, "1gbit", ["default", "ddp-dense"], "lab", Path("data"), rivals.QUICK)
-    ours, dense = section.systems
+    names = ["default", "ddp-dense"]
+    ours, dense = rivals.curve_section(2, "1gbit", names, "lab", Path("data"), rivals.QUICK).systems
     points: Any = [[4.0, 0.2], [8.0, 0.5]]
     outcomes = {ours: Outcome([{"curve": points}]), dense: Outcome(problem="failed", failed=True)}
-    assert rivals.curves(section.systems, outcomes) == {ours.name: [(4.0, 0.2), (8.0, 0.5)]}
+    systems = {"default": ours, "ddp-dense": dense}
+    assert rivals.curves(systems, outcomes) == {"dslide": [(4.0, 0.2), (8.0, 0.5)]}
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,6 @@ def _end_with_others(folder: Path) -> None:
     """Ends this rank when another one has failed: launchers leave ranks that never called MPI, as PyTorch's, alone."""
     while not any(folder.glob(f"{_PROBLEM}*")):
         time.sleep(_LOOK)
-    time.sleep(_LOOK)  # so that one that is about to say why it fails, too, does
     os._exit(1)
 
 
