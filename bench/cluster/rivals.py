@@ -61,7 +61,7 @@ METHOD = (
 HOROVOD = (
     "Horovod 0.28.1 is not among them: its source on PyPI does not build with PyTorch 2.13, whose headers need C++17 "
     "where Horovod's build asks for C++14 (and CMake 4 refuses the gloo inside it). DistributedDataParallel over gloo "
-    "sends what Horovod would."
+    "stands for it: both add up dense gradients of all ranks."
 )
 
 
