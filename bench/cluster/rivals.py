@@ -42,7 +42,7 @@ LEARNED = [
     Figure("seconds", "seconds of training", ",.1f"),
     Figure("steps", "steps"),
 ]
-LIMIT = 600.0  # seconds for one job; those of a full softmax take two to four minutes at 100 Mbit/s
+LIMIT = 600.0  # seconds for one job; a step of a full softmax takes about one minute at 100 Mbit/s
 LAB_LIMIT = LIMIT + 30  # in which a lab ends a job that took too long
 PROGRAM_BYTES = 700 << 20  # of a rank of PyTorch beside parameters, gradients, moments and logits
 DENSE_BATCH, LARGE_BATCH = 128, 512  # of each rank
@@ -111,7 +111,7 @@ def rivals(nodes: int) -> dict[str, Rival]:
         "ddp-sampled": ddp(BATCH, NEGATIVES),
         "ddp-dense": ddp(DENSE_BATCH),
     }
-    if nodes == 2:  # more would take most of 24 GB, and five minutes a run
+    if nodes == 2:  # four would need 20 GB, by `bytes_per_node`
         found["ddp-dense-large"] = ddp(LARGE_BATCH)
     return found
 
