@@ -1,13 +1,18 @@
-# Two commands for newcomers: `make demo` and `make test`. Everything is made inside this folder (.venv, demo/).
+# For newcomers: `make demo`, `make report` and `make test`. Everything is made inside this folder (.venv, demo/).
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo test lint fuzz bench micro sanitize clean
+.PHONY: demo report test lint fuzz bench micro sanitize clean
 
 demo: .venv/installed
 	rm -rf demo
 	$(BIN)/python examples/demo.py demo
+
+# A page with charts of the demo's two runs, which are made if they are not there.
+report: .venv/installed
+	test -f demo/two-ranks/summary.json || $(MAKE) --no-print-directory demo
+	$(BIN)/dslide report demo/run demo/two-ranks --out demo/report.html
 
 test: .venv/installed-tests
 	$(MAKE) --no-print-directory lint

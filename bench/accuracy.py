@@ -20,7 +20,8 @@ SECONDS = Figure("seconds", "seconds", ",.1f")
 def learn(folder: str, threads: int, epochs: int, seed: int, **options: Any) -> dict[str, float]:
     """Trains dslide with the options given; seconds, and P@1 on test rows."""
     train, test = read_data(folder), read_data(folder, "test")
-    config = Config(**NETWORK, threads=threads, batch_size=BATCH, epochs=epochs, seed=seed, **options)
+    fixed = NETWORK | {"threads": threads, "batch_size": BATCH, "epochs": epochs, "seed": seed}
+    config = Config(**(fixed | options))
     trainer = Trainer(config, train.features, train.labels)
     result, evaluation = trainer.fit(train), Evaluation(ks=(1,))
     ids, _ = trainer.network.predict_topk(test.x, 1)

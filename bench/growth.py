@@ -15,19 +15,20 @@ from .workload import BATCH, HIDDEN, NETWORK, Batch, batches, make_data, read_da
 
 
 def train(folder: str, threads: int, seconds: float, labels: int, seed: int) -> dict[str, float]:
-    """The same rows, their labels folded into, or spread over, another number of labels."""
+    """The same rows, with another number of labels."""
     data = read_data(folder)
     config = Config(**NETWORK, threads=threads, batch_size=BATCH, seed=seed, **RANDOM)
-
-    def moved(y: SparseRows) -> SparseRows:
-        spread = y.indices.astype(np.int64) * max(1, labels // data.labels) % labels
-        rows = np.repeat(np.arange(len(y)), np.diff(y.indptr))
-        pairs = np.unique(rows * labels + spread)  # each label once in a row, ascending
-        indptr = np.searchsorted(pairs, np.arange(len(y) + 1) * labels).astype(np.int64)
-        return SparseRows(indptr, (pairs % labels).astype(np.int32), np.ones(len(pairs), np.float32), labels)
-
-    work = [Batch(batch.x, moved(batch.y)) for batch in batches(data, BATCH, seed)]
+    work = [Batch(batch.x, moved(batch.y, labels)) for batch in batches(data, BATCH, seed)]
     return timed_dslide(Trainer(config, data.features, labels), work, seconds)
+
+
+def moved(y: SparseRows, labels: int) -> SparseRows:
+    """The rows' labels folded into, or spread over, another number of them."""
+    spread = y.indices.astype(np.int64) * max(1, labels // y.columns) % labels
+    rows = np.repeat(np.arange(len(y)), np.diff(y.indptr))
+    pairs = np.unique(rows * labels + spread)  # each label once in a row, ascending
+    indptr = np.searchsorted(pairs, np.arange(len(y) + 1) * labels).astype(np.int64)
+    return SparseRows(indptr, (pairs % labels).astype(np.int32), np.ones(len(pairs), np.float32), labels)
 
 
 def section(plan: Plan) -> Section:

@@ -24,10 +24,20 @@ def to_end(main: Callable[[], int]) -> NoReturn:
         sys.exit("interrupted: no report was written")
 
 
+def nothing(outcomes: Mapping[System, Outcome]) -> str:
+    """What most reports end with."""
+    return ""
+
+
 def measure(
-    sections: Sequence[Section], seeds: Sequence[int], out: Path, details: Mapping[str, Any]
+    sections: Sequence[Section],
+    seeds: Sequence[int],
+    out: Path,
+    details: Mapping[str, Any],
+    conclude: Callable[[Mapping[System, Outcome]], str] = nothing,
 ) -> dict[System, Outcome]:
-    """Runs every system once for each seed, a round; writes and prints the report, the details in its JSON form."""
+    """Runs every system once for each seed, a round; writes and prints the report, the details in its JSON form. What
+    `conclude` makes of the figures, in markdown, is its end."""
     start, disturbance = time.perf_counter(), machine.Disturbance()
     systems = [system for section in sections for system in section.systems]
     outcomes = run_rounds(systems, seeds, lambda line: print(line, file=sys.stderr, flush=True))
@@ -38,8 +48,10 @@ def measure(
         about += f" Other programs took {others:.0%} of the cores' time meanwhile."
         if others > MOST_DISTURBANCE:
             about += " **That is too much: neither figures nor ratios are to be trusted.**"
-    report = markdown(sections, outcomes, about)
+    conclusion = conclude(outcomes)
+    report = markdown(sections, outcomes, about) + (f"\n{conclusion}\n" if conclusion else "")
     details = {**details, "machine": machine.facts(), "minutes": minutes, "share_of_others": others}
+    details["conclusion"] = conclusion
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.md").write_text(report)
     (out / "report.json").write_text(json.dumps(as_json(sections, outcomes, details), indent=1, default=str) + "\n")

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def main() -> None:
             for wire, rate in settings:
                 print(f"round {number + 1} of {options.rounds}: {wire}, {rate}", file=sys.stderr, flush=True)
                 netlab.set_rate(rate, LAB)
-                runs[wire, rate].append(run(train, wire))
+                runs[wire, rate].append(run(train, ["--wire", wire]))
     finally:
         netlab.down(LAB)
     print(table(runs, options.nodes))
@@ -58,15 +59,15 @@ def main() -> None:
         options.json.write_text(json.dumps({"nodes": options.nodes, "settings": listed}, indent=1) + "\n")
 
 
-def run(train: Path, wire: str, lab: str = LAB, threads: int = 1, epochs: int = EPOCHS) -> dict[str, float]:
-    """One training run on a lab as it is."""
+def run(train: Path, options: Sequence[str], lab: str = LAB, epochs: int = EPOCHS) -> dict[str, float]:
+    """One training run on the lab as it is, with these options of `dslide train` as well."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [
             sys.executable, "-m", "dslide.cli", "train", str(train.resolve()), "--out", str(out), "--quiet",
-            "--batch-size", str(BATCH), "--epochs", str(epochs), "--wire", wire, "--threads", str(threads),
+            "--batch-size", str(BATCH), "--epochs", str(epochs), "--threads", "1",
             "--hidden", str(HIDDEN), "--links", "0", "--dropout-input", "0", "--dropout-hidden", "0",
-            "--optimizer", "adam", "--learning-rate", str(RATE),
+            "--optimizer", "adam", "--learning-rate", str(RATE), *options,
         ]  # fmt: skip
         result = netlab.run(command, name=lab, limit=TIMEOUT, stdout=subprocess.DEVNULL)
         if result.code != 0:
@@ -83,7 +84,7 @@ def run(train: Path, wire: str, lab: str = LAB, threads: int = 1, epochs: int = 
             "bytes_on_wire": statistics.mean(node.sent for node in result.traffic) / summary["steps"],
             "peak_rss_bytes": summary["peak_rss_bytes"],
             "planned_bytes": summary["planned_bytes"],
-        }
+        } | ({"p_at_1": summary["p_at_1"]} if summary["test_rows"] else {})
 
 
 def table(runs: dict[tuple[str, str], list[dict[str, float]]], nodes: int) -> str:

@@ -18,7 +18,7 @@ ROWS_AT_A_TIME = 256  # in prediction
 
 def train_sampled(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
     """EmbeddingBag, ReLU, softmax over the batch's labels and shared random negatives, SparseAdam."""
-    torch = _torch(threads, seed)
+    torch = use_torch(threads, seed)
     data = read_data(folder)
     first = torch.nn.EmbeddingBag(data.features, HIDDEN, mode="sum", sparse=True)
     weights = torch.nn.Embedding(data.labels, HIDDEN, sparse=True)
@@ -32,31 +32,31 @@ def train_sampled(folder: str, threads: int, seconds: float, batch_size: int, se
         target = _target(batch, np.searchsorted(ids, batch.y.indices), len(ids))
         chosen = torch.from_numpy(ids)
         logits = _hidden(first, batch.x) @ weights(chosen).T + bias(chosen).T
-        _learn(optimizer, torch.nn.functional.cross_entropy(logits, target))
+        learn(optimizer, torch.nn.functional.cross_entropy(logits, target))
         return len(ids)
 
-    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: _state(optimizer))
+    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: state_of(optimizer))
 
 
 def train_dense(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
     """The same network with all outputs, and fused Adam over all weights."""
-    torch = _torch(threads, seed)
+    torch = use_torch(threads, seed)
     data = read_data(folder)
     first, output, optimizer = _dense_network(data.features, data.labels, RATE)
 
     def step(batch: Batch) -> float:
         target = _target(batch, batch.y.indices.astype(np.int64), data.labels)
-        _learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
+        learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
         return data.labels
 
-    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: _state(optimizer))
+    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: state_of(optimizer))
 
 
 def learn_dense(
     folder: str, threads: int, epochs: int, batch_size: int, learning_rate: float, seed: int
 ) -> dict[str, float]:
     """Trains that network for some epochs, the rate falling to 0 in a straight line; seconds, and P@1 on test rows."""
-    torch = _torch(threads, seed)
+    torch = use_torch(threads, seed)
     train, test = read_data(folder), read_data(folder, "test")
     first, output, optimizer = _dense_network(train.features, train.labels, learning_rate)
     start, order = time.perf_counter(), np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def learn_dense(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * (1 - steps / total)
             target = _target(batch, batch.y.indices.astype(np.int64), train.labels)
-            _learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
+            learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
             steps += 1
     seconds, evaluation = time.perf_counter() - start, Evaluation(ks=(1,))
     with torch.no_grad():
@@ -80,7 +80,8 @@ def learn_dense(
     return {"p_at_1": evaluation.result()["p_at_1"], "seconds": seconds}
 
 
-def _torch(threads: int, seed: int) -> Any:
+def use_torch(threads: int, seed: int) -> Any:
+    """PyTorch, set to so many threads, with denormal numbers flushed to 0."""
     import torch
 
     torch.set_num_threads(threads)
@@ -116,13 +117,14 @@ def _target(batch: Batch, columns: Any, width: int) -> Any:
     return target
 
 
-def _learn(optimizer: Any, loss: Any) -> None:
+def learn(optimizer: Any, loss: Any) -> None:
+    """A step down the gradient of a loss."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 
 
-def _state(optimizer: Any) -> list[np.ndarray]:
+def state_of(optimizer: Any) -> list[np.ndarray]:
     """Parameters and the optimizer's moments, in the memory that PyTorch uses."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments = [optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq")]

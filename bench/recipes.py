@@ -4,7 +4,8 @@
 
 DATA_FOLDER has the raw files (see RAW); recipes whose files are not there are left out. `--only ablation` changes one
 thing of the recipe for GND at a time. Systems take turns, each time in a fresh process. Parabel is run if omikuji is
-installed (pip install omikuji).
+installed (pip install omikuji), PECOS if that is; its wheel needs an environment with numpy<2 and scipy<1.14, and of
+what it asks for nothing else (pip install --no-deps libpecos).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Kind:
 
     figures: tuple[Figure, ...]
     curve: str  # the metric drawn over time, as the log calls it
-    peer: bool = False  # Parabel can be trained on it
+    peer: bool = False  # Parabel and PECOS can be trained on it
 
 
 KINDS = {
@@ -141,17 +142,20 @@ def section(task: Task) -> Section:
             System(name, "bench.recipe_runs:parabel", {"folder": folder, "trees": trees}, needs="omikuji", limit=LIMIT)
             for trees, name in names.items()
         ]
+        peers.append(
+            System("PECOS, XR-Linear", "bench.recipe_runs:pecos", {"folder": folder}, needs="pecos", limit=LIMIT)
+        )
     main_figure = kind.figures[0]
     return Section(
         task.name,
         f"`{task.command()}`. Seconds are those of training, without reading and testing."
-        + (" Parabel (omikuji, its own settings) has the same bag of words, and takes no seed." if peers else "")
+        + (" Peers have the same bag of words, their own settings; Parabel (omikuji) takes no seed." if peers else "")
         + f"\n\n![{main_figure.heading} over seconds of training]({task.name}.svg)",
         [recipe, defaults, full, *peers],
         [*kind.figures, SECONDS, MEMORY],
         [
             comparison
-            for other in (defaults, full, *peers[-1:])
+            for other in (defaults, full, *peers[-2:])
             for comparison in (Comparison(recipe, other, main_figure, "difference"), Comparison(other, recipe, SECONDS))
         ],
     )
@@ -212,7 +216,7 @@ def run(data: Path, only: Sequence[str] | None, seeds: Sequence[int], quick: boo
         sys.exit(f"{data}: there are no files of any recipe in it, such as {RAW['gnd'][0]}")
     sections = {name: section(task) for name, task in chosen.items()}
     for task in chosen.values():
-        if task.kind.peer and task.test and importlib.util.find_spec("omikuji"):
+        if task.kind.peer and task.test and any(map(importlib.util.find_spec, ("omikuji", "pecos"))):
             print(f"writing the bag of words of {task.name}", file=sys.stderr, flush=True)
             write_bag_of_words(task.options, task.train, task.test, out / task.name)
     ablations = [ablation(tasks[ABLATION_OF])] if "ablation" in (only or ()) else []

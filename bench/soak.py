@@ -43,6 +43,7 @@ STARVED = 30.0  # seconds after which limits are taken away again from a rank th
 LOOK, QUICK_LOOK = 0.2, 0.002  # seconds between looks at the run
 SMALL_FILES = 1_000_000  # bytes: logs can be written, arrays of a checkpoint can't
 MARK = "DSLIDE_SOAK"  # variable that every process of a run has
+ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TOP_PAD_": "0"}  # each array is asked of the system anew
 
 
 class Run:
@@ -61,7 +62,7 @@ class Run:
     def start(self) -> None:
         with open(self._said, "ab") as said:
             self.process = subprocess.Popen(
-                self._command, stdout=said, stderr=said, env={**os.environ, MARK: str(self.folder)}
+                self._command, stdout=said, stderr=said, env={**os.environ, **ALLOCATION, MARK: str(self.folder)}
             )
 
     @property
@@ -78,7 +79,7 @@ class Run:
 
     def trains_since(self, when: float) -> bool:
         """Whether all ranks have started after this time, and the first one made a step."""
-        stepped = any(record["record"] in ("step", "end") for record in self.log()[-1:])
+        stepped = any(record["record"] != "start" for record in self.log()[-1:])
         return stepped and all(self.last_start(rank)["time"] > when for rank in range(self.ranks))
 
     def unharmed(self) -> bool:
@@ -162,24 +163,19 @@ def kill_at_start(run: Run, chance: random.Random) -> float:
     return when
 
 
-def limited(kind: int, most: Callable[[int], int]) -> Disturb:
+def limited(kind: int, most: int) -> Disturb:
     """A limit on a rank, as long as it lives with it."""
 
     def fault(run: Run, chance: random.Random) -> float:
         rank, begin = run.rank_process(chance), time.time()
         limits = resource.prlimit(rank, kind)
-        resource.prlimit(rank, kind, (most(rank), limits[1]))
+        resource.prlimit(rank, kind, (most, limits[1]))
         if not wait_for(lambda: run.ended or run.trains_since(begin), STARVED):
             with suppress(ProcessLookupError):
                 resource.prlimit(rank, kind, limits)
         return begin
 
     return fault
-
-
-def size_of(process: int) -> int:
-    """Bytes of its address space."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def kill_supervisor(run: Run, _chance: random.Random) -> float:
@@ -197,9 +193,9 @@ def interrupt_supervisor(run: Run, _chance: random.Random) -> float:
 
 
 LIMITS = {
-    "disk full": limited(resource.RLIMIT_FSIZE, lambda _: 1000),
-    "disk full for arrays": limited(resource.RLIMIT_FSIZE, lambda _: SMALL_FILES),
-    "out of memory": limited(resource.RLIMIT_AS, lambda rank: size_of(rank) // 2),
+    "disk full": limited(resource.RLIMIT_FSIZE, 1000),
+    "disk full for arrays": limited(resource.RLIMIT_FSIZE, SMALL_FILES),
+    "out of memory": limited(resource.RLIMIT_AS, 0),
 }
 FAULTS = LIMITS | {
     "rank killed": send(signal.SIGKILL),
@@ -306,6 +302,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.ranks < 2 or options.minutes <= 0:
         parser.error("expected at least 2 ranks, and a number of minutes above 0")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and theirs, are deaf to it
     return soak(options.out, options.ranks, options.seed, options.minutes, not options.no_reference)
 
 

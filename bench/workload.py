@@ -38,6 +38,7 @@ class Shape:
 
 AMAZON = Shape(20_000, 135_909, 670_091)  # features and labels of Amazon-670K
 FEATURES, LABELS = AMAZON.features, AMAZON.labels
+EPOCH_ROWS = 490_449  # that Amazon-670K has for training (arXiv 1903.03129, section 5)
 
 
 @dataclass(frozen=True)

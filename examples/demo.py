@@ -30,7 +30,7 @@ def main(folder: str) -> None:
     data, run = f"{folder}/data", f"{folder}/run"
     dslide("synth", data, "--rows", "30000", "--features", "50000", "--labels", "200000", "--test-rows", "2000")
     dslide("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--label-names", f"{data}/labels.txt",
-           "--out", run)  # fmt: skip
+           "--out", run, "--test-every", "1", "--test-rows", "500")  # fmt: skip
     dslide("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--out", f"{folder}/two-ranks", "--epochs", "2",
            "--ranks", "2")  # fmt: skip
 

@@ -1,13 +1,20 @@
 """How many examples hypothesis tries: as each test says, or few where everything is slow (DSLIDE_TEST_PROFILE=quick,
-as under sanitizers)."""
+as under sanitizers). And Ctrl-C, which tests send to what they start, is heard even if a script runs them in the
+background."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 QUICK_EXAMPLES = 5
+
+
+def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import run_folders
 import scipy.sparse as sp
 from mutations import VALUES, WORDS, bytes_mutated, file_replaced, folder_mutated, sealed
 
@@ -27,6 +28,7 @@ from dslide.estimator_network import rebuild
 from dslide.model_folder import load_model, model_folder
 from dslide.mpiexec import read_hosts
 from dslide.predictor import Predictor
+from dslide.report import write_report
 from dslide.tensors import open_tensors
 from dslide.threads import use_threads
 
@@ -246,6 +248,17 @@ def _vectorizer(sample: Path) -> Target:
     return Target(sample, {"v.json": content}, open)
 
 
+def _run(sample: Path) -> Target:
+    """The folder of a run, of which a report is made."""
+    run_folders.write(sample, run_folders.whole(ranks=2, steps=6), events=run_folders.EVENTS,
+                      profile=run_folders.PROFILE, summary={"steps": 6, "peak_rss_bytes": 10**8})  # fmt: skip
+
+    def open(folder: Path, _: Random) -> None:
+        write_report([folder], folder.parent / "report.html")
+
+    return ModelTarget(sample, open)
+
+
 def _said(words: list[str]) -> None:
     """Runs a command. Its sentence, which it prints, is raised."""
     out, errors = io.StringIO(), io.StringIO()
@@ -308,6 +321,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "word-model": _models(TOKENS, "--format", "tokens", "--subsample", "0"),
     "estimator": _estimator,
     "toml": _toml,
+    "run": _run,
     "hosts": lambda sample: TextTarget(sample, {"file": HOSTS}, read_hosts_of),
     "words": _words,
 }

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,12 @@ def starve(comm: Communicator) -> None:
         bytearray(1 << 41)
 
 
+def start_a_thread_too_many(comm: Communicator) -> None:
+    if comm.rank == 1:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))  # less than it has; a thread needs more
+        threading.Thread(target=time.sleep, args=(0,)).start()
+
+
 def stop(comm: Communicator) -> None:
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -113,8 +120,8 @@ def begun(comm: Communicator) -> None:
 DEEDS: dict[str, Callable[[Communicator], None]] = {
     deed.__name__: deed
     for deed in (
-        speak, speak_much, refuse, refuse_together, diverge, have_a_bug, vanish, crash, starve, stop, train, be_deaf,
-        draw, echo,
+        speak, speak_much, refuse, refuse_together, diverge, have_a_bug, vanish, crash, starve,
+        start_a_thread_too_many, stop, train, be_deaf, draw, echo,
     )
 }  # fmt: skip
 INTERRUPTED = 130

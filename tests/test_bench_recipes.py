@@ -47,7 +47,7 @@ def test_a_recipe_from_raw_files_to_report_and_picture(
     assert "`dslide train gnd.train.tsv.xz --test gnd.test.tsv.xz --config recipes/gnd.toml`" in report
     assert "![P@1 over seconds of training](gnd.svg)" in report
     (section,) = json.loads((tmp_path / "out/report.json").read_text())["sections"]
-    recipe, defaults, full, parabel = section["systems"]
+    recipe, defaults, full, parabel, pecos = section["systems"]
     assert [s["name"] for s in (recipe, defaults, full)] == [
         "dslide, recipe",
         "dslide, defaults",
@@ -58,7 +58,8 @@ def test_a_recipe_from_raw_files_to_report_and_picture(
         assert len(run["curve"]) == recipes.QUICK_EPOCHS
         assert run["curve"][-1] == [run["seconds"], run["p_at_1"]]
         assert 0 < run["peak_gigabytes"] < 5
-    assert parabel["problem"] == "not installed" or parabel["rounds"][0]["p_at_1"] > 0.9
+    for peer in (parabel, pecos):
+        assert peer["problem"] == "not installed" or peer["rounds"][0]["p_at_1"] > 0.9
     picture = ET.parse(tmp_path / "out/gnd.svg").getroot()
     assert {"dslide, recipe", "dslide, defaults"} <= {text.text for text in picture.iter(f"{SVG}text")}
     assert not list((tmp_path / "out").glob("tmp*"))  # runs leave nothing behind
@@ -151,6 +152,28 @@ def test_pictures_are_well_formed_and_nothing_overlaps_or_leaves_them(curves: di
     ticks = [float(text.replace(",", "")) for x, y, text in texts if y == HEIGHT - BOTTOM + 18]
     assert ticks == sorted(set(ticks))
     assert len(ticks) >= 2
+
+
+@given(curves=st.dictionaries(st.sampled_from("abc"), points), log_x=st.booleans())
+@settings(deadline=None, max_examples=50)
+def test_axes_say_what_they_are_and_have_ticks_around_the_points(curves: dict, log_x: bool) -> None:
+    root = ET.fromstring(curves_svg("title", "samples/s", curves, "rows < all", log_x))
+    texts = [(float(t.get("x")), float(t.get("y")), t.text) for t in root.iter(f"{SVG}text")]
+    assert {"rows < all", "samples/s"} <= {text for *_, text in texts}
+    ticks = [float(text.replace(",", "")) for _, y, text in texts if y == HEIGHT - BOTTOM + 18]
+    assert ticks == sorted(set(ticks))
+    every = [max(x, 1e-3) if log_x else x for found in curves.values() for x, _ in found]
+    assert all(ticks[0] <= x * (1 + 1e-6) + 1e-9 and x <= ticks[-1] * (1 + 1e-6) for x in every)
+
+
+def test_an_even_axis_has_equal_distances() -> None:
+    root = ET.fromstring(curves_svg("", "samples/s", {"a": [(0, 500), (4, 1000), (8, 12_345)]}, "hits", False, True))
+    line = next(line for line in root.iter(f"{SVG}polyline") if line.get("stroke") == STYLES[0][0])
+    x1, x2, x3 = (float(place.split(",")[0]) for place in line.get("points").split())
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert "12,345 a" in texts
+    assert texts.count("0") == 2  # both axes begin with it
 
 
 def test_places_follow_the_values() -> None:

@@ -67,7 +67,7 @@ def test_a_run_folder_holds_model_log_and_summary(made: Path) -> None:
     assert values["peak_rss_bytes"] > 0
     assert values["planned_bytes"] > 0
     records = [json.loads(line)["record"] for line in (made / "run/log.jsonl").read_text().splitlines()]
-    assert (records[0], records[-2:], records.count("epoch")) == ("start", ["end", "test"], 3)
+    assert (records[0], records[-2:], records.count("epoch")) == ("start", ["checkpoint", "test"], 3)
 
 
 def test_training_says_what_it_read_and_what_to_do_next(

@@ -207,6 +207,13 @@ def test_a_full_disk_on_one_rank(run: Callable[..., Run]) -> None:
     assert re.search("rank 1.*File too large", check_end(job, 1))
 
 
+def test_a_rank_that_runs_out_of_memory(run: Callable[..., Run]) -> None:
+    """It has what it holds and gets no more: with these settings every array is asked of the system."""
+    job = run(environment={"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TOP_PAD_": "0"})
+    resource.prlimit(job.train()[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    assert re.search("rank 1.*: out of memory", check_end(job, 1))
+
+
 def test_one_rank_alone(run: Callable[..., Run]) -> None:
     job = run("--ranks", 1)
     os.kill(job.train(ranks=1)[0], signal.SIGKILL)

@@ -91,6 +91,7 @@ def test_much_output_comes_complete_and_in_whole_lines(folder: Path) -> None:
         ("refuse_together", 2, "nobody can do this"),
         ("diverge", 3, "not finite in layer 2, step 7"),
         ("starve", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
+        ("start_a_thread_too_many", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
         ("vanish", 4, f"rank 1 ({HERE}) ended without a word (killed?)"),
     ],
 )

@@ -23,11 +23,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def train(*callbacks: Callback) -> None:
+def train(*callbacks: Callback, config: Config = CONFIG) -> None:
     eye = SparseRows(
         np.arange(13, dtype=np.int64), np.arange(12, dtype=np.int32) % 6, np.ones(12, np.float32), 6
     )
-    Trainer(CONFIG, 6, 6, callbacks=callbacks).fit(Dataset(eye, eye))
+    Trainer(config, 6, 6, callbacks=callbacks).fit(Dataset(eye, eye))
 
 
 def test_a_line_per_epoch_where_there_is_no_terminal() -> None:
@@ -82,6 +82,11 @@ def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     kinds = [record["record"] for record in records]
     assert kinds == ["start", *["step"] * 3, "epoch", *["step"] * 3, "epoch", "end"]
+    steps = [record for record in records if record["record"] == "step"]
+    assert [step["samples"] for step in steps] == [4, 8, 12, 16, 20, 24]
+    assert [step["epoch"] for step in steps] == [1, 1, 1, 2, 2, 2]
+    assert 0 < steps[0]["seconds"] <= steps[-1]["seconds"] <= records[-1]["seconds"] + 0.001
+    assert all(step["rss_bytes"] > 1e6 and step["bytes_sent"] == step["waited"] == 0 for step in steps)
     assert records[0]["config"] == settled(CONFIG).to_dict()
     assert (records[0]["features"], records[0]["labels"], records[0]["total_steps"]) == (6, 6, 6)
     assert set(records[0]["versions"]) == {"dslide", "numpy", "python"}
@@ -94,7 +99,26 @@ def test_the_log_is_appended_to_and_thinned_by_time(tmp_path: Path) -> None:
     for _ in range(2):
         train(JsonLog(tmp_path / "log.jsonl", every_seconds=1e9))
     kinds = [json.loads(line)["record"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert kinds == ["start", "step", "epoch", "epoch", "end"] * 2  # the first step is always there
+    assert kinds == ["start", "step", "epoch", "epoch", "step", "end"] * 2  # the first step and the last
+
+
+def test_how_full_hash_tables_are_is_told_once_after_each_renewal(tmp_path: Path) -> None:
+    config = CONFIG.replace(output="lsh", renew_every=4, renew_growth=1.0, bucket_size=0)
+    train(JsonLog(tmp_path / "log.jsonl", every_seconds=0, about={"data": "mine"}), config=config)
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert records[0]["data"] == "mine"
+    tables = [record for record in records if record["record"] == "tables"]
+    assert [(table["layer"], table["step"]) for table in tables] == [("layer1", 1), ("layer1", 5)]
+    assert all(sum(table["by_size"]) % 6 == 0 and sum(table["by_size"]) > 0 for table in tables)  # 6 in each table
+
+
+def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"record": "start"}\n{"rec')
+    train(JsonLog(log, every_seconds=1e9))
+    lines = log.read_text().splitlines()
+    assert lines[:2] == ['{"record": "start"}', '{"rec']
+    assert [json.loads(line)["record"] for line in lines[2:4]] == ["start", "step"]
 
 
 @pytest.mark.parametrize(

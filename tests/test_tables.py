@@ -58,6 +58,10 @@ def test_buckets_are_those_of_the_reference_also_after_changes(
         sizes, before = ([len(b) for t in found for b in t] for found in (expected, unbounded))
         occupancy = table.occupancy()
         assert occupancy.dropped == sum(before) - sum(sizes)
+        by_size = np.zeros(max(sizes).bit_length(), np.int64)
+        for size in filter(None, sizes):
+            by_size[int(np.log2(size))] += size
+        assert occupancy.by_size == by_size.tolist()
         assert occupancy.max == max(sizes)
         assert occupancy.mean == pytest.approx(np.mean(sizes))
         assert occupancy.empty_share == pytest.approx(sizes.count(0) / len(sizes))

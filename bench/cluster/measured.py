@@ -49,7 +49,7 @@ def trained(data: str, nodes: int, rate: str, threads: int, epochs: int, labels:
     """Training on a lab: speed after the first epoch, bytes on the interfaces, memory."""
     config = network_config(threads)
     with lab(nodes, rate) as name:
-        figures = network.run(Path(data) / "train.txt", config.wire, name, threads, epochs)
+        figures = network.run(Path(data) / "train.txt", ["--threads", str(threads)], name, epochs)
     return {
         "samples_per_second": figures["samples_per_second"],
         "kilobytes": figures["bytes_on_wire"] / 1e3 if nodes > 1 else 0.0,  # alone it talks to the launcher only

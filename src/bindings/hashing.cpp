@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
@@ -128,7 +129,9 @@ void bind_tables(nb::module_& m) {
       .def_ro("mean", &Occupancy::mean, "Neurons in a bucket.")
       .def_ro("max", &Occupancy::max, "Neurons in the fullest bucket.")
       .def_ro("empty_share", &Occupancy::empty_share, "Share of buckets without a neuron.")
-      .def_ro("dropped", &Occupancy::dropped, "Times a neuron was left out of a full bucket, in all tables.");
+      .def_ro("dropped", &Occupancy::dropped, "Times a neuron was left out of a full bucket, in all tables.")
+      .def_ro("by_size", &Occupancy::by_size,
+              "Neurons, in all tables, in buckets of 1, of 2 to 3, of 4 to 7 neurons and so on.");
   m.attr("NO_BUCKET") = kAbsent;
   nb::class_<Tables>(m, "Tables", "Hash tables over the neurons of a layer.")
       .def(

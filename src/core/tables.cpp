@@ -1,6 +1,8 @@
 #include "tables.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <mutex>
 
 #include "checks.hpp"
 #include "pool.hpp"
@@ -24,7 +26,8 @@ Tables::Tables(const TablesSpec& spec)
       buckets_(size_t{1} << spec.table_bits),
       codes_(spec.tables * spec.neurons, kAbsent),
       offsets_(spec.tables * (buckets_ + 1), 0),
-      ids_(spec.tables * spec.neurons) {}
+      ids_(spec.tables * spec.neurons),
+      dropped_(spec.tables, 0) {}
 
 void Tables::set_codes(const int32_t* neurons, size_t count, const uint32_t* codes) {
   for (size_t i = 0; i < count; ++i) {
@@ -91,6 +94,7 @@ void Tables::drop_excess(size_t table, std::vector<Lot>& scratch) {
     std::copy_n(bucket.begin(), size, ids + kept);
     kept += static_cast<uint32_t>(size);
   }
+  dropped_[table] = offsets[buckets_] - kept;
   offsets[buckets_] = kept;
 }
 
@@ -122,19 +126,32 @@ void Tables::keep_sample(std::span<int32_t> bucket, size_t table, std::vector<Lo
 }
 
 Occupancy Tables::occupancy() const {
-  size_t kept = 0, present = 0, largest = 0, empty = 0;
-  for (size_t t = 0; t < spec_.tables; ++t) {
-    for (size_t b = 0; b < buckets_; ++b) {
-      const size_t size = bucket(t, static_cast<uint32_t>(b)).size();
-      kept += size;
-      largest = std::max(largest, size);
-      empty += size == 0;
+  size_t kept = 0, largest = 0, empty = 0, dropped = 0;
+  std::vector<size_t> by_size;
+  std::mutex adding;  // whole numbers, so the order in which threads add theirs doesn't matter
+  run_parts(spec_.tables, [&](size_t begin, size_t end, int) {
+    size_t sizes[32] = {};  // neurons in buckets whose size has so many binary digits
+    size_t own_largest = 0, own_empty = 0;
+    for (size_t t = begin; t < end; ++t) {
+      for (uint32_t b = 0; b < buckets_; ++b) {
+        const size_t size = bucket(t, b).size();
+        sizes[std::bit_width(size)] += size;
+        own_largest = std::max(own_largest, size);
+        own_empty += size == 0;
+      }
     }
-    const auto table_codes = codes(t);
-    present += spec_.neurons - static_cast<size_t>(std::count(table_codes.begin(), table_codes.end(), kAbsent));
-  }
+    const std::lock_guard lock(adding);
+    largest = std::max(largest, own_largest);
+    empty += own_empty;
+    by_size.resize(static_cast<size_t>(std::bit_width(largest)));
+    for (size_t i = 0; i < by_size.size(); ++i) by_size[i] += sizes[i + 1];
+    for (size_t t = begin; t < end; ++t) {
+      kept += offsets_[t * (buckets_ + 1) + buckets_];
+      dropped += dropped_[t];
+    }
+  });
   const double total = static_cast<double>(spec_.tables * buckets_);
-  return {static_cast<double>(kept) / total, largest, static_cast<double>(empty) / total, present - kept};
+  return {static_cast<double>(kept) / total, largest, static_cast<double>(empty) / total, dropped, by_size};
 }
 
 size_t Tables::bytes() const { return (codes_.size() + offsets_.size() + ids_.size()) * sizeof(uint32_t); }

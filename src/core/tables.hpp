@@ -29,10 +29,11 @@ struct TablesSpec {
 };
 
 struct Occupancy {
-  double mean;         // neurons in a bucket
-  size_t max;          // in the fullest bucket
-  double empty_share;  // of all buckets
-  size_t dropped;      // times a neuron was left out of its bucket, in all tables
+  double mean;                  // neurons in a bucket
+  size_t max;                   // in the fullest bucket
+  double empty_share;           // of all buckets
+  size_t dropped;               // times a neuron was left out of its bucket, in all tables
+  std::vector<size_t> by_size;  // neurons, in all tables, in buckets of 1, of 2 to 3, of 4 to 7 neurons and so on
 };
 
 // A neuron with a random number above it; the smallest ones win.
@@ -61,7 +62,7 @@ class Tables {
   }
 
   std::span<const uint32_t> codes(size_t table) const { return {&codes_[table * spec_.neurons], spec_.neurons}; }
-  Occupancy occupancy() const;
+  Occupancy occupancy() const;  // as of the last renew()
   size_t buckets() const { return buckets_; }  // in a table
   size_t bytes() const;
   const TablesSpec& spec() const { return spec_; }
@@ -74,9 +75,10 @@ class Tables {
 
   TablesSpec spec_;
   size_t buckets_;
-  Aligned<uint32_t> codes_;    // (tables, neurons)
-  Aligned<uint32_t> offsets_;  // (tables, buckets + 1), from the beginning of the table's part of ids_
-  Aligned<int32_t> ids_;       // (tables, neurons), used as far as neurons are kept
+  Aligned<uint32_t> codes_;      // (tables, neurons)
+  Aligned<uint32_t> offsets_;    // (tables, buckets + 1), from the beginning of the table's part of ids_
+  Aligned<int32_t> ids_;         // (tables, neurons), used as far as neurons are kept
+  std::vector<size_t> dropped_;  // (tables), neurons that full buckets left out
 };
 
 }  // namespace dslide

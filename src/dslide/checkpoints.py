@@ -144,13 +144,16 @@ class Checkpoints(Callback):
         snapshot = Snapshot(model.state, room(size))
         trainer.network.watch(snapshot)
         folder = self.folder / checkpoint_name(trainer.step)
-        return _Job(self._worker, trainer, folder, snapshot, self._parts(folder, model, snapshot))
+        return _Job(self._worker, trainer, folder, snapshot, self._parts(trainer, folder, model, snapshot))
 
-    def _parts(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> Parts:
+    def _parts(self, trainer: Trainer, folder: Path, model: SavedModel, snapshot: Snapshot) -> Parts:
+        steps = trainer.step
         each = yield Part("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
         entries = {name: entry for own in each for name, entry in own.items()}
         yield Part("checkpoint completed", lambda: self._complete(folder, model, entries))
         self.last = folder
+        for callback in trainer.callbacks:
+            callback.on_checkpoint(trainer, steps)
         if self._courier is not None:
             problems = yield Part("copies on other disks", lambda: self._send_copies(folder))
             for problem in filter(None, problems if self.comm.rank == 0 else ()):

@@ -46,6 +46,9 @@ class Link:
         sys.stderr = self._stream("err", sys.stderr, line_by_line=True)
         if self._rank == 0:
             sys.stdin = self._stream("in", sys.stdin)
+
+    def listen(self) -> None:
+        """From now on hears what the launcher says, and gives signs of life."""
         threading.Thread(target=self._listen, name="dslide-link", daemon=True).start()
 
     def end(self, code: int, blamed: Sequence[int] = ()) -> None:
@@ -132,6 +135,7 @@ def link() -> Link | None:
     told = os.environ.pop(LAUNCHER, None)  # not for processes that this one starts
     if told is not None and _link is None:
         _link = Link(told)
+        _link.listen()  # if that fails, the line is there to say so
     return _link
 
 

@@ -9,11 +9,16 @@ import platform
 import shutil
 import sys
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from . import _core
 from .link import TERMINAL
+from .memory import rss_bytes
 from .trainer import Callback
 
 if TYPE_CHECKING:
@@ -101,13 +106,17 @@ def warn(message: str) -> None:
     print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
 
 
-class JsonLog(Callback):
-    """Appends one JSON object per line to a file: start, steps now and then, epochs, tests, end. All flushed."""
+class RecordLog(Callback, ABC):
+    """Makes records of a run and appends them to a file: start, the first step and the last and some between, how full
+    hash tables are, epochs, tests, checkpoints, end. How a record is written is up to the classes made from this one.
+    `about` is what the first record says besides."""
 
-    def __init__(self, path: str | Path, every_seconds: float = 1.0) -> None:
+    def __init__(self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None) -> None:
         self._path = Path(path)
-        self._every = every_seconds
+        self._every, self._about = every_seconds, about or {}
         self._written = -math.inf
+        self._unwritten: tuple[StepInfo, int] | None = None  # the last step, and its epoch
+        self._renewals: dict[str, int] = {}  # of hash tables, by layer, as far as they were told
         self._failed = False  # and it was told
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
@@ -122,19 +131,59 @@ class JsonLog(Callback):
             features=network.features,
             labels=network.labels,
             parameters=network.parameters,
+            threads=_core.threads(),
             step=trainer.step,
+            samples=trainer.samples,
             total_steps=total_steps,
             versions={
                 "dslide": version("dslide"),
                 "numpy": version("numpy"),
                 "python": platform.python_version(),
             },
+            **self._about,
         )
 
     def on_step(self, trainer: Trainer, info: StepInfo) -> None:
+        self._unwritten = info, trainer.epoch + 1
         if time.monotonic() - self._written >= self._every:
             self._written = time.monotonic()
-            self._write("step", **vars(info), epoch=trainer.epoch + 1)
+            self._write_step(trainer)
+            self._write_tables(trainer)
+
+    def _write_step(self, trainer: Trainer) -> None:
+        """The last step, and what this rank has come to by now; seconds and bytes count from the start."""
+        if self._unwritten is None:
+            return
+        (info, epoch), self._unwritten = self._unwritten, None
+        effort = trainer.effort()
+        self._write(
+            "step",
+            **vars(info),
+            epoch=epoch,
+            samples=trainer.samples,
+            seconds=round(effort.seconds, 6),
+            waited=round(effort.waited, 6),
+            bytes_sent=effort.bytes_sent,
+            rss_bytes=rss_bytes(),
+        )
+
+    def _write_tables(self, trainer: Trainer) -> None:
+        """How full the hash tables of this rank are, if they were renewed since that was told."""
+        for layer in trainer.network.layers:
+            if layer.sampler is None or self._renewals.get(layer.name) == layer.sampler.renewals:
+                continue
+            self._renewals[layer.name] = layer.sampler.renewals
+            found = layer.sampler.tables.occupancy()
+            self._write(
+                "tables",
+                layer=layer.name,
+                step=trainer.step,
+                mean=found.mean,
+                max=found.max,
+                empty_share=found.empty_share,
+                dropped=found.dropped,
+                by_size=found.by_size,
+            )
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         self._write("epoch", **vars(info), step=trainer.step)
@@ -142,18 +191,46 @@ class JsonLog(Callback):
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
         self._write("test", epoch=info.epoch, step=trainer.step, seconds=info.seconds, **info.metrics)
 
+    def on_checkpoint(self, trainer: Trainer, step: int) -> None:
+        self._write("checkpoint", step=trainer.step, of_step=step)
+
     def on_end(self, trainer: Trainer, result: Result) -> None:
+        self._write_step(trainer)
         self._write("end", **vars(result), step=trainer.step)
 
     def _write(self, kind: str, **values: Any) -> None:
         record = {"record": kind, "time": round(time.time(), 3), **values}
         try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(record)) + "\n")
+            if content := self._encoded(record):
+                with open(self._path, "ab") as file:
+                    file.write(content)
         except OSError as error:  # a full disk must not end training
             if not self._failed:
                 warn(f"{self._path}: can't be written: {error.strerror or error}; training goes on")
             self._failed = True
+
+    @abstractmethod
+    def _encoded(self, record: dict[str, Any]) -> bytes:
+        """What a record is in the file; nothing if it is not to be there."""
+
+
+class JsonLog(RecordLog):
+    """One JSON object per line. All flushed."""
+
+    def on_start(self, trainer: Trainer, total_steps: int) -> None:
+        self._end_line()
+        super().on_start(trainer, total_steps)
+
+    def _end_line(self) -> None:
+        """What a crash left of a line is not to spoil the next one."""
+        with suppress(OSError), open(self._path, "rb+") as file:
+            if size := file.seek(0, os.SEEK_END):
+                file.seek(size - 1)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+
+    def _encoded(self, record: dict[str, Any]) -> bytes:
+        return json.dumps(finite(record)).encode() + b"\n"
 
 
 def finite(value: Any) -> Any:

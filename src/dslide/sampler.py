@@ -35,6 +35,7 @@ class Sampler:
         self.query = _core.Query(self.tables, shard.rank, shard.size)
         self.moved = np.ones(own, np.bool_)
         self.renewed = False  # ever
+        self.renewals = 0  # times that the buckets were made
         self.shard = shard
 
     def touch(self, ids: Ids) -> None:
@@ -51,6 +52,7 @@ class Sampler:
         self.tables.renew()
         self.moved[:] = False
         self.renewed = True
+        self.renewals += 1
         return len(ids)
 
     def load(self, codes: Codes, moved: npt.NDArray[np.bool_]) -> None:
@@ -69,6 +71,7 @@ class Sampler:
         self.tables.renew()
         self.moved[:] = moved
         self.renewed = True
+        self.renewals += 1
 
     def forget(self) -> None:
         """The weights are others now: every neuron is to be hashed again."""

@@ -99,6 +99,9 @@ class Callback:
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
         """The network was measured on test data."""
 
+    def on_checkpoint(self, trainer: Trainer, step: int) -> None:
+        """A checkpoint is complete, of the network as it was after so many steps."""
+
     def on_end(self, trainer: Trainer, result: Result) -> None:
         """Training is over, or was interrupted."""
 
@@ -132,6 +135,7 @@ class Trainer:
         self.any_flags = self.all_flags = 0  # of the last step: see Callback.flags
         self.rate = config.learning_rate  # of the last step
         self._own_active = 0.0  # active output neurons of this rank, summed over steps
+        self._begin = self._clocks()  # the clocks from which time of training counts
 
     def fit(self, data: Data) -> Result:
         """Runs the epochs that are left of `config.epochs`. On Ctrl-C the step at hand is finished and the result says
@@ -155,7 +159,7 @@ class Trainer:
         samples, steps, active_sum = 0, 0, 0.0
         loss, interrupted = math.nan, False
         epoch_rows, epoch_loss = 0, 0.0
-        begin, own_active = self._clocks(), self._own_active
+        self._begin = self._clocks()
         if self.profile:
             self.profile.begin(self.comm)
         try:
@@ -175,7 +179,7 @@ class Trainer:
                     loss = epoch_loss / epoch_rows if epoch_rows else math.nan  # none left: interrupted at its end
                     self.epoch, self.position = self.epoch + 1, 0
                     ended = EpochInfo(self.epoch, loss, seconds, epoch_rows / max(seconds, 1e-9))
-                    with self._aside(begin):
+                    with self._aside():
                         self._tell(lambda c, e=ended: c.on_epoch(self, e))  # type: ignore[misc]
         except KeyboardInterrupt:
             interrupted = True
@@ -183,11 +187,10 @@ class Trainer:
         if self.profile:
             self.profile.end()
         self._pressed = _never
-        seconds, waited, in_flight, sent = (self._clocks() - begin).tolist()
-        effort = Effort(seconds, waited, in_flight, int(sent), self._own_active - own_active)
+        effort = self.effort()
         result = Result(
-            seconds, samples, steps, self.epoch, samples / max(seconds, 1e-9), active_sum / max(steps, 1), loss,
-            interrupted, spread(self.comm, effort, steps),
+            effort.seconds, samples, steps, self.epoch, samples / max(effort.seconds, 1e-9),
+            active_sum / max(steps, 1), loss, interrupted, spread(self.comm, effort, steps),
         )  # fmt: skip
         self._tell(lambda c: c.on_end(self, result))
         return result
@@ -215,15 +218,22 @@ class Trainer:
     def _use_threads(self) -> None:
         use_threads(self.config.threads or neighbours(self.comm).threads)
 
+    def effort(self) -> Effort:
+        """What this rank did since `fit` was called, without what callbacks did at the ends of epochs."""
+        seconds, waited, in_flight, sent, active = (self._clocks() - self._begin).tolist()
+        return Effort(seconds, waited, in_flight, int(sent), active)
+
     def _clocks(self) -> npt.NDArray[np.float64]:
-        """Seconds now, and by now seconds of waiting, seconds of exchanges, bytes sent."""
+        """Seconds now, and by now seconds of waiting, seconds of exchanges, bytes sent, active output neurons of this
+        rank summed over steps."""
+        comm = self.comm
         return np.array(
-            [time.perf_counter(), self.comm.wait_seconds, self.comm.flight_seconds, self.comm.bytes_sent], np.float64
+            [time.perf_counter(), comm.wait_seconds, comm.flight_seconds, comm.bytes_sent, self._own_active], np.float64
         )
 
     @contextmanager
-    def _aside(self, begin: npt.NDArray[np.float64]) -> Iterator[None]:
-        """What is done inside is no training: `begin`, the clocks from which it counts, is put forward."""
+    def _aside(self) -> Iterator[None]:
+        """What is done inside is no training: the clocks from which it counts are put forward."""
         paused = self._clocks()
         if self.profile:
             self.profile.end()
@@ -232,7 +242,7 @@ class Trainer:
         finally:
             if self.profile:
                 self.profile.begin(self.comm)
-            begin += self._clocks() - paused
+            self._begin += self._clocks() - paused
 
     def progress(self) -> dict[str, int]:
         """Where training stands, for `load_progress`."""

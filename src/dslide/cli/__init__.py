@@ -22,6 +22,7 @@ COMMANDS = {
     "convert": "turn data into a folder that is read at once",
     "synth": "make random data of a given shape",
     "plan": "say how much memory a network needs",
+    "report": "write a page with charts of runs",
     "netlab": "emulate a cluster with a slow network on this machine",
     "doctor": "say what this machine, or several together, offer",
 }

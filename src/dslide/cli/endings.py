@@ -3,6 +3,7 @@ what all of them know."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -33,8 +34,9 @@ _RANK_0_SECONDS = 2.0  # in which rank 0 must have said what all ranks know
 def run_to_end(work: Callable[[], int]) -> int:
     """Does the work and returns the exit code. Errors that a user can meet become one sentence on stderr; in a job of
     several ranks, any error ends all of them."""
-    launcher = link()
+    launcher = None
     try:
+        launcher = link()
         code = work()
         sys.stdout.flush()
     except SystemExit:
@@ -62,7 +64,8 @@ def _end_alone(error: BaseException) -> int:
 def _end_in_job(error: BaseException) -> int:
     comm, rank = current(), launched_as()[0]
     message, code = _ending(error)
-    known_to_all = comm is None or isinstance(error, (Diverged, Terminated)) or getattr(error, "collective", False)
+    alike = comm is None and code != LOST  # all ranks meet the same before they meet each other, but for lack of memory
+    known_to_all = alike or isinstance(error, (Diverged, Terminated)) or getattr(error, "collective", False)
     if isinstance(error, PeerFailed) or (known_to_all and rank != 0 and _said_by_rank_0()):
         pass
     elif code == BROKEN_PIPE:
@@ -94,14 +97,24 @@ def _ending(error: BaseException) -> tuple[str, int]:
             return str(error), DIVERGED
         case BrokenPipeError():  # the reader of our output has seen enough
             return "nobody reads the output any more", BROKEN_PIPE
+        case _ if _is_memory(error):  # perhaps others on this machine need less the next time
+            return "out of memory; `dslide plan` says what a network needs", LOST
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
             return f"{name}{error.strerror or error}", USER_ERROR
-        case MemoryError():  # perhaps others on this machine need less the next time
-            return "out of memory; `dslide plan` says what a network needs", LOST
         case KeyboardInterrupt():
             return "interrupted", INTERRUPTED
     return f"{type(error).__name__}: {error}", BUG
+
+
+def _is_memory(error: BaseException) -> bool:
+    """Whether there was too little memory for something, also for a thread or a library."""
+    match error:
+        case MemoryError() | OSError(errno=errno.ENOMEM):
+            return True
+        case RuntimeError() | ImportError():
+            return any(said in str(error) for said in ("can't start new thread", "failed to map segment"))
+    return False
 
 
 def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:

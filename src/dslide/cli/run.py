@@ -1,6 +1,6 @@
 """A training run and its folder: checkpoints/ (the network), log.jsonl (what happened), summary.json (result), and
-profile.json if a profile was asked for. With several ranks each keeps a log of its own, log-1.jsonl and so on, and the
-first one speaks for all."""
+profile.json and tensorboard/ if they were asked for. With several ranks each keeps a log of its own, log-1.jsonl and so
+on, and the first one speaks for all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ..data import Tokens
 from ..errors import Diverged
 from ..memory import format_bytes, peak_rss_bytes
 from ..model_folder import SavedModel
-from ..progress import JsonLog, ProgressLine, clock, finite, warn
+from ..progress import JsonLog, ProgressLine, RecordLog, clock, finite, warn
+from ..tensorboard import TensorBoardLog
 from ..trainer import TestInfo, Trainer
 from .evaluate import evaluate, exact_loss, loss_line, table
 from .options import default_ks
@@ -34,11 +35,11 @@ class Run:
 
     def __init__(
         self, comm: Communicator, folder: Path, config: Config, data: Data, saved: SavedModel | None, quiet: bool,
-        profile: Profile | None = None, ks: tuple[int, ...] | None = None, hold_out: float | None = None,
-        last: Path | None = None,
+        planned_bytes: int, profile: Profile | None = None, ks: tuple[int, ...] | None = None,
+        hold_out: float | None = None, last: Path | None = None, tensorboard: bool = False,
     ) -> None:  # fmt: skip
         self.folder, self.comm = folder, comm
-        self.data, self.hold_out = data, hold_out
+        self.data, self.hold_out, self.planned_bytes = data, hold_out, planned_bytes
         self.ks = ks or default_ks(data)
         self.label_counts = data.label_counts
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
@@ -47,11 +48,14 @@ class Run:
             comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
             self.trainer.load_progress(saved.progress)
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
-        self._log = JsonLog(folder / log)
+        about = {"data": data.source, "rows": len(data), "planned_bytes": planned_bytes}
+        self._logs: list[RecordLog] = [JsonLog(folder / log, about=about)]
+        if tensorboard and comm.rank == 0:
+            self._logs.append(TensorBoardLog(folder / "tensorboard"))
         self.checkpoints = Checkpoints(
             folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, warn, last
         )
-        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), self._log, self.checkpoints]
+        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), *self._logs, self.checkpoints]
 
     def train(self) -> Result:
         """Trains until the end or Ctrl-C, and saves the network."""
@@ -88,7 +92,7 @@ class Run:
         found, _ = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data), self.ks)
         return found | {"loss": exact_loss(network, test)}
 
-    def summarize(self, result: Result, planned_bytes: int, test: Data | None) -> None:
+    def summarize(self, result: Result, test: Data | None) -> None:
         """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it. Ranks measure
         together, the first one writes and prints."""
         from .. import _core
@@ -107,13 +111,14 @@ class Run:
             "features": network.features,
             "labels": network.labels,
             "rows": len(self.data),
-            "planned_bytes": planned_bytes,
+            "planned_bytes": self.planned_bytes,
         }
         metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in self.ks]
         measured: dict[str, float] = {}
         if test is not None:
             measured = self.measure(test)
-            self._log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, measured))
+            for log in self._logs:
+                log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, measured))
         spread = dict(result.spread)
         about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         others = self.comm.gather_objects("memory used", about)

@@ -56,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="tell where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
     )
+    parser.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="also write event files for TensorBoard to RUN/tensorboard (default: no)",
+    )
     add_k_option(parser)
     add_testing_options(parser)
     add_reading_options(parser)
@@ -106,12 +111,15 @@ def run(arguments: argparse.Namespace) -> int:
     from .testing import Testing
 
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
-    training = Run(comm, folder, config, data, saved, arguments.quiet, profile, ks, hold_out, last)
+    training = Run(
+        comm, folder, config, data, saved, arguments.quiet, planned.bytes_total, profile, ks, hold_out, last,
+        arguments.tensorboard,
+    )  # fmt: skip
     if test is not None and arguments.test_every:
         testing = Testing(training.measure, test, arguments.test_every, arguments.test_rows, config.seed)
         training.trainer.callbacks.append(testing)
     result = training.train()
-    training.summarize(result, planned.bytes_total, None if result.interrupted else test)
+    training.summarize(result, None if result.interrupted else test)
     told = _told_to_end(comm)  # also the barrier at the end
     if result.interrupted and told:
         again = f"dslide train {arguments.data} {'--elastic --out' if arguments.elastic else '--resume'} {folder}"

@@ -68,6 +68,8 @@ def _connect(limit: float) -> Communicator:
             mpi4py.rc.thread_level = "serialized"  # calls come from two threads, one at a time
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
+            if "failed to map segment" in str(error):  # as the system's loader says when memory is at its end
+                raise MemoryError from None
             raise ConfigError(
                 f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); pip install 'dslide[mpi]', or "
                 f"mpi4py built for the MPI of this cluster"

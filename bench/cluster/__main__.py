@@ -1,0 +1,62 @@
+"""Runs one experiment on emulated clusters, and writes its tables and pictures.
+
+    sudo python -m bench.cluster rivals [--quick] [--rounds 3] [--out build/cluster/rivals] [--data FOLDER]
+
+Root is needed for the emulated links (dslide netlab). `python -m bench.cluster EXPERIMENT --help` lists what else an
+experiment can be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from dslide.errors import UserError
+
+from ..measuring import to_end
+
+# Modules of this package. Each has `run(options)`, the exit code, and may have `add_options(parser)`.
+EXPERIMENTS = {
+    "rivals": "dslide beside PyTorch's distributed training, on slow links",
+    "billion": "networks of about a billion parameters on four nodes",
+    "scaling": "one to sixteen nodes: bytes, memory and time of a step",
+    "predictions": "what dslide plan foretells against what is measured",
+    "growth": "more labels, wider layers, larger batches",
+    "cost": "time and price of a million samples",
+}
+
+
+def main() -> int:
+    names = argparse.ArgumentParser(
+        prog="python -m bench.cluster",
+        description=__doc__.split("\n\n")[0],
+        epilog="; ".join(f"{name}: {about}" for name, about in EXPERIMENTS.items()),
+    )
+    names.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}")
+    name = names.parse_args(sys.argv[1:2]).experiment
+    module = importlib.import_module(f"{__package__}.{name}")
+    parser = argparse.ArgumentParser(prog=f"python -m bench.cluster {name}", description=EXPERIMENTS[name])
+    parser.add_argument("--quick", action="store_true", help="a few minutes: less of everything")
+    parser.add_argument("--rounds", type=positive, help="times that every system runs")
+    parser.add_argument("--data", type=Path, default=Path("build/bench-data"), help="folder for the data")
+    parser.add_argument("--out", type=Path, default=Path("build/cluster") / name, help="folder for the report")
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
+    options = parser.parse_args(sys.argv[2:])
+    try:
+        return int(module.run(options))
+    except UserError as error:
+        sys.exit(f"{parser.prog}: error: {error}")
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, as an option gives it."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, not {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    to_end(main)

@@ -1,0 +1,21 @@
+"""dslide report: a page with charts of runs, to open in a browser."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, as dslide train --out made them")
+    parser.add_argument(
+        "--out", metavar="FILE", default="report.html", help="page to write; a report that is there is replaced "
+        "(default: report.html)"
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..report import write_report
+
+    write_report(arguments.runs, arguments.out)
+    print(f"wrote {arguments.out}; open it in a browser")
+    return 0

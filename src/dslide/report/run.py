@@ -1,0 +1,289 @@
+"""What the folder of a run says, read in bounded memory: log.jsonl and, where they are there, summary.json,
+events.jsonl and profile.json.
+
+A run may have been started several times. Time is that spent in training, over all starts, steps that were lost and
+done again included; what is drawn against samples has only what was done last."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from ..plain_files import read_plain_json
+from .curve import Curve
+from .lines import Record, records
+
+METRIC = re.compile(r"(p|r|ndcg|psp)_at_([0-9]{1,4})")
+LEAST_SECONDS = 0.5  # between two steps of which speeds are taken
+MOST_MARKS, MOST_RANKS, MOST_TESTS = 100, 64, 4  # of a run on the page
+UNTOLD = ("start", "pause", "wait", "done")  # events that say nothing which the log does not
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at a moment."""
+
+    seconds: float  # of training
+    step: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one rank did since the last start."""
+
+    rank: int
+    compute_seconds: float
+    wait_seconds: float
+    bytes_per_step: float
+
+
+@dataclass
+class Run:
+    """A run, as far as its folder tells."""
+
+    name: str  # its folder, as it was given
+    curves: dict[str, Curve] = field(default_factory=dict)  # over seconds, and over samples if the name ends so
+    tests: dict[str, dict[float, Curve]] = field(default_factory=dict)  # by what was measured, and on how many rows
+    start: Mapping[str, Any] = field(default_factory=dict)  # the last start record
+    starts: int = 0
+    ended: bool = False  # the log has the end of the last start
+    interrupted: bool = False
+    seconds: float = 0.0
+    step: float = 0.0
+    samples: float = 0.0  # trained on, those of lost steps included
+    loss: float | None = None  # of the last epoch
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last test
+    test_loss: float | None = None
+    planned_bytes: float | None = None
+    peak_bytes: float | None = None  # of the rank that held most; while it runs, of the first
+    ranks: int = 1
+    per_rank: list[Rank] = field(default_factory=list)
+    tables: dict[str, Tables] = field(default_factory=dict)  # by layer, as they were last
+    checkpoints: list[Mark] = field(default_factory=list)
+    events: deque[Mark] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
+    events_total: int = 0
+    phases: dict[str, float] = field(default_factory=dict)  # milliseconds in a step
+
+    def curve(self, name: str) -> Curve:
+        """The curve of this name, made now if there is none."""
+        if name not in self.curves:
+            self.curves[name] = Curve()
+        return self.curves[name]
+
+    def tested(self, name: str, rows: float) -> Curve:
+        """The curve of what was measured on so many rows; it goes on, on other rows, if these change all the time."""
+        curves = self.tests.setdefault(name, {})
+        if rows not in curves and len(curves) >= MOST_TESTS:
+            rows = next(reversed(curves))
+        return curves.setdefault(rows, Curve())
+
+    def pieces(self, name: str) -> list[Curve]:
+        """The curve of this name, or those of tests, each on other rows; those without points left out."""
+        return [curve for curve in (self.curves.get(name), *self.tests.get(name, {}).values()) if curve]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its options."""
+        config = self.start.get("config")
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def state(self) -> str:
+        """How it ended, in words."""
+        if not self.ended:
+            return "no end yet"
+        return "interrupted" if self.interrupted else "finished"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """How full the hash tables of a layer are."""
+
+    step: float
+    by_size: list[float]  # neurons in buckets of 1, of 2 to 3, of 4 to 7 and so on
+    fullest: float
+    empty_share: float
+    dropped: float
+
+
+def read_run(folder: str | Path) -> Run:
+    """Reads a run's folder; DataError if it is none, or what is in it makes no sense."""
+    path = Path(folder)
+    log = path / "log.jsonl"
+    if not path.is_dir():
+        raise DataError(f"{folder}: there is no such folder")
+    if not log.exists():
+        raise DataError(f"{folder}: is not the folder of a run: expected log.jsonl in it, as dslide train writes it")
+    reader = _Reader(Run(str(folder)))
+    for record in records(log):
+        reader.take(record)
+    if reader.run.starts == 0:
+        raise DataError(f"{log}: is empty: training has not begun")
+    if (path / "summary.json").exists():
+        reader.take_summary(_object(path / "summary.json"))
+    if (path / "events.jsonl").exists():
+        for record in records(path / "events.jsonl"):
+            reader.take_event(record)
+    if (path / "profile.json").exists():
+        reader.take_profile(_object(path / "profile.json"))
+    return reader.run
+
+
+def _object(path: Path) -> Record:
+    value = read_plain_json(path, DataError)
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object")
+    return Record(value, str(path))
+
+
+class _Reader:
+    """Takes records one after another."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._clock = Curve()  # seconds of training over time of day
+        self._offset = 0.0  # seconds of training before the last start
+        self._first_samples = 0.0  # done before the last start,
+        self._first_trained = 0.0  # and those trained on by then, lost ones included
+        self._before: dict[str, float] | None = None  # the step that speeds are counted from
+
+    def take(self, record: Record) -> None:
+        """A record of the log; kinds that are not known are left out."""
+        kind, run = record.text("record"), self.run
+        if run.starts == 0 and kind != "start":
+            raise DataError(f"{record.where}: expected the start of a run, not {kind!r}")
+        if kind == "start":
+            self._start(record)
+        elif kind == "step":
+            self._step(record)
+        elif kind == "epoch":
+            run.loss = record.number("loss")
+        elif kind == "test":
+            self._test(record)
+        elif kind == "tables":
+            self._tables(record)
+        elif kind == "checkpoint":
+            if len(run.checkpoints) == 2 * MOST_MARKS:
+                del run.checkpoints[::2]
+            step = record.number("of_step") or 0.0
+            run.checkpoints.append(Mark(run.seconds, step, f"checkpoint after {step:,.0f} steps"))
+        elif kind == "end":
+            self._end(record)
+
+    def _start(self, record: Record) -> None:
+        run = self.run
+        run.start, run.ended, run.per_rank = record.values, False, []
+        run.starts += 1
+        step, samples = record.number("step") or 0.0, record.number("samples") or 0.0
+        run.ranks = int(record.number("ranks") or 1)
+        record.part("config")
+        run.planned_bytes = record.number("planned_bytes")
+        if run.starts > 1:
+            self._event(Mark(run.seconds, step, f"goes on from step {step:,.0f}, having been at {run.step:,.0f}"))
+        run.step = step
+        for name, curve in run.curves.items():
+            if name.endswith("samples"):
+                curve.cut(samples)
+        self._offset, self._before = run.seconds, None
+        self._first_samples, self._first_trained = samples, run.samples
+
+    def _step(self, record: Record) -> None:
+        run = self.run
+        found = record.numbers("step", "seconds", "samples")
+        if found is None:
+            return  # an earlier version wrote less
+        run.step, run.seconds = found["step"], self._offset + found["seconds"]
+        run.samples = self._first_trained + found["samples"] - self._first_samples
+        if (now := record.number("time")) is not None:
+            self._clock.add(now, run.seconds)
+        for name, curve in (("loss", "loss"), ("active", "active"), ("rss_bytes", "memory")):
+            if (value := record.number(name)) is not None:
+                run.curve(curve).add(run.seconds, value)
+                if name == "loss":
+                    run.curve("loss over samples").add(found["samples"], value)
+                if name == "rss_bytes":
+                    run.peak_bytes = max(run.peak_bytes or 0.0, value)
+        if (more := record.numbers("waited", "bytes_sent")) is not None:
+            self._speeds(found | more)
+
+    def _speeds(self, now: dict[str, float]) -> None:
+        """What was done in a second, or a step, since the step before."""
+        run, before = self.run, self._before
+        if before is None:
+            self._before = now
+            return
+        seconds, steps = now["seconds"] - before["seconds"], now["step"] - before["step"]
+        if seconds < LEAST_SECONDS and run.curves.get("speed"):
+            return
+        self._before = now
+        if seconds <= 0 or steps <= 0:
+            return
+        middle = run.seconds - seconds / 2
+        run.curve("speed").add(middle, (now["samples"] - before["samples"]) / seconds, seconds)
+        if run.ranks > 1:
+            run.curve("bytes").add(middle, (now["bytes_sent"] - before["bytes_sent"]) / steps, steps)
+            run.curve("waiting").add(middle, 100 * (now["waited"] - before["waited"]) / seconds, seconds)
+
+    def _test(self, record: Record) -> None:
+        run, seconds = self.run, record.number("seconds")
+        if seconds is None:
+            return
+        run.metrics, rows = {}, record.number("rows") or 0.0
+        run.test_loss = record.number("loss")
+        for name in record.values:
+            if METRIC.fullmatch(name) and (value := record.number(name)) is not None:
+                run.metrics[name] = value
+                run.tested(name, rows).add(self._offset + seconds, value)
+        if run.test_loss is not None:
+            run.tested("test loss", rows).add(self._offset + seconds, run.test_loss)
+
+    def _tables(self, record: Record) -> None:
+        found = record.numbers("step", "max", "empty_share", "dropped")
+        if found is None:
+            return
+        row = record.row("by_size")[:32]
+        layer = record.text("layer")[:40]
+        tables = Tables(found["step"], row, found["max"], found["empty_share"], found["dropped"])
+        if layer in self.run.tables or len(self.run.tables) < MOST_MARKS:
+            self.run.tables[layer] = tables
+
+    def _end(self, record: Record) -> None:
+        run = self.run
+        run.ended, run.interrupted = True, record.values.get("interrupted") is True
+        if (found := record.numbers("step", "seconds", "samples")) is not None:
+            run.step, run.seconds = found["step"], self._offset + found["seconds"]
+            run.samples = self._first_trained + found["samples"]
+        for number, rank in enumerate(record.part("spread").parts("per_rank")[:MOST_RANKS]):
+            did = rank.numbers("compute_seconds", "comm_seconds", "bytes_sent_per_step")
+            if did is not None:
+                run.per_rank.append(Rank(number, *did.values()))
+
+    def take_summary(self, record: Record) -> None:
+        """The summary, unless it is that of an earlier start."""
+        peak = record.number("peak_rss_bytes")
+        if self.run.ended and record.number("steps") == self.run.step and peak is not None:
+            self.run.peak_bytes = peak
+
+    def take_event(self, record: Record) -> None:
+        """An event of a supervisor."""
+        now, kind, text = record.number("time"), record.text("event"), record.text("text")
+        if now is not None and kind not in UNTOLD:
+            self._event(Mark(self._clock.at(now), record.number("step") or 0.0, text[:300]))
+
+    def _event(self, mark: Mark) -> None:
+        self.run.events.append(mark)
+        self.run.events_total += 1
+
+    def take_profile(self, record: Record) -> None:
+        """Phases of a step, without the line for all of them."""
+        phases = record.part("phases")
+        for name in list(phases.values)[:MOST_RANKS]:
+            milliseconds = phases.part(name).number("ms_per_step")
+            if name != "all" and milliseconds is not None:
+                self.run.phases[name[:60]] = milliseconds
