@@ -82,6 +82,6 @@ def recommended(forecasts: Mapping[int, Forecast], memory: int) -> tuple[int | N
     while 2 * chosen in forecasts:
         gain = forecasts[2 * chosen].samples_per_second / forecasts[chosen].samples_per_second
         if gain < WORTH:
-            return chosen, f"{why}; {2 * chosen} would be {gain:.2g} times as fast, less than the {WORTH:g} that count"
-        chosen, why = 2 * chosen, f"{gain:.2g} times as fast as {chosen}"
+            return chosen, f"{why}; {2 * chosen} would be {gain:.2f} times as fast, less than the {WORTH:g} that count"
+        chosen, why = 2 * chosen, f"{gain:.2f} times as fast as {chosen}"
     return chosen, f"{why}; more were not looked at"
