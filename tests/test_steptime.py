@@ -274,7 +274,7 @@ def forecasts(speeds: dict[int, float], memory: dict[int, int]) -> dict[int, For
     [
         ({1: 100, 2: 140, 4: 300}, {1: 50, 2: 30, 4: 20}, 1, "the network fits on one; 2 would be 1.40 times as fast"),
         ({1: 100, 2: 150, 4: 230, 8: 300}, {1: 50, 2: 30, 4: 20, 8: 10}, 4, "1.53 times as fast as 2; 8 would be 1.30"),
-        ({1: 100, 2: 190, 4: 200}, {1: 500, 2: 90, 4: 50}, 2, "the fewest that have enough memory; 4 would be 1.1"),
+        ({1: 100, 2: 190, 4: 200}, {1: 500, 2: 90, 4: 50}, 2, "the fewest that have enough memory; 4 would be 1.05"),
         ({1: 100, 2: 190}, {1: 50, 2: 30}, 2, "1.90 times as fast as 1; more were not looked at"),
         ({1: 100, 2: 190}, {1: 500, 2: 300}, None, ""),
     ],
