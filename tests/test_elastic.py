@@ -24,7 +24,7 @@ from dslide.cli import main
 RANKS = 3
 LIMIT = 60.0  # seconds for any run here
 SAVED_EVERY = 0.3
-EPOCHS, STEPS = 20, 32  # steps of each epoch
+EPOCHS, STEPS = 15, 32  # steps of each epoch
 COMMAND = [sys.executable, "-m", "dslide.cli", "train"]
 OPTIONS = ["--hidden", "16", "--batch-size", "64", "--threads", "1", "--quiet", "--watchdog", "3"]
 OPTIONS += ["--epochs", str(EPOCHS), "--checkpoint-seconds", str(SAVED_EVERY), "--elastic"]
