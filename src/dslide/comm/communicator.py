@@ -24,10 +24,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ..errors import CommError, PeerFailed, UserError, known_to_all
+from ..errors import CommError, PeerFailed, UserError
 from .frames import Buffer, Frame, Kind, name_check, pack, unpack
+from .outcomes import error_of_all, ranks_in_words
+from .transport import Transport
 
 T = TypeVar("T")
 
@@ -39,26 +41,6 @@ _POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first 
 _POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
 _ASIDE_SECONDS = 0.3  # after something came or went aside, in which the thread looks more often: answers are awaited
 _FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure, or leave too
-
-
-class Transport(Protocol):
-    """Carries bytes between ranks; frames between two ranks arrive in the order in which they were sent."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def send(self, to: int, frame: bytes) -> None:
-        """Begins to send; never waits."""
-
-    def receive(self) -> list[tuple[int, Buffer]]:
-        """What has arrived since the last call, with the rank it came from; never waits. Also moves on what is
-        being sent."""
-
-    def sending(self) -> bool:
-        """Whether something is still on its way out."""
 
 
 class Exchange:
@@ -150,20 +132,9 @@ class Communicator:
             value = work()
         except UserError as error:
             problem = [type(error).__name__, str(error)]
-        outcomes = self.gather_objects(what, problem)
-        failed = [rank for rank, outcome in enumerate(outcomes) if outcome is not None]
-        if not failed:
-            return value  # type: ignore[return-value]
-        (name, message), blamed = outcomes[failed[0]], tuple(failed) if len(failed) < self.size else ()
-        if any(outcome != outcomes[0] for outcome in outcomes):
-            ranks: dict[str, list[int]] = {}  # that say the same
-            for rank in failed:
-                ranks.setdefault(outcomes[rank][1], []).append(rank)
-            message = "; ".join(f"{ranks_in_words(who)}: {said}" for said, who in ranks.items())
-        kinds = {kind.__name__: kind for kind in UserError.__subclasses__()}
-        problem_of_all = known_to_all(kinds.get(name, UserError)(message))
-        problem_of_all.blamed = blamed
-        raise problem_of_all
+        if failure := error_of_all(self.gather_objects(what, problem)):
+            raise failure
+        return value  # type: ignore[return-value]
 
     @property
     def exchanges(self) -> int:
@@ -443,10 +414,3 @@ def _pause(quiet: float) -> float:
 def solo() -> Communicator:
     """The communicator of a job with one rank."""
     return Communicator(None)
-
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Like `rank 2` or `ranks 0, 3 and 5`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
