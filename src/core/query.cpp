@@ -19,7 +19,7 @@ size_t filter_slot(int32_t neuron) { return static_cast<uint32_t>(neuron) * 0x9E
 
 }  // namespace
 
-// Calls row(row number, scratch) for each row, which appends to scratch.hits.neurons; sorts and joins what comes out.
+// Calls row(row number, scratch) for each row, which takes its hits; sorts and joins what comes out.
 template <class Row>
 Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
   const std::lock_guard lock(mutex_);
@@ -27,7 +27,6 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   if (scratch_.size() < parts) scratch_.resize(parts);
   run(static_cast<int>(parts), [&](int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.counts.resize(tables_.spec().neurons);
     s.filter.resize(size_t{1} << FILTER_BITS);
     s.hits.offsets.assign(1, 0);
     s.hits.neurons.clear();
@@ -35,19 +34,16 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
     const Range range = part(rows, parts, static_cast<size_t>(thread));
     if (range.begin < range.end) look_up(codes, range.begin, s);
     for (size_t r = range.begin; r < range.end; ++r) {
-      const ptrdiff_t begin = static_cast<ptrdiff_t>(s.hits.neurons.size());
       s.buckets.swap(s.next_buckets);
       if (r + 1 < range.end) look_up(codes, r + 1, s);
+      s.taken.clear();
       row(r, s);
-      std::sort(s.hits.neurons.begin() + begin, s.hits.neurons.end());
-      if (with_counts) {
-        for (size_t i = static_cast<size_t>(begin); i < s.hits.neurons.size(); ++i) {
-          s.hits.counts.push_back(s.counts[static_cast<size_t>(s.hits.neurons[i])]);
-        }
+      std::sort(s.taken.begin(), s.taken.end());
+      for (const uint64_t hit : s.taken) {
+        s.hits.neurons.push_back(static_cast<int32_t>(hit >> 32));
+        if (with_counts) s.hits.counts.push_back(static_cast<uint16_t>(hit));
       }
       s.hits.offsets.push_back(static_cast<int64_t>(s.hits.neurons.size()));
-      for (const int32_t neuron : s.met) s.counts[static_cast<size_t>(neuron)] = 0;
-      s.met.clear();
     }
   });
   Hits all;
@@ -104,81 +100,81 @@ std::vector<uint32_t> Query::ranking(const Hits& hits, const Lottery& lottery) c
 
 void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
   const uint32_t tables = static_cast<uint32_t>(tables_.spec().tables);
+  size_t all = 0;
+  for (const auto bucket : s.buckets) all += bucket.size();
+  s.counters.reset(std::min(all, want));
   s.order.resize(tables);
   std::iota(s.order.begin(), s.order.end(), 0u);
-  for (uint32_t i = 0; i < tables && s.met.size() < want; ++i) {
+  for (uint32_t i = 0; i < tables && s.taken.size() < want; ++i) {
     std::swap(s.order[i], s.order[i + below(mix(key, 0, i), tables - i)]);
     const auto bucket = s.buckets[s.order[i]];
     // From a random place on, or the bucket that is cut short would always lose its highest neurons.
     const uint32_t size = static_cast<uint32_t>(bucket.size()), begin = below(mix(key, 1, i), size);
-    for (uint32_t j = 0; j < size && s.met.size() < want; ++j) {
+    for (uint32_t j = 0; j < size && s.taken.size() < want; ++j) {
       const int32_t neuron = bucket[begin + j < size ? begin + j : begin + j - size];
-      if (s.counts[static_cast<size_t>(neuron)]++ == 0) s.met.push_back(neuron);
-    }
-  }
-  s.hits.neurons.insert(s.hits.neurons.end(), s.met.begin(), s.met.end());
-}
-
-// Gives counters to the neurons that take_counted() has left out, which were met once.
-void Query::meet_singles(Scratch& s) const {
-  for (const auto bucket : s.buckets) {
-    for (const int32_t neuron : bucket) {
-      if (s.filter[filter_slot(neuron)] != 1) continue;
-      s.counts[static_cast<size_t>(neuron)] = 1;
-      s.met.push_back(neuron);
+      if (s.counters.add(neuron) == 1) s.take(neuron, 1);
     }
   }
 }
 
-// Most of the neurons in a row's buckets are met once, a few thousand of them, and a counter for each, anywhere in
-// memory, would cost a cache miss. So they are first counted in the few slots of `filter`: a neuron alone in its slot
-// was met once, and only the others need counters of their own.
+// Most of the neurons in a row's buckets, a few thousand, are met once. So all are first counted in the few slots of
+// `filter`: a neuron alone in its slot was met once, and only the others need counters.
 void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
+  s.met.clear();
+  for (const auto bucket : s.buckets) s.met.insert(s.met.end(), bucket.begin(), bucket.end());
+  const size_t all = s.met.size();
   std::fill(s.filter.begin(), s.filter.end(), uint8_t{0});
-  for (const auto bucket : s.buckets) {
-    for (const int32_t neuron : bucket) {
-      uint8_t& slot = s.filter[filter_slot(neuron)];
-      slot = static_cast<uint8_t>(slot + (slot < 2));
-    }
+  uint8_t* filter = s.filter.data();
+  for (const int32_t neuron : s.met) {
+    uint8_t& slot = filter[filter_slot(neuron)];
+    slot = static_cast<uint8_t>(slot + (slot < 2));
   }
-  size_t all = 0, several = 0;
-  for (const auto bucket : s.buckets) {
-    all += bucket.size();
-    s.several.resize(std::max(s.several.size(), several + bucket.size()));
-    for (const int32_t neuron : bucket) {  // without a branch, which could not be foretold
-      s.several[several] = neuron;
-      several += s.filter[filter_slot(neuron)] != 1;
-    }
+  s.several.resize(std::max(s.several.size(), all));
+  int32_t* end = s.several.data();
+  for (const int32_t neuron : s.met) {  // without a branch, which could not be foretold
+    *end = neuron;
+    end += filter[filter_slot(neuron)] != 1;
   }
-  for (size_t i = 0; i < several; ++i) {
-    if (s.counts[static_cast<size_t>(s.several[i])]++ == 0) s.met.push_back(s.several[i]);
-  }
+  const auto several = static_cast<size_t>(end - s.several.data());
+  s.counters.reset(several);
+  for (size_t i = 0; i < several; ++i) s.counters.add(s.several[i]);
   s.tallies.assign(s.buckets.size() + 1, 0);
   s.tallies[1] = all - several;
-  for (const int32_t neuron : s.met) ++s.tallies[s.counts[static_cast<size_t>(neuron)]];
+  for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
   // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
   size_t limit = s.buckets.size(), left = want;
   while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
   if (limit < at_least) left = 0;
-  if (limit <= 1 && at_least <= 1) meet_singles(s);
-  for (const int32_t neuron : s.met) {
-    if (s.counts[static_cast<size_t>(neuron)] > limit) s.hits.neurons.push_back(neuron);
+  for (size_t i = 0; i < s.counters.size(); ++i) {
+    if (s.counters[i].count > limit) s.take(s.counters[i].neuron, s.counters[i].count);
+  }
+  if (limit == 0) {  // there is room for all of them
+    for (const int32_t neuron : s.met) {
+      if (filter[filter_slot(neuron)] == 1) s.take(neuron, 1);
+    }
   }
   if (left == 0) return;
   // Lots are uniform, so nearly always those below `likely` are enough; only among them is it worth to look closer.
   const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
                        static_cast<double>(s.tallies[limit]);
   uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
+  const auto lot_of = [&](int32_t neuron) {
+    return draw_lot(mix(key, neurons_of_.whole(static_cast<size_t>(neuron))), neuron);
+  };
   for (s.lots.clear(); s.lots.size() < left; likely = UINT64_MAX) {
     s.lots.clear();
-    for (const int32_t neuron : s.met) {
-      if (s.counts[static_cast<size_t>(neuron)] != limit) continue;
-      const Lot lot = draw_lot(mix(key, neurons_of_.whole(static_cast<size_t>(neuron))), neuron);
-      if (lot <= likely) s.lots.push_back(lot);
+    for (size_t i = 0; i < s.counters.size(); ++i) {
+      if (s.counters[i].count != limit) continue;
+      if (const Lot lot = lot_of(s.counters[i].neuron); lot <= likely) s.lots.push_back(lot);
+    }
+    if (limit > 1) continue;
+    for (const int32_t neuron : s.met) {  // the lot first: few are low enough, and the filter says no to few
+      const Lot lot = lot_of(neuron);
+      if (lot <= likely && filter[filter_slot(neuron)] == 1) s.lots.push_back(lot);
     }
   }
   std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left) - 1, s.lots.end());
-  for (size_t i = 0; i < left; ++i) s.hits.neurons.push_back(neuron_of(s.lots[i]));
+  for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.lots[i]), limit);
 }
 
 }  // namespace dslide

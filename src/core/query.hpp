@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aligned.hpp"
+#include "counters.hpp"
 #include "rng.hpp"
 #include "stripe.hpp"
 #include "tables.hpp"
@@ -50,24 +51,26 @@ class Query {
   const Tables& tables() const { return tables_; }
 
  private:
-  // What one thread works with. `counts` is all zero between rows.
+  // What one thread works with.
   struct alignas(2 * CACHE_LINE) Scratch {
-    Aligned<uint16_t> counts;  // (neurons): tables in which the row met it
     std::vector<uint8_t> filter;   // by hash of the neuron: none, one or more were met
+    std::vector<int32_t> met;      // all neurons in the row's buckets, as often as they are in one
     std::vector<int32_t> several;  // neurons that share their slot of the filter, as often as they were met
-    std::vector<int32_t> met;      // neurons whose count is not zero
+    Counters counters;             // of the row's neurons, or of those that need one
     std::vector<size_t> tallies;   // (tables + 1): how many neurons have a count
     std::vector<Lot> lots;         // of the neurons that draw for the last places
     std::vector<uint32_t> order;   // (tables)
     std::vector<std::span<const int32_t>> buckets, next_buckets;  // (tables): those of the row, and of the next
+    std::vector<uint64_t> taken;   // the row's hits: neuron, and below it in how many tables it was met
     Hits hits;  // of the thread's rows
+
+    void take(int32_t neuron, size_t count) { taken.push_back(uint64_t{static_cast<uint32_t>(neuron)} << 32 | count); }
   };
 
   template <class Row>
   Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
   void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
   void take_vanilla(size_t want, uint64_t key, Scratch& s) const;
-  void meet_singles(Scratch& s) const;
   void take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const;
 
   const Tables& tables_;
