@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from dslide import Config, netlab, phases
-from dslide.calibration import time_alone
+from dslide.calibration import time_alone, trial_parameters
 from dslide.data import SparseRows
 from dslide.steptime import Link, node_step
-from dslide.timing import MOST_PARAMETERS
 from dslide.traffic import bytes_on_wire, messages_per_step
 from dslide.trial_rows import TrialRows, rows_of
 
@@ -90,7 +89,7 @@ def alone(data: str, nodes: int, threads: int, seconds: float, grows: bool, seed
     rows = rows_of(read_data(data), BATCH, seed)
     rows = grown(rows, nodes) if grows else rows
     whole = time_alone(config, rows, nodes, False, seconds, most_parameters=sys.maxsize)
-    cut = time_alone(config, rows, nodes, False, seconds, MOST_PARAMETERS)
+    cut = time_alone(config, rows, nodes, False, seconds, trial_parameters())
     return {
         "milliseconds": 1e3 * whole.compute,
         "packing_milliseconds": 1e3 * whole.phases.get(phases.PACKING, 0.0),

@@ -30,7 +30,7 @@ from .measured import network_config
 QUICK = Shape(4_000, 20_000, 60_000)
 RATES = ("unlimited", "1gbit", "100mbit")  # that are emulated
 MODELLED_RATES, MODELLED_CORES = ("100mbit", "1gbit", "10gbit"), 4
-LATENCY = 1e-4  # seconds, of the model
+LATENCY = 2e-4  # seconds: half a round trip between nodes on one machine, as `dslide doctor --ranks 2` measures it
 HERE = "bench.cluster.measured"
 
 

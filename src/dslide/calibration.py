@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from . import phases
 from .config import Config
 from .lone_rank import LoneRank
+from .memory import available_bytes
 from .threads import available_cores
-from .timing import MOST_PARAMETERS, StepTime, time_step
+from .timing import StepTime, time_step
 from .trial_rows import TrialRows
 
 SECONDS = 5.0  # for all measurements; what has begun by then is finished
 TRIAL_SECONDS = 0.3  # for the steps of each
+# Parameters of the first and the last layer each, as long as those, with two moments each, fit into an eighth of the
+# memory that is free. Layers of a quarter as many took a tenth less time: more of them stays in caches.
+MOST_PARAMETERS, PARAMETER_BYTES = 64_000_000, 12
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,11 @@ def calibrate(
     begin, measured = time.perf_counter(), {}
     here = available_cores()
     threads = (cores,) if cores <= here else tuple(sorted({1, here}))
+    most = trial_parameters()
     for number, size in enumerate(dict.fromkeys(ranks)):
         if number >= 2 and time.perf_counter() - begin > seconds:
             break
-        found = {count: time_alone(config.replace(threads=count), rows, size, linked) for count in threads}
+        found = {c: time_alone(config.replace(threads=c), rows, size, linked, TRIAL_SECONDS, most) for c in threads}
         measured[size] = found[cores] if cores in found else on_cores(found, cores)
     return Calibration(measured, cores, threads)
 
@@ -83,10 +88,14 @@ def _combined(first: StepTime, second: StepTime, rule: Callable[[float, float], 
     return StepTime(found, rule(first.waiting, second.waiting), renewal, second.active)
 
 
+def trial_parameters() -> int:
+    """To how many parameters the first and the last layer of a trial are cut down here."""
+    return min(MOST_PARAMETERS, available_bytes() // 8 // PARAMETER_BYTES)
+
+
 def time_alone(
-    config: Config, rows: TrialRows, ranks: int, linked: bool = True, seconds: float = TRIAL_SECONDS,
-    most_parameters: int = MOST_PARAMETERS,
-) -> StepTime:  # fmt: skip
+    config: Config, rows: TrialRows, ranks: int, linked: bool, seconds: float, most_parameters: int
+) -> StepTime:
     """The step of one rank of so many, as `time_step`. It never waits: what seems so is the taking in of messages."""
     comm = LoneRank(ranks)
     try:

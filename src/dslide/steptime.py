@@ -25,8 +25,8 @@ from .errors import ConfigError
 from .network import exchanged_parts
 from .traffic import bytes_on_wire, messages_per_step, rounds_per_step
 
-# For a message sent and one received, by MPI over TCP: with 2 to 8 ranks on a busy 2-core machine the exchanges of a
-# step took 60 microseconds of processor time more for each message (python -m bench.cluster scaling).
+# For a message sent and one received, by MPI over TCP: from 2 to 16 ranks on a 2-core machine the exchanges of a step
+# took 45 microseconds of processor time more for each message (python -m bench.cluster scaling).
 MESSAGE_SECONDS = 5e-5
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
