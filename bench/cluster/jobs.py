@@ -42,7 +42,7 @@ def run_job(function: str, lab: str, limit: float, **arguments: Any) -> dict[str
                 )  # fmt: skip
         except netlab.LabError as error:
             raise SystemExit(str(error).replace(sys.executable, function)) from None
-        # MPI's launcher sometimes stumbles at the end over ranks that never called MPI, as PyTorch's, and says it failed.
+        # MPI's launcher sometimes stumbles at the end over ranks that never called MPI, as PyTorch's, and says so.
         ended = len(list(folder.glob(f"{_DONE}*"))) == len(result.traffic)
         if result.code and not ended:
             raise SystemExit(_first_problem(folder, errors) or f"{function} ended with code {result.code}")
