@@ -15,6 +15,7 @@ from .workload import BATCH, HIDDEN, NETWORK, RATE, make_data, read_data
 
 PRECISION = Figure("p_at_1", "P@1", ".3f")
 SECONDS = Figure("seconds", "seconds", ",.1f")
+FASTER = 2  # times the learning rate, in a second trial: sampled training, which steps fewer rows, wants more
 
 
 def learn(folder: str, threads: int, epochs: int, seed: int, **options: Any) -> dict[str, float]:
@@ -39,16 +40,21 @@ def section(plan: Plan) -> Section:
         System(f"dslide, default sampling, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()
     ]
     full = System("dslide, full softmax", f"{__name__}:learn", work | {"output": "full"})
+    faster = {"learning_rate": FASTER * RATE}
+    twice = [
+        System(f"{system.name}, rate {FASTER * RATE:g}", f"{__name__}:learn", system.arguments | faster)
+        for system in (defaults, full)
+    ]
     options = {"batch_size": BATCH, "learning_rate": RATE}
     torch = System("PyTorch, full softmax", "bench.peers:learn_dense", work | options, needs="torch")
     return Section(
         "Accuracy at equal epochs",
         f"{shape.rows:,} synthetic rows, {shape.features:,} features, hidden {HIDDEN}, {shape.labels:,} labels, "
-        f"{plan.epochs} epochs, batch {BATCH}, Adam at {RATE:g} falling to 0 in a straight "
-        f"line; {shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own "
-        "initial weights, in the first layer ten times as large as dslide's, and without dslide's first biases, which "
-        "follow from the labels' frequencies.",
-        [defaults, random, *stored, full, torch],
+        f"{plan.epochs} epochs, batch {BATCH}, Adam at {RATE:g} (or the rate named), falling to 0 in a straight line; "
+        f"{shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own initial weights, in "
+        "the first layer ten times as large as dslide's, and without dslide's first biases, which follow from the "
+        "labels' frequencies.",
+        [defaults, random, *stored, full, *twice, torch],
         [PRECISION, SECONDS],
         [
             *(
@@ -56,6 +62,7 @@ def section(plan: Plan) -> Section:
                 for whole in (full, torch)
                 for sampled in (defaults, random, *stored)
             ),
+            *(Comparison(twice[0], whole, PRECISION, "difference") for whole in (full, twice[1])),
             Comparison(full, torch, PRECISION, "difference"),
             *(Comparison(whole, defaults, SECONDS) for whole in (full, torch)),
         ],

@@ -132,7 +132,8 @@ def section(task: Task) -> Section:
     """The recipe beside defaults, full softmax and Parabel."""
     kind, options = task.kind, task.options
     recipe = task.with_recipe("dslide, recipe")
-    full = task.with_recipe("dslide, recipe, all outputs", {"output": "full"})
+    full = [task.with_recipe("dslide, recipe, all outputs", {"output": "full"})]
+    full = full if options.get("output") != "full" else []
     defaults = task.system("dslide, defaults", {name: options[name] for name in READING if name in options})
     peers = []
     if kind.peer:
@@ -151,11 +152,11 @@ def section(task: Task) -> Section:
         f"`{task.command()}`. Seconds are those of training, without reading and testing."
         + (" Peers have the same bag of words, their own settings; Parabel (omikuji) takes no seed." if peers else "")
         + f"\n\n![{main_figure.heading} over seconds of training]({task.name}.svg)",
-        [recipe, defaults, full, *peers],
+        [recipe, defaults, *full, *peers],
         [*kind.figures, SECONDS, MEMORY],
         [
             comparison
-            for other in (defaults, full, *peers[-2:])
+            for other in (defaults, *full, *peers[-2:])
             for comparison in (Comparison(recipe, other, main_figure, "difference"), Comparison(other, recipe, SECONDS))
         ],
     )

@@ -22,10 +22,10 @@ from dslide.data import Dataset, SparseRows, TokenOptions, load, load_tokens
 from dslide.errors import ConfigError
 from dslide.plan import plan
 
-SMALL = ["--hidden", "8", "--batch-size", "32", "--threads", "1", "--epochs", "1", "--quiet"]
+SMALL = ["--batch-size", "32", "--threads", "1", "--epochs", "1", "--quiet"]
 GIVEN: dict[str, Any] = {
     "links": 3, "link_power": 0.25, "link_boost": 2.5, "link_scale": 7.0, "dropout_input": 0.45, "dropout_hidden": 0.05,
-    "loss": "sigmoid", "activation": "relu",
+    "loss": "sigmoid", "activation": "relu", "hidden": (24,),
 }  # fmt: skip
 
 
@@ -65,21 +65,21 @@ KINDS: dict[str, tuple[Callable[[], str], list[str], dict[str, Any]]] = {  # tex
 
 
 def chosen(config: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    return {name: config[name] for name in names}
+    return {name: tuple(found) if isinstance(found := config[name], list) else found for name in names}
 
 
 # ---- the rules ------------------------------------------------------------------------------------------------------
 
 
 def test_left_alone_everything_is_open() -> None:
-    assert {getattr(Config(), name) for name in GIVEN} == {-1, "auto"}
+    assert {getattr(Config(), name) for name in GIVEN} == {-1, "auto", ()}
     assert set(GIVEN) == {*ROWS, "loss", "activation"} == {*ITEMS, "loss", "activation"}
 
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 8)])
 def test_activation_follows_the_number_of_hidden_layers(hidden: tuple[int, ...]) -> None:
     expected = "linear" if len(hidden) == 1 else "relu"
-    for config in (settled(Config(hidden=hidden)), for_data(Config(hidden=hidden), rows([3, 3]))):
+    for config in (settled(Config(hidden=hidden), 9), for_data(Config(hidden=hidden), rows([3, 3]))):
         assert config.activation == expected
 
 
@@ -105,6 +105,23 @@ def test_loss_follows_labels_and_outputs(
     assert for_data(Config(**options), rows(labels_per_row, labels)).loss == loss
 
 
+@pytest.mark.parametrize(
+    ("labels", "options", "hidden"),
+    [
+        (999, {}, (256,)),
+        (1000, {}, (512,)),
+        (8192, {}, (512,)),
+        (8193, {}, (256,)),  # not all outputs are computed
+        (8193, {"output": "full"}, (512,)),
+        (8192, {"output": "lsh"}, (256,)),
+        (8192, {"hidden": (7, 8)}, (7, 8)),
+    ],
+)
+def test_width_follows_labels_and_outputs(labels: int, options: dict[str, Any], hidden: tuple[int, ...]) -> None:
+    assert for_data(Config(**options), rows([1, 1], labels)).hidden == hidden
+    assert settled(Config(**options), labels).hidden == hidden
+
+
 @given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from(sorted(KINDS.keys() - {"several, sampled"})))
 def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, names: set[str], kind: str) -> None:
     make, _, expected = KINDS[kind]
@@ -118,13 +135,13 @@ def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, 
     some = {name: GIVEN[name] for name in names}
     config = for_data(Config(epochs=3, **some), data)
     assert config == Config(epochs=3, **expected | some)
-    assert for_data(config, data) == settled(config) == config
+    assert for_data(config, data) == settled(config, 9) == config
 
 
 def test_zero_is_a_value_like_others() -> None:
     none = {"links": 0, "link_power": 0.0, "link_boost": 0.0, "link_scale": 0.0, "dropout_input": 0.0,
             "dropout_hidden": 0.0}  # fmt: skip
-    assert chosen(settled(Config(**none)).to_dict(), none) == none
+    assert chosen(settled(Config(**none), 9).to_dict(), none) == none
 
 
 def test_what_was_decided_before_stays() -> None:
@@ -159,7 +176,7 @@ def test_what_is_given_is_used_and_does_not_change_on_resuming(
 ) -> None:
     data, run = tmp_path / "data.tsv", tmp_path / "run"
     data.write_text(make_lines(3))
-    words = [word for name, value in GIVEN.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = [f"--{name.replace('_', '-')}={str(value).strip('(,)')}" for name, value in GIVEN.items()]
     assert main(["train", str(data), "--out", str(run), *SMALL, *words]) == 0
     assert chosen(load_model(run).config.to_dict(), GIVEN) == GIVEN
     assert main(["train", str(data), "--resume", str(run), "--epochs", "2", "--loss", "softmax"]) == 2
@@ -182,13 +199,13 @@ def test_a_plan_is_that_of_the_run(kind: str, tmp_path: Path, capfd: pytest.Capt
 
 
 def test_nothing_known_of_the_data_is_planned_as_rows() -> None:
-    assert plan(Config(), 1000, 500) == plan(settled(Config()), 1000, 500)
+    assert plan(Config(), 1000, 500) == plan(settled(Config(), 500), 1000, 500)
     assert plan(Config(), 1000, 500).bytes_total > plan(Config(links=0), 1000, 500).bytes_total
 
 
 def test_networks_and_trainers_have_no_open_options() -> None:
     for made in (Network(Config(hidden=(4,)), 5, 6), Trainer(Config(hidden=(4,), threads=1), 5, 6)):
-        assert made.config == settled(Config(hidden=(4,), threads=made.config.threads))
+        assert made.config == settled(Config(hidden=(4,), threads=made.config.threads), 6)
 
 
 def test_an_estimator_keeps_its_parameters_and_goes_on_with_what_was_decided() -> None:

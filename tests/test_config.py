@@ -29,7 +29,6 @@ from dslide.errors import ConfigError
         ("dropout_input", 1.0, "dropout_input: expected a number, 0 to 0.99, or -1, not 1.0"),
         ("dropout_input", -0.5, "dropout_input: expected a number, 0 to 0.99, or -1, not -0.5"),
         ("hits", -2, "hits: expected a whole number, at least 0, or -1, not -2"),
-        ("hidden", (), "hidden: a network needs at least one hidden layer"),
         ("hidden", (128, 0), "hidden: expected a whole number, 1 to"),
         ("hidden", "128", "hidden: expected a list of numbers, not '128'"),
         ("hidden_share", (0.5, 0.5), "hidden_share: 2 values given for 1 hidden layers"),

@@ -181,18 +181,22 @@ def test_headers_are_those_of_packets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "parts"),
+    ("options", "nodes", "parts"),
     [
-        ({"batch_size": 256}, 4),
-        ({"batch_size": 100}, 1),
-        ({"batch_size": 256, "micro_batches": 2}, 2),
-        ({"batch_size": 256, "active_sets": "row"}, 1),
-        ({"batch_size": 256, "hidden_share": (0.5,)}, 1),
+        ({"batch_size": 256}, 2, 4),
+        ({"batch_size": 256}, 4, 4),
+        ({"batch_size": 256}, 8, 2),  # messages would have few values
+        ({"batch_size": 256}, 16, 2),
+        ({"batch_size": 1024}, 16, 4),
+        ({"batch_size": 100}, 2, 1),
+        ({"batch_size": 256, "micro_batches": 3}, 16, 3),
+        ({"batch_size": 256, "active_sets": "row"}, 2, 1),
+        ({"batch_size": 256, "hidden_share": (0.5,)}, 2, 1),
     ],
     ids=str,
 )
-def test_parts_that_overlap(options: dict, parts: int) -> None:
-    assert overlapping_parts(Config(**options), 2) == parts
+def test_parts_that_overlap(options: dict, nodes: int, parts: int) -> None:
+    assert overlapping_parts(Config(hidden=(128,), **options), nodes) == parts
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0.2ms", 2e-4), ("50 us", 5e-5), ("1s", 1.0), ("0MS", 0.0)])

@@ -35,7 +35,13 @@ class Config:
     """How a network is built and trained. Every default is meant to be left alone until measured otherwise."""
 
     # the network
-    hidden: tuple[int, ...] = option((256,), "neurons in each hidden layer, in order", 1, 2**24)
+    hidden: tuple[int, ...] = option(
+        (),
+        "neurons in each hidden layer, in order; not given: a layer of 256, or of 512 for rows of features if all outputs "
+        "are computed and there are 1,000 or more",
+        1,
+        2**24,
+    )
     activation: Literal["auto", "relu", "linear"] = option(
         "auto", "what hidden layers apply to their sums; auto: linear if there is one, relu if there are more"
     )
@@ -177,12 +183,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not self.hidden:
-            raise ConfigError("hidden: a network needs at least one hidden layer, but the list is empty")
-        if self.hidden_share and len(self.hidden_share) != len(self.hidden):
-            raise ConfigError(
-                f"hidden_share: {len(self.hidden_share)} values given for {len(self.hidden)} hidden layers"
-            )
+        layers = len(self.hidden) or 1  # one if it is left open how wide
+        if self.hidden_share and len(self.hidden_share) != layers:
+            raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
             raise ConfigError("hidden_share: every share must be above 0")
 

@@ -152,7 +152,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
         if first:
-            trainer = new_trainer(settled(self._config()), data)
+            trainer = new_trainer(settled(self._config(), data.labels), data)
             self._keep(trainer.network, trainer, coder)
         else:
             trainer = self._going_on()

@@ -56,7 +56,7 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The memory for training on data that takes so many bytes itself. `threads` are those of a rank, if the options
     leave them open; `linked` says whether the data is such that there are links, as streams of words are not."""
-    config = settled(config)
+    config = settled(config, labels)
     threads = config.threads or threads or available_cores()
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
@@ -71,7 +71,7 @@ def plan(
         weights += STORAGE[config.weights].itemsize * numbers + 4 * own + 4 * (length + own)  # biases and clocks
         moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if is_sampled:
-            tables += table_bytes(config, neurons, inputs, sparse, threads, ranks)
+            tables += table_bytes(config, neurons, inputs, sparse, ranks)
         # each thread has its own gradient of the layer's input; messages are out and in at once
         copies = 2 + threads + (4 if ranks > 1 else 0)
         activations.append(copies * (padded(inputs) if not sparse else 0))
@@ -107,7 +107,7 @@ def plan(
     return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
 
 
-def table_bytes(config: Config, neurons: int, inputs: int, sparse_input: bool, threads: int, ranks: int = 1) -> int:
+def table_bytes(config: Config, neurons: int, inputs: int, sparse_input: bool, ranks: int = 1) -> int:
     """Hash tables over a rank's share of a layer's neurons, with what renewing and asking them takes."""
     _, automatic_tables, automatic_bits = automatic(neurons, inputs, training_family(config.family))
     neurons = -(-neurons // ranks)
@@ -116,4 +116,4 @@ def table_bytes(config: Config, neurons: int, inputs: int, sparse_input: bool, t
     as_stored = config.weights == "float32" and not sparse_input  # else they are copied to be hashed
     copies = 0 if as_stored else min(COPIED_BYTES, 4 * inputs * neurons)
     renewing = 4 * neurons + copies + 4 * count * min(neurons, NEURONS_AT_A_TIME)
-    return buckets + renewing + neurons + threads * 2 * neurons
+    return buckets + renewing + neurons

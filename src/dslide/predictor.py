@@ -49,7 +49,7 @@ class Predictor:
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None, trainable: bool = True,
         weights: Mapping[str, npt.NDArray[Any]] | None = None,
     ):  # fmt: skip
-        self.config, self.features, self.labels = config, features, labels = settled(config), features, labels
+        self.config, self.features, self.labels = config, features, labels = settled(config, labels), features, labels
         self.comm = comm or solo()
         self.exchange = Exchanges(self.comm, config.wire)
         self.shard = self.exchange.shard
@@ -279,8 +279,8 @@ class Predictor:
             self._prediction = None  # its memory goes before the new tables are made
             tables = self.config.tables or PREDICTION_TABLES
             config = self.config.replace(tables=tables)
-            output, threads = self.output, _core.threads()
-            needed = table_bytes(config, self.labels, output.inputs, output.sparse_input, threads, self.shard.size)
+            output = self.output
+            needed = table_bytes(config, self.labels, output.inputs, output.sparse_input, self.shard.size)
             check_memory(rss_bytes() + needed, "approximate prediction", "exact prediction needs less")
             family = prediction_family(config.family, self.output.sparse_input, config.activation)
             sampler = Sampler(self.labels, self.output.inputs, family, config, config.seed, self.shard)

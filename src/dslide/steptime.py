@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from .choices import settled
 from .config import Config
 from .errors import ConfigError
 from .network import exchanged_parts
@@ -72,6 +73,7 @@ def node_step(config: Config, labels: int, nodes: int, compute: float, link: Lin
     """The step of a network that computes for so long on each of its nodes."""
     if nodes == 1:
         return NodeStep(compute)
+    config = settled(config, labels)
     handling = MESSAGE_SECONDS * messages_per_step(config, labels, nodes)
     wire = 0.0 if link.bits is None else 8 * bytes_on_wire(config, labels, nodes) / link.bits
     latency = link.latency * rounds_per_step(config, labels)

@@ -62,7 +62,8 @@ def time_step(
     comm = comm or solo()
     use_threads(config.threads)
     mode = resolve_output(config, rows.labels)
-    config = settled(config).replace(output=mode, hidden=tuple(_equal(n, comm.size) for n in config.hidden))
+    config = settled(config, rows.labels)
+    config = config.replace(output=mode, hidden=tuple(_equal(n, comm.size) for n in config.hidden))
     few = rows.fewer(
         max(256, comm.size * most_parameters // config.hidden[0]),
         max(256, comm.size * most_parameters // config.hidden[-1]),

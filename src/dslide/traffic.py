@@ -39,7 +39,7 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
     """The sizes of what a rank sends to each other one in a step."""
     if ranks == 1:
         return []
-    config, rows = settled(config), config.batch_size
+    config, rows = settled(config, labels), config.batch_size
     parts = [end - begin for begin, end in exchanged_parts(config, rows, ranks)]
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     sizes = [SUMMARY.size]
@@ -65,7 +65,7 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
 
 def rounds_per_step(config: Config, labels: int) -> int:
     """Exchanges of a step that can only begin when the one before has arrived: the latency of each is paid."""
-    config = settled(config)
+    config = settled(config, labels)
     hits, _ = sampling_sizes(config, labels)
     asks = config.probe != "vanilla"
     sampled = sum(share < 1 for share in config.hidden_share)

@@ -120,7 +120,7 @@ class Trainer:
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None,
         callbacks: Sequence[Callback] = (), profile: Profile | None = None,
     ):  # fmt: skip
-        self.config = config = settled(config)
+        self.config = config = settled(config, labels)
         self.comm = comm or solo()
         self._use_threads()
         self.network = Network(config, features, labels, comm=self.comm)

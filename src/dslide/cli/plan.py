@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         if arguments.features is None or arguments.labels is None:
             raise ConfigError("without DATA, --features and --labels are needed")
-        config, per_row = settled(config), (arguments.features_per_row, arguments.labels_per_row)
+        config, per_row = settled(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
         trial = made_up(config.batch_size, arguments.features, arguments.labels, *per_row, rows)
         data_bytes = rows_bytes(rows, rows * sum(per_row)) if rows else 0
     most = min(trial.labels, *config.hidden)
