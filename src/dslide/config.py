@@ -37,8 +37,8 @@ class Config:
     # the network
     hidden: tuple[int, ...] = option(
         (),
-        "neurons in each hidden layer, in order; not given: a layer of 256, or of 512 for rows of features if all outputs "
-        "are computed and there are 1,000 or more",
+        "neurons in each hidden layer, in order; not given: a layer of 256, or for rows of features one of 512 if all "
+        "outputs are computed and there are 1,000 or more",
         1,
         2**24,
     )
