@@ -148,8 +148,8 @@ class Scaling:
                     step = node_step(network_config(), labels, n, compute, Link(parse_rate(rate), LATENCY))
                     found.append(
                         {"scaling": "weak" if grows else "strong", "rate": rate, "nodes": n, "labels": labels,
-                         "compute_ms": 1e3 * compute, "messages_ms": 1e3 * step.messages, "wire_ms": 1e3 * step.wire,
-                         "step_ms": 1e3 * step.total,
+                         "compute_ms": 1e3 * step.compute, "messages_ms": 1e3 * step.messages,
+                         "wire_ms": 1e3 * step.wire, "step_ms": 1e3 * step.total,
                          "samples_per_second": BATCH / step.total, "bottleneck": step.bottleneck}
                     )  # fmt: skip
         return found

@@ -3,7 +3,8 @@
     busy = compute + messages x MESSAGE_SECONDS
     step = max(busy, wire) + min(busy, wire) / parts + rounds x latency
 
-- compute: what the node with the most neurons computes, packing of messages included
+- compute: what the node with the most neurons computes, packing of messages included, and 6 % for waiting: nodes that
+  have as much to do are never quite as fast, and all wait for the slowest in every round
 - messages: those that a node sends in a step; it gets as many. Each costs time in MPI and in the system.
 - wire: the bytes that a node sends in a step, headers of packets included, over the bandwidth of its link. Links carry
   as much both ways at once, and a node gets as much as it sends.
@@ -12,7 +13,7 @@
   add up.
 - rounds: exchanges of a step that wait for one another. Each takes the latency, from one program to the other.
 
-Left out: nodes that differ, switches that can't carry what all links can, and other traffic.
+Left out: nodes that differ by more, switches that can't carry what all links can, and other traffic.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .traffic import bytes_on_wire, messages_per_step, rounds_per_step
 # For a message sent and one received, by MPI over TCP: from 2 to 16 ranks on a 2-core machine the exchanges of a step
 # took 45 microseconds of processor time more for each message (python -m bench.cluster scaling).
 MESSAGE_SECONDS = 5e-5
+UNEVEN = 1.06  # two ranks of equal shares waited 5 % to 8 % of the time for each other, without limits on their link
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -77,7 +79,7 @@ def node_step(config: Config, labels: int, nodes: int, compute: float, link: Lin
     handling = MESSAGE_SECONDS * messages_per_step(config, labels, nodes)
     wire = 0.0 if link.bits is None else 8 * bytes_on_wire(config, labels, nodes) / link.bits
     latency = link.latency * rounds_per_step(config, labels)
-    return NodeStep(compute, handling, wire, latency, overlapping_parts(config, nodes))
+    return NodeStep(UNEVEN * compute, handling, wire, latency, overlapping_parts(config, nodes))
 
 
 def overlapping_parts(config: Config, nodes: int) -> int:
