@@ -115,11 +115,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def check_end(run: Run, faults: int, ranks: int = RANKS) -> str:
+def check_end(run: Run, faults: int, ranks: int = RANKS, epochs: int = EPOCHS) -> str:
     """The run comes to its end as if nothing had happened: everything learned, all epochs done, each fault told."""
     err = run.end()
     summary = run.summary()
-    assert (summary["epochs"], summary["ranks"]) == (EPOCHS, ranks)
+    assert (summary["epochs"], summary["ranks"]) == (epochs, ranks)
     assert summary["p_at_1"] > 0.95
     assert len(run.events("lost")) + len(run.events("notice")) == faults
     assert err.count("dslide: elastic: ") == len(run.events())
@@ -165,12 +165,12 @@ def test_a_stopped_rank(run: Callable[..., Run]) -> None:
 
 
 def test_all_ranks_stopped(run: Callable[..., Run]) -> None:
-    job = run()
+    job = run("--ranks", RANKS, "--epochs", 3 * EPOCHS)  # not done before they are stopped
     ranks = job.train()
     time.sleep(2.5)  # more than a sign of life, which says that MPI has started: until then silence means little
     for rank in ranks.values():
         os.kill(rank, signal.SIGSTOP)
-    assert "ranks 0, 1 and 2 " in (said := check_end(job, 1))
+    assert "ranks 0, 1 and 2 " in (said := check_end(job, 1, epochs=3 * EPOCHS))
     assert "gave no sign of life for 10 s; given up" in said
 
 
