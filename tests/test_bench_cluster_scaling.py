@@ -76,7 +76,7 @@ def test_modelled_nodes_have_more_cores_and_are_said_to_be_modelled(experiment: 
     assert one["bottleneck"] == "compute"
     weak = [m for m in modelled if m["scaling"] == "weak" and m["rate"] == "1gbit"]
     assert [m["labels"] for m in weak] == [n * SHAPE.labels for n in NODES]
-    assert weak[1]["messages_ms"] == pytest.approx(17e3 * MESSAGE_SECONDS)
+    assert weak[1]["messages_ms"] == pytest.approx(9e3 * MESSAGE_SECONDS)
     text = modelled_table(modelled)
     assert "**Modelled, not measured**" in text
     assert len(re.findall(r"^\| (strong|weak) ", text, re.MULTILINE)) == len(modelled)
