@@ -87,6 +87,7 @@ def test_files_of_a_model_are_plain_files(model: Path, name: str, kind: str) -> 
         ("config.json", {"labels": 2**40}, r"labels: expected a whole number"),
         ("config.json", {"base": 7}, r"base: expected a whole number, 0 to 1, not 7"),
         ("config.json", {"hits": 10**20}, r"hits: expected a whole number, at most 2147483647"),
+        ("config.json", {"hidden": []}, r"config\.json: hidden: a saved network has a hidden layer"),
         ("config.json", {"interactions": True}, "features and labels must be as many"),
         ("progress.json", {"step": "x"}, r"progress\.json: step: expected a whole number"),
         ("progress.json", {"epoch": -1}, r"progress\.json: epoch: expected a whole number"),

@@ -192,6 +192,8 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
         config = Config.from_dict(options)
     except (ConfigError, TypeError) as error:
         raise ModelError(f"{folder / CONFIG}: {error}") from None
+    if not config.hidden:  # open only before there is a network
+        raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
     counts = read_tensors(folder / LABEL_COUNTS).get("label_counts") if LABEL_COUNTS in files else None
     if counts is not None and counts.shape != (labels,):
         raise ModelError(f"{folder / LABEL_COUNTS}: counts of shape {counts.shape} for {labels} labels")
