@@ -230,4 +230,4 @@ def draw(path: Path, kind: str, modelled: list[dict[str, Any]]) -> None:
             points.append((m["nodes"], m["samples_per_second"] / 1e3))
     what = {"strong": "the same network on more nodes", "weak": "labels grow with the nodes"}[kind]
     title = f"Modelled: {what}, {MODELLED_CORES} cores each"
-    picture.write_curves(path, title, "1,000/s", curves, x_name="nodes", log_x=True)
+    picture.write_curves(path, title, "1,000/s", curves, x_name="nodes", log_x=True, from_zero=True)
