@@ -165,12 +165,12 @@ def test_a_stopped_rank(run: Callable[..., Run]) -> None:
 
 
 def test_all_ranks_stopped(run: Callable[..., Run]) -> None:
-    job = run("--ranks", RANKS, "--epochs", 3 * EPOCHS)  # not done before they are stopped
+    job = run("--ranks", RANKS, "--epochs", 2 * EPOCHS)  # not done before they are stopped
     ranks = job.train()
     time.sleep(2.5)  # more than a sign of life, which says that MPI has started: until then silence means little
     for rank in ranks.values():
         os.kill(rank, signal.SIGSTOP)
-    assert "ranks 0, 1 and 2 " in (said := check_end(job, 1, epochs=3 * EPOCHS))
+    assert "ranks 0, 1 and 2 " in (said := check_end(job, 1, epochs=2 * EPOCHS))
     assert "gave no sign of life for 10 s; given up" in said
 
 
