@@ -132,8 +132,8 @@ def section(task: Task) -> Section:
     """The recipe beside defaults, full softmax and Parabel."""
     kind, options = task.kind, task.options
     recipe = task.with_recipe("dslide, recipe")
-    full = [task.with_recipe("dslide, recipe, all outputs", {"output": "full"})]
-    full = full if options.get("output") != "full" else []
+    every = {"output": "full"}  # which some recipes have themselves
+    full = [] if every.items() <= options.items() else [task.with_recipe("dslide, recipe, all outputs", every)]
     defaults = task.system("dslide, defaults", {name: options[name] for name in READING if name in options})
     peers = []
     if kind.peer:

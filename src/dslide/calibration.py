@@ -20,7 +20,7 @@ SECONDS = 5.0  # for all measurements; what has begun by then is finished
 TRIAL_SECONDS = 0.3  # for the steps of each
 # Parameters of the first and the last layer each, as long as those, with two moments each, fit into an eighth of the
 # memory that is free. Layers of a quarter as many took a tenth less time: more of them stays in caches.
-MOST_PARAMETERS, PARAMETER_BYTES = 64_000_000, 12
+MOST_TRIAL_PARAMETERS, PARAMETER_BYTES = 64_000_000, 12
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _combined(first: StepTime, second: StepTime, rule: Callable[[float, float], 
 
 def trial_parameters() -> int:
     """To how many parameters the first and the last layer of a trial are cut down here."""
-    return min(MOST_PARAMETERS, available_bytes() // 8 // PARAMETER_BYTES)
+    return min(MOST_TRIAL_PARAMETERS, available_bytes() // 8 // PARAMETER_BYTES)
 
 
 def time_alone(
