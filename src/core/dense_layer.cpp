@@ -20,7 +20,7 @@ float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) 
   return kept + (first / BLOCK * active.rows + r) * BLOCK;
 }
 
-size_t block_count(const ActiveSet& active) { return (active.ids.size() + BLOCK - 1) / BLOCK; }
+size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
 
 }  // namespace
 
@@ -51,16 +51,15 @@ void DenseLayer::spread_rows(const float* x, Range rows, AlignedFloats& batch) c
   });
 }
 
-// The memory that is needed next: what the optimizer keeps of the block at `first`, if it is to be stepped, and the
-// weights of the block behind it.
-Ahead DenseLayer::ahead_of(const ActiveSet& active, size_t first, size_t end, bool to_step,
-                           std::vector<Piece>& pieces) const {
+// The memory that is needed next: what the optimizer keeps of the neurons in `stepped`, and the weights of those in
+// `next`.
+Ahead DenseLayer::ahead_of(const ActiveSet& active, Range stepped, Range next, std::vector<Piece>& pieces) const {
   pieces.clear();
-  for (size_t p = first; to_step && p < std::min(first + BLOCK, end); ++p) {
+  for (size_t p = stepped.begin; p < stepped.end; ++p) {
     weights_.add_moments(static_cast<size_t>(active.ids[p]), pieces);
     bias_.add_moments(static_cast<size_t>(active.ids[p]), pieces);
   }
-  for (size_t p = first + BLOCK; p < std::min(first + 2 * BLOCK, end); ++p) {
+  for (size_t p = next.begin; p < next.end; ++p) {
     weights_.add_value(static_cast<size_t>(active.ids[p]), pieces);
     bias_.add_value(static_cast<size_t>(active.ids[p]), pieces);
   }
@@ -95,7 +94,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
     });
     return;
   }
-  const AddedByBlock added(active.added, {0, rows}, block_count(active));
+  const AddedByBlock added(active.added, {0, rows}, block_count(active.ids.size()));
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
     for (size_t first = begin; first < end; first += BLOCK) {
@@ -134,15 +133,16 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
     s.gathered.resize(ld * BLOCK);
     s.gradient.resize(ld * BLOCK);
     s.logits.resize(CHUNK * BLOCK);
-    for (size_t first = begin; first < end; first += BLOCK) {
-      const size_t count = std::min(BLOCK, end - first);
+    for (size_t block = block_count(end - begin); block-- > 0;) {  // what the first pass had last is still in cache
+      const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
       for (size_t c = 0; pass.dx && c < count; ++c) {
         float* row = &s.gathered[c * ld];
         const float* stored = weights_.row(static_cast<size_t>(active.ids[first + c]), row);
         if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
       }
       float bias_gradient[BLOCK] = {};
-      Ahead ahead = ahead_of(active, first, end, pass.optimizer != nullptr, s.pieces);
+      Ahead ahead = ahead_of(active, {first, pass.optimizer ? first + count : first},
+                             {block > 0 ? first - BLOCK : first, first}, s.pieces);
       for (size_t r = pass.rows.begin; r < pass.rows.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, pass.rows.end - r);
         const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
@@ -210,7 +210,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
 }
 
 size_t DenseLayer::kept_size(const ActiveSet& active) {
-  return block_count(active) * BLOCK * active.rows;
+  return block_count(active.ids.size()) * BLOCK * active.rows;
 }
 
 void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range range, float* maximum, float* sum,
@@ -219,7 +219,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
   spread_rows(x, range, batch_);
-  const AddedByBlock added(active.added, range, block_count(active));
+  const AddedByBlock added(active.added, range, block_count(active.ids.size()));
   std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
@@ -230,7 +230,7 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
       const size_t count = std::min(BLOCK, end - first);
       const BlockTerms terms(active, bias_, first, count);
       pack(active, first, count, packed.data(), room);
-      Ahead ahead = ahead_of(active, first, end, false, pieces);
+      Ahead ahead = ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, pieces);
       size_t next = added.first(first / BLOCK);
       for (size_t r = range.begin; r < range.end; r += CHUNK) {
         const size_t chunk = std::min(CHUNK, range.end - r);
@@ -261,9 +261,9 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
   const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride, ld = spread(inputs);
   const EntriesByBlock by_block(labels.lists.offsets, [&](int64_t e) { return labels.found[e]; }, pass.rows,
-                                block_count(active));
+                                block_count(active.ids.size()));
   const Added nothing;
-  const AddedByBlock added(have_logits ? nothing : active.added, pass.rows, block_count(active));
+  const AddedByBlock added(have_logits ? nothing : active.added, pass.rows, block_count(active.ids.size()));
   struct alignas(2 * CACHE_LINE) State {  // of a thread
     BlockTerms terms;
     size_t entry;  // the next label of its block

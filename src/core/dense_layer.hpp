@@ -71,7 +71,7 @@ class DenseLayer {
   };
 
   void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
-  Ahead ahead_of(const ActiveSet& active, size_t first, size_t end, bool to_step, std::vector<Piece>& pieces) const;
+  Ahead ahead_of(const ActiveSet& active, Range stepped, Range next, std::vector<Piece>& pieces) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
   struct Pass;
   template <class MakeGradient>

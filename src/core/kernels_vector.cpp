@@ -118,15 +118,20 @@ inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const flo
   }
 }
 
-// Asks for a few lines: about as many as arrive while a tile is computed.
+// Asks for a line of each of the next few pieces. A request for a page not used lately holds up what comes behind it until
+// the page is found; those of several pieces are found at once.
 inline void fetch_some(Ahead* ahead) {
   if (!ahead) return;
-  for (int i = 0; i < 4 && ahead->next != ahead->end; ++i) {
-    Piece& piece = *ahead->next;
-    __builtin_prefetch(piece.at, 0, 2);  // not into the nearest cache, where the product's own data is
-    piece.at += LINE * sizeof(float);
-    if (--piece.lines == 0) ++ahead->next;
+  constexpr ptrdiff_t TOGETHER = 16;
+  Piece* const last = ahead->end - ahead->next > TOGETHER ? ahead->next + TOGETHER : ahead->end;
+  bool more = false;
+  for (Piece* piece = ahead->next; piece != last; ++piece) {
+    if (piece->lines == 0) continue;
+    __builtin_prefetch(piece->at, 0, 2);  // not into the nearest cache, where the product's own data is
+    piece->at += LINE * sizeof(float);
+    more |= --piece->lines > 0;
   }
+  if (!more) ahead->next = last;
 }
 
 // All m rows of a panel of VECTORS * W columns, ROWS at a time.
