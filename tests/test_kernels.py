@@ -29,11 +29,11 @@ def floats(rng, *shape, offset=0):
     return raw[offset:].reshape(shape)
 
 
-def stats(kernels, z, shift, maximum, total):
-    """Running maximum and sum of every row of z, each begun with the given numbers."""
-    maxima, totals = (np.full(len(z), start, np.float32) for start in (maximum, total))
-    kernels.softmax_stats(z, shift, maxima, totals)
-    return maxima, totals
+def stats(kernels, z, shift, reference, total):
+    """Reference and sum of every row of z, each begun with the given numbers."""
+    references, totals = (np.full(len(z), start, np.float32) for start in (reference, total))
+    kernels.softmax_stats(z, shift, references, totals)
+    return references, totals
 
 
 def test_levels_are_ordered_and_one_is_in_use():
@@ -133,24 +133,45 @@ def test_softmax(kernels, rows, n, scale, seed):
     for row in z:
         assert kernels.shifted_max(row, shift) == REFERENCE.shifted_max(row, shift)
     for start in [(-np.inf, 0.0), (1.5, 2.0)]:
-        (maximum, total), (expected_maximum, expected) = (stats(k, z, shift, *start) for k in (kernels, REFERENCE))
-        assert_array_equal(maximum, expected_maximum)
-        assert_allclose(total, expected, rtol=1e-5 + 1e-6 * scale)
+        (reference, total), (maximum, expected) = (stats(k, z, shift, *start) for k in (kernels, REFERENCE))
+        assert np.all(reference <= maximum)
+        assert np.all(reference >= (maximum - 60 if n else start[0]))  # never so far below that a sum could overflow
+        if not n:
+            assert np.all(total == start[1])
+            continue
+        assert_array_equal((z + shift).max(1, initial=start[0]), maximum)
+        logs = reference.astype(float) + np.log(total.astype(float))
+        assert_allclose(logs, maximum + np.log(expected.astype(float)), rtol=1e-6, atol=1e-5 + 1e-6 * scale)
     norm = (z + shift).max(axis=1) + 1 if n else np.zeros(rows, np.float32)
     expected, got = z.copy(), z.copy()
-    REFERENCE.softmax_gradient(expected, shift, norm, 0.25)
-    kernels.softmax_gradient(got, shift, norm, 0.25)
+    REFERENCE.softmax_gradient(z, shift, norm, 0.25, expected)
+    kernels.softmax_gradient(got, shift, norm, 0.25, got)  # in place
     # the sum z + shift itself is rounded to float, to half a unit in the last place of numbers up to 4 * scale
     assert_allclose(got, expected, rtol=1e-5 + 1e-6 * scale, atol=1e-35)
 
 
-def test_softmax_stats_in_pieces_equal_the_whole():
-    rng = np.random.default_rng(1)
-    z, shift = floats(rng, 100), np.zeros(100, np.float32)
-    maximum, total = np.float32([-np.inf]), np.float32([0])
+@pytest.mark.parametrize("level", _core.isa_levels())
+@pytest.mark.parametrize("scale", [1, 50, 1000])
+@pytest.mark.parametrize("order", [1, -1])
+def test_softmax_stats_in_pieces_equal_the_whole(level, scale, order):
+    """However far values rise or fall from piece to piece."""
+    z = scale * np.sort(floats(np.random.default_rng(1), 100))[::order]
+    shift, reference, total = np.zeros(100, np.float32), np.float32([-np.inf]), np.float32([0])
     for piece in np.split(np.arange(100), [3, 40, 41]):
-        REFERENCE.softmax_stats(z[None, piece], shift[piece], maximum, total)
-    assert_allclose(maximum + np.log(total), np.log(np.exp(z.astype(float)).sum()), rtol=1e-6)
+        _core.Kernels(level).softmax_stats(z[None, piece], shift[piece], reference, total)
+    assert_allclose(reference + np.log(total), np.logaddexp.reduce(z.astype(float)), rtol=1e-6)
+
+
+@few
+@given(rows=st.integers(0, 70), n=lengths, pad=st.integers(0, 5), seed=seeds)
+def test_column_sums(kernels, rows, n, pad, seed):
+    rng = np.random.default_rng(seed)
+    z, sums = floats(rng, rows, n + pad, offset=1), floats(rng, n, offset=3)
+    expected, got = sums.copy(), sums.copy()
+    REFERENCE.column_sums(z, expected)
+    kernels.column_sums(z, got)
+    assert_allclose(expected, sums + z[:, :n].sum(0, dtype=float), rtol=1e-5, atol=1e-5)
+    assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 @few
@@ -196,7 +217,7 @@ def test_a_number_that_is_none_is_not_hidden(kernels, n, data):
     for level in (kernels, REFERENCE):
         assert np.isnan(stats(level, z[None], zeros, -np.inf, 0.0)[1])
         softmax, sigmoid = z.copy(), z.copy()
-        level.softmax_gradient(softmax[None], zeros, np.ones(1, np.float32), 1.0)
+        level.softmax_gradient(z[None], zeros, np.ones(1, np.float32), 1.0, softmax[None])
         loss = level.sigmoid_gradient(sigmoid, zeros, ones, 1.0)
         assert np.isnan(loss)
         for gradient in (softmax, sigmoid):

@@ -61,13 +61,14 @@ def shifted_max(kernels: Any, n: int) -> Callable[[], None]:
 
 
 def softmax_stats(kernels: Any, n: int) -> Callable[[], None]:
-    z, shift, maximum, total = floats(n // BLOCK, BLOCK), floats(BLOCK), floats(n // BLOCK), floats(n // BLOCK)
-    return lambda: kernels.softmax_stats(z, shift, maximum, total)
+    z, shift, reference, total = floats(n // BLOCK, BLOCK), floats(BLOCK), floats(n // BLOCK), floats(n // BLOCK)
+    return lambda: kernels.softmax_stats(z, shift, reference, total)
 
 
 def softmax_gradient(kernels: Any, n: int) -> Callable[[], None]:
     z, shift, norms = floats(n // BLOCK, BLOCK), floats(BLOCK), floats(n // BLOCK) + 2
-    return lambda: kernels.softmax_gradient(z, shift, norms, 0.5)  # z stays between 0 and 1
+    dz = np.empty_like(z)
+    return lambda: kernels.softmax_gradient(z, shift, norms, 0.5, dz)
 
 
 def pack(kernels: Any, n: int) -> Callable[[], None]:

@@ -102,20 +102,30 @@ void bind_kernels(nb::module_& m) {
            },
            nb::arg("tiles"), nb::arg("choices"), nb::arg("sums").noconvert())
       .def("softmax_stats",
-           [](const Kernels& k, In<float, 2> z, In<float, 1> shift, Out<float, 1> maximum, Out<float, 1> sum) {
+           [](const Kernels& k, In<float, 2> z, In<float, 1> shift, Out<float, 1> reference, Out<float, 1> sum) {
              same_size(z.shape(1), shift.shape(0));
-             same_size(z.shape(0), maximum.shape(0));
+             same_size(z.shape(0), reference.shape(0));
              same_size(z.shape(0), sum.shape(0));
-             k.softmax_stats(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), maximum.data(), sum.data());
+             k.softmax_stats(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), reference.data(), sum.data());
            },
-           nb::arg("z"), nb::arg("shift"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert())
+           nb::arg("z"), nb::arg("shift"), nb::arg("reference").noconvert(), nb::arg("sum").noconvert())
       .def("softmax_gradient",
-           [](const Kernels& k, Out<float, 2> z, In<float, 1> shift, In<float, 1> log_norm, float scale) {
+           [](const Kernels& k, In<float, 2> z, In<float, 1> shift, In<float, 1> log_norm, float scale,
+              Out<float, 2> dz) {
              same_size(z.shape(1), shift.shape(0));
              same_size(z.shape(0), log_norm.shape(0));
-             k.softmax_gradient(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), log_norm.data(), scale);
+             same_size(z.shape(0), dz.shape(0));
+             same_size(z.shape(1), dz.shape(1));
+             k.softmax_gradient(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), log_norm.data(), scale,
+                                dz.data());
            },
-           nb::arg("z").noconvert(), nb::arg("shift"), nb::arg("log_norm"), nb::arg("scale"))
+           nb::arg("z"), nb::arg("shift"), nb::arg("log_norm"), nb::arg("scale"), nb::arg("dz").noconvert())
+      .def("column_sums",
+           [](const Kernels& k, In<float, 2> z, Out<float, 1> sums) {
+             if (sums.shape(0) > z.shape(1)) throw std::invalid_argument("more sums than columns");
+             k.column_sums(z.shape(0), sums.shape(0), z.data(), z.shape(1), sums.data());
+           },
+           nb::arg("z"), nb::arg("sums").noconvert())
       .def("sigmoid_gradient",
            [](const Kernels& k, Out<float, 1> z, In<float, 1> shift, In<float, 1> weight, float scale) {
              same_size(z.shape(0), shift.shape(0));

@@ -202,13 +202,13 @@ void bind_active(nb::module_& m) {
       .def_prop_ro("position", [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).position, self); });
 
   m.def("softmax_stats",
-        [](const ActiveSet& active, In<float, 1> z, Out<float, 1> maximum, Out<float, 1> sum) {
+        [](const ActiveSet& active, In<float, 1> z, Out<float, 1> reference, Out<float, 1> sum) {
           require(z.shape(0) == active.slots(), "logits must fill the slots");
-          require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
+          require(reference.shape(0) == active.rows && sum.shape(0) == active.rows, "one reference and sum per row");
           release unlocked;
-          softmax_stats(active, z.data(), maximum.data(), sum.data());
+          softmax_stats(active, z.data(), reference.data(), sum.data());
         },
-        nb::arg("active"), nb::arg("z"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert());
+        nb::arg("active"), nb::arg("z"), nb::arg("reference").noconvert(), nb::arg("sum").noconvert());
   m.def("softmax_gradient",
         [](const ActiveSet& active, Out<float, 1> z, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> targets,
            In<float, 1> log_norm, float scale) {
@@ -257,17 +257,17 @@ void bind_dense(nb::module_& m) {
            },
            nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def("softmax_stats",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> maximum, Out<float, 1> sum,
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> reference, Out<float, 1> sum,
               std::optional<Out<float, 1>> kept, size_t begin, std::optional<size_t> end) {
              check_dense(active, l.weights(), x);
              check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
-             require(maximum.shape(0) == active.rows && sum.shape(0) == active.rows, "one maximum and sum per row");
+             require(reference.shape(0) == active.rows && sum.shape(0) == active.rows, "one reference and sum per row");
              const Range rows = row_range(active, begin, end);
              release unlocked;
-             l.softmax_stats(x.data(), active, rows, maximum.data(), sum.data(), kept_logits(kept, active));
+             l.softmax_stats(x.data(), active, rows, reference.data(), sum.data(), kept_logits(kept, active));
            },
-           nb::arg("x"), nb::arg("active"), nb::arg("maximum").noconvert(), nb::arg("sum").noconvert(),
+           nb::arg("x"), nb::arg("active"), nb::arg("reference").noconvert(), nb::arg("sum").noconvert(),
            nb::arg("kept").noconvert().none() = nb::none(), nb::arg("begin") = 0, nb::arg("end").none() = nb::none())
       .def_static("kept_size", &DenseLayer::kept_size, nb::arg("active"))
       .def("learn_softmax",

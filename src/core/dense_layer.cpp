@@ -153,7 +153,7 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
         if (!pass.optimizer) continue;
         kernel.gemm(count, inputs, chunk, dz, 1, ldz, &batch_[r * ld], ld, s.gradient.data(), ld, r > pass.rows.begin,
                     &ahead);
-        for (size_t i = 0; i < chunk; ++i) kernel.axpy(1.0f, dz + i * ldz, bias_gradient, count);
+        kernel.column_sums(chunk, count, dz, ldz, bias_gradient);
       }
       for (size_t c = 0; pass.optimizer && c < count; ++c) {
         const auto neuron = static_cast<size_t>(active.ids[first + c]);
@@ -213,14 +213,14 @@ size_t DenseLayer::kept_size(const ActiveSet& active) {
   return block_count(active.ids.size()) * BLOCK * active.rows;
 }
 
-void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range range, float* maximum, float* sum,
+void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range range, float* reference, float* sum,
                                float* kept) {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
   spread_rows(x, range, batch_);
   const AddedByBlock added(active.added, range, block_count(active.ids.size()));
-  std::vector<float> maxima(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
+  std::vector<float> references(static_cast<size_t>(parts) * rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(static_cast<size_t>(parts) * rows, 0.0f);
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
@@ -237,22 +237,23 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
         float* z = kept ? kept_block(kept, active, first, r) : logits.data();
         kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, packed.data(), PACKED, z, BLOCK, false, &ahead);
         added.add(first / BLOCK, r, chunk, z, next);
-        kernel.softmax_stats(chunk, BLOCK, z, BLOCK, terms.shift, &maxima[at + r], &sums[at + r]);
+        kernel.softmax_stats(chunk, BLOCK, z, BLOCK, terms.shift, &references[at + r], &sums[at + r]);
       }
     }
   }, BLOCK, parts);
   for (size_t i = range.begin; i < range.end; ++i) {
     for (size_t t = 0; t < static_cast<size_t>(parts); ++t) {
-      const float m = maxima[t * rows + i], s = sums[t * rows + i];
+      const float m = references[t * rows + i], s = sums[t * rows + i];
       if (s <= 0) continue;
-      const float now = std::max(maximum[i], m);
-      sum[i] = (sum[i] > 0 ? sum[i] * std::exp(maximum[i] - now) : 0.0f) + s * std::exp(m - now);
-      maximum[i] = now;
+      const float now = std::max(reference[i], m);
+      sum[i] = (sum[i] > 0 ? sum[i] * std::exp(reference[i] - now) : 0.0f) + s * std::exp(m - now);
+      reference[i] = now;
     }
   }
 }
 
-// rows_gradient(first row, rows, z, block): rows of 64 logits, without bias, become gradients; returns loss.
+// rows_gradient(first row, rows, z, block, dz): of rows of 64 logits z, without bias, gradients dz, which may be the same;
+// returns loss.
 // label_gradient(row, label, logit with bias, weight) -> Correction to add for a label.
 template <class RowsGradient, class LabelGradient>
 bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
@@ -298,12 +299,13 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
           state.corrections.push_back(label_gradient(e.row, e.element, logit, state.terms.weight[e.column]));
           state.loss += state.corrections.back().loss;
         }
-        state.loss += rows_gradient(r, chunk, z, state.terms);
+        float* dz = pass.optimizer ? s.logits.data() : z;  // kept only for a step to come
+        state.loss += rows_gradient(r, chunk, z, state.terms, dz);
         for (size_t k = 0; k < state.corrections.size(); ++k) {
           const Entry& e = by_block.entries[begin + k];
-          z[(e.row - r) * BLOCK + e.column] += state.corrections[k].gradient;
+          dz[(e.row - r) * BLOCK + e.column] += state.corrections[k].gradient;
         }
-        return std::pair<const float*, size_t>(z, BLOCK);
+        return std::pair<const float*, size_t>(dz, BLOCK);
       });
   *loss = 0;
   for (const State& s : states) *loss += s.loss;
@@ -327,8 +329,8 @@ bool DenseLayer::learn_softmax(const Pass& pass, const Labels& labels, const flo
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, pass.kept != nullptr,
-      [&](size_t row, size_t rows, float* z, const BlockTerms& terms) {
-        kernel.softmax_gradient(rows, BLOCK, z, BLOCK, terms.shift, log_norm + row, scale);
+      [&](size_t row, size_t rows, const float* z, const BlockTerms& terms, float* dz) {
+        kernel.softmax_gradient(rows, BLOCK, z, BLOCK, terms.shift, log_norm + row, scale, dz);
         return 0.0;
       },
       [&](size_t row, int64_t label, float logit, float) {
@@ -360,10 +362,10 @@ bool DenseLayer::learn_sigmoid(const Pass& pass, const Labels& labels, float sca
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, false,
-      [&](size_t, size_t rows, float* z, const BlockTerms& terms) {
+      [&](size_t, size_t rows, const float*, const BlockTerms& terms, float* dz) {  // in place: logits are never kept
         double sum = 0;
         for (size_t i = 0; i < rows; ++i) {
-          sum += kernel.sigmoid_gradient(z + i * BLOCK, terms.bias, terms.weight, BLOCK, scale);
+          sum += kernel.sigmoid_gradient(dz + i * BLOCK, terms.bias, terms.weight, BLOCK, scale);
         }
         return sum;
       },

@@ -35,7 +35,7 @@ class DenseLayer {
   // two passes, and the second computes logits again unless `kept`, room for kept_size() floats, is given to both (that
   // saves a quarter of the arithmetic; the second pass overwrites it).
   static size_t kept_size(const ActiveSet& active);
-  void softmax_stats(const float* x, const ActiveSet& active, Range rows, float* maximum, float* sum, float* kept);
+  void softmax_stats(const float* x, const ActiveSet& active, Range rows, float* reference, float* sum, float* kept);
   bool learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm, float scale,
                      float* dx, const Optimizer& optimizer, double* loss, float* kept);
   bool learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,

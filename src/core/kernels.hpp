@@ -65,14 +65,19 @@ struct Kernels {
   // The largest z[i] + shift[i]; -infinity for n = 0.
   float (*shifted_max)(const float* z, const float* shift, size_t n);
 
-  // For each row of z (rows x n, ldz apart): folds z[i] + shift[i] into the row's running maximum and its running sum of
-  // exp(value - maximum).
-  void (*softmax_stats)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* maximum,
+  // For each row of z (rows x n, ldz apart): adds exp(z[i] + shift[i] - reference) of all i to the row's sum. Where that
+  // would be far too large the row's reference becomes its largest value so far, and the sum is brought along. To begin
+  // with, the references are -infinity and the sums 0.
+  void (*softmax_stats)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference,
                         float* sum);
 
-  // For each row of z (rows x n, ldz apart): z[i] = scale * exp(z[i] + shift[i] - log_norm[row])
-  void (*softmax_gradient)(size_t rows, size_t n, float* z, size_t ldz, const float* shift, const float* log_norm,
-                           float scale);
+  // For each row of z and dz (rows x n, ldz apart in both, may be the same): dz[i] = scale * exp(z[i] + shift[i] -
+  // log_norm[row]), scale > 0
+  void (*softmax_gradient)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
+                           float scale, float* dz);
+
+  // sums[j] += sum over rows of z[row * ldz + j], j < n
+  void (*column_sums)(size_t rows, size_t n, const float* z, size_t ldz, float* sums);
 
   // z[i] = scale * weight[i] * sigmoid(z[i] + shift[i]); returns sum of weight[i] * log(1 + exp(z[i] + shift[i])),
   // which is the loss, and its gradient, of answering "no" everywhere.

@@ -51,22 +51,30 @@ float shifted_max(const float* z, const float* shift, size_t n) {
   return largest;
 }
 
-void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* maximum, float* sum) {
+void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference, float* sum) {
   for (size_t row = 0; row < rows && n > 0; ++row, z += ldz) {
-    const float old = maximum[row], now = std::max(old, shifted_max(z, shift, n));
+    const float old = reference[row], now = std::max(old, shifted_max(z, shift, n));
     double total = sum[row] > 0 ? sum[row] * std::exp(double{old} - now) : 0;
     for (size_t i = 0; i < n; ++i) total += std::exp(double{z[i]} + shift[i] - now);
-    maximum[row] = now;
+    reference[row] = now;
     sum[row] = static_cast<float>(total);
   }
 }
 
-void softmax_gradient(size_t rows, size_t n, float* z, size_t ldz, const float* shift, const float* log_norm,
-                      float scale) {
-  for (size_t row = 0; row < rows; ++row, z += ldz) {
+void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
+                      float scale, float* dz) {
+  for (size_t row = 0; row < rows; ++row, z += ldz, dz += ldz) {
     for (size_t i = 0; i < n; ++i) {
-      z[i] = static_cast<float>(scale * std::exp(double{z[i]} + shift[i] - log_norm[row]));
+      dz[i] = static_cast<float>(scale * std::exp(double{z[i]} + shift[i] - log_norm[row]));
     }
+  }
+}
+
+void column_sums(size_t rows, size_t n, const float* z, size_t ldz, float* sums) {
+  for (size_t j = 0; j < n; ++j) {
+    double sum = sums[j];
+    for (size_t row = 0; row < rows; ++row) sum += z[row * ldz + j];
+    sums[j] = static_cast<float>(sum);
   }
 }
 
@@ -157,7 +165,7 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 
 const Kernels& table() {
   static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
-                         sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
+                         column_sums,      sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
   return t;
 }
 

@@ -1,5 +1,8 @@
 // The fast kernels on plain floats.
 #include <math.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "kernels_vector.hpp"
 
@@ -15,7 +18,22 @@ constexpr int TILE_ROWS = 6;  // a gemm tile of 6 rows x 4 vectors takes 24 of 3
 constexpr int TILE_ROWS = 3;  // 3 rows x 4 vectors take 12 of 16 registers, 3 + 1 are left for the factors
 #endif
 
-inline V vmax(V a, V b) { return a > b ? a : b; }  // b if either is NaN
+// The larger or smaller, b if either is NaN: what these instructions give. (GCC makes two of a > b ? a : b.)
+#if defined(__AVX512F__)
+inline V vmax(V a, V b) { return _mm512_maskz_max_ps(0xffff, a, b); }
+inline V vmin(V a, V b) { return _mm512_maskz_min_ps(0xffff, a, b); }
+#elif defined(__AVX2__)
+inline V vmax(V a, V b) { return _mm256_max_ps(a, b); }
+inline V vmin(V a, V b) { return _mm256_min_ps(a, b); }
+#elif defined(__SSE2__)
+inline V vmax(V a, V b) { return _mm_max_ps(a, b); }
+inline V vmin(V a, V b) { return _mm_min_ps(a, b); }
+#else
+inline V vmax(V a, V b) { return a > b ? a : b; }
+inline V vmin(V a, V b) { return a < b ? a : b; }
+#endif
+
+constexpr float FAR_ABOVE = 1e26f;  // a sum of exponentials that lies so far above its reference that it is moved
 
 // All lanes joined by `join`, which is given vectors: halves against halves, until one lane is left.
 template <class Join>
@@ -77,15 +95,16 @@ inline V vlog1p_unit(V u) {
 }
 
 // ROWS x (VECTORS * W) of C, held in registers over the whole of k. Of A and B the smaller side is held as well while
-// the other passes by. Four steps of k at a time: with one, counting and branching take a sixth of the time.
-template <int ROWS, int VECTORS>
+// the other passes by. Four steps of k at a time: with one, counting and branching take a sixth of the time. Whether to
+// accumulate is known to the compiler: deciding it here would put every sum into memory and back before the loop.
+template <int ROWS, int VECTORS, bool ACCUMULATE>
 inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
-                 size_t ldc, bool accumulate) {
+                 size_t ldc) {
   V sum[ROWS][VECTORS];
 #pragma GCC unroll 8
   for (int i = 0; i < ROWS; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < VECTORS; ++j) sum[i][j] = accumulate ? load(c + i * ldc + j * W) : V{};
+    for (int j = 0; j < VECTORS; ++j) sum[i][j] = ACCUMULATE ? load(c + i * ldc + j * W) : V{};
   }
 #pragma GCC unroll 4
   for (size_t p = 0; p < k; ++p) {
@@ -135,35 +154,41 @@ inline void fetch_some(Ahead* ahead) {
 }
 
 // All m rows of a panel of VECTORS * W columns, ROWS at a time.
-template <int ROWS, int VECTORS>
+template <int ROWS, int VECTORS, bool ACCUMULATE>
 void panel(size_t m, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
-           size_t ldc, bool accumulate, Ahead* ahead) {
+           size_t ldc, Ahead* ahead) {
   size_t i = 0;
   for (; i + ROWS <= m && (m - i != ROWS + 1 || ROWS == 1); i += ROWS) {  // two small tiles rather than a single row
     fetch_some(ahead);
-    tile<ROWS, VECTORS>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate);
+    tile<ROWS, VECTORS, ACCUMULATE>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc);
   }
   if constexpr (ROWS > 1) {
     if (i < m) {
-      panel<(ROWS + 1) / 2, VECTORS>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, accumulate, ahead);
+      panel<(ROWS + 1) / 2, VECTORS, ACCUMULATE>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, ahead);
+    }
+  }
+}
+
+template <bool ACCUMULATE>
+void product(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
+             float* c, size_t ldc, Ahead* ahead) {
+  size_t j = 0;
+  for (; j + 4 * W <= n; j += 4 * W) {
+    panel<TILE_ROWS, 4, ACCUMULATE>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, ahead);
+  }
+  for (; j + W <= n; j += W) panel<6, 1, ACCUMULATE>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, ahead);
+  for (; j < n; ++j) {
+    for (size_t i = 0; i < m; ++i) {
+      float sum = ACCUMULATE ? c[i * ldc + j] : 0.0f;
+      for (size_t p = 0; p < k; ++p) sum += a[i * a_row + p * a_col] * b[p * ldb + j];
+      c[i * ldc + j] = sum;
     }
   }
 }
 
 void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
           float* c, size_t ldc, bool accumulate, Ahead* ahead) {
-  size_t j = 0;
-  for (; j + 4 * W <= n; j += 4 * W) {
-    panel<TILE_ROWS, 4>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate, ahead);
-  }
-  for (; j + W <= n; j += W) panel<6, 1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate, ahead);
-  for (; j < n; ++j) {
-    for (size_t i = 0; i < m; ++i) {
-      float sum = accumulate ? c[i * ldc + j] : 0.0f;
-      for (size_t p = 0; p < k; ++p) sum += a[i * a_row + p * a_col] * b[p * ldb + j];
-      c[i * ldc + j] = sum;
-    }
-  }
+  (accumulate ? product<true> : product<false>)(m, n, k, a, a_row, a_col, b, ldb, c, ldc, ahead);
 }
 
 void pack(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld) {
@@ -234,40 +259,62 @@ float shifted_max(const float* z, const float* shift, size_t n) {
   return max_lanes(largest);
 }
 
-void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* maximum, float* sum) {
-  if (n == 0) return;
-  // First all maxima, then all sums: a row's exponentials wait for its maximum, but not for those of other rows.
-  constexpr size_t GROUP = 32;
-  for (size_t first = 0; first < rows; first += GROUP) {
-    const size_t last = first + GROUP < rows ? first + GROUP : rows;
-    for (size_t row = first; row < last; ++row) {
-      const float here = shifted_max(z + row * ldz, shift, n), old = maximum[row];
-      if (here <= old) continue;
-      sum[row] = sum[row] > 0 ? sum[row] * expf(old - here) : 0.0f;
-      maximum[row] = here;
+// The sum of exp(z[i] + shift[i] - reference), at most 1.6e38 for each.
+inline float sum_of_exponentials(const float* z, const float* shift, size_t n, float reference) {
+  const auto exponential = [&](V x) { return vexp(vmin(splat(88.0f), x - reference)); };
+  V total{};
+  size_t i = 0;
+  for (; i + W <= n; i += W) total += exponential(load(z + i) + load(shift + i));
+  if (i < n) total += exponential(load_part(z + i, n - i, -__builtin_inff()) + load_part(shift + i, n - i));
+  return sum_lanes(total);
+}
+
+void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference, float* sum) {
+  for (size_t row = 0; row < rows && n > 0; ++row, z += ldz) {
+    float here = sum_of_exponentials(z, shift, n, reference[row]);
+    if (!(here <= FAR_ABOVE)) {  // the first time, and hardly ever again: there the largest is looked for
+      const float top = shifted_max(z, shift, n), old = reference[row];
+      if (top > old) {
+        sum[row] = sum[row] > 0 ? sum[row] * expf(old - top) : 0.0f;
+        reference[row] = top;
+        here = sum_of_exponentials(z, shift, n, top);
+      }
     }
-    for (size_t row = first; row < last; ++row) {
-      const float* values = z + row * ldz;
-      const float top = maximum[row];
-      V total{};
-      size_t i = 0;
-      for (; i + W <= n; i += W) total += vexp(load(values + i) + load(shift + i) - top);
-      float tail = 0;
-      for (; i < n; ++i) tail += expf(values[i] + shift[i] - top);
-      sum[row] += sum_lanes(total) + tail;
-    }
+    sum[row] += here;
   }
 }
 
-void softmax_gradient(size_t rows, size_t n, float* z, size_t ldz, const float* shift, const float* log_norm,
-                      float scale) {
-  for (size_t row = 0; row < rows; ++row, z += ldz) {
-    const float norm = log_norm[row];
+void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
+                      float scale, float* dz) {
+  const float log_scale = logf(scale);
+  for (size_t row = 0; row < rows; ++row, z += ldz, dz += ldz) {
+    const float norm = log_norm[row] - log_scale;
     size_t i = 0;
-    for (; i + W <= n; i += W) store(z + i, scale * vexp(load(z + i) + load(shift + i) - norm));
-    if (i < n) {
-      store_part(z + i, scale * vexp(load_part(z + i, n - i) + load_part(shift + i, n - i) - norm), n - i);
-    }
+    for (; i + W <= n; i += W) store(dz + i, vexp(load(z + i) + load(shift + i) - norm));
+    if (i < n) store_part(dz + i, vexp(load_part(z + i, n - i) + load_part(shift + i, n - i) - norm), n - i);
+  }
+}
+
+// COLUMNS vectors of the sums stay in registers while all rows pass by.
+template <int COLUMNS>
+inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
+  V sum[COLUMNS];
+#pragma GCC unroll 8
+  for (int j = 0; j < COLUMNS; ++j) sum[j] = load(sums + j * W);
+  for (size_t row = 0; row < rows; ++row, z += ldz) {
+#pragma GCC unroll 8
+    for (int j = 0; j < COLUMNS; ++j) sum[j] += load(z + j * W);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < COLUMNS; ++j) store(sums + j * W, sum[j]);
+}
+
+void column_sums(size_t rows, size_t n, const float* z, size_t ldz, float* sums) {
+  size_t j = 0;
+  for (; j + 4 * W <= n; j += 4 * W) sum_columns<4>(rows, z + j, ldz, sums + j);
+  for (; j + W <= n; j += W) sum_columns<1>(rows, z + j, ldz, sums + j);
+  for (; j < n; ++j) {
+    for (size_t row = 0; row < rows; ++row) sums[j] += z[row * ldz + j];
   }
 }
 
@@ -322,6 +369,7 @@ const Kernels& table() {
   t.shifted_max = shifted_max;
   t.softmax_stats = softmax_stats;
   t.softmax_gradient = softmax_gradient;
+  t.column_sums = column_sums;
   t.sigmoid_gradient = sigmoid_gradient;
   t.multiply_add = multiply_add;
   add_stored(t);

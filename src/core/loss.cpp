@@ -41,12 +41,12 @@ double sum_rows(size_t rows, const RowLoss& row_loss) {
 
 }  // namespace
 
-void softmax_stats(const ActiveSet& active, const float* z, float* maximum, float* sum) {
+void softmax_stats(const ActiveSet& active, const float* z, float* reference, float* sum) {
   const Kernels& kernel = kernels();
   run_parts(active.rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const RowSlots s = row_slots(active, i);
-      kernel.softmax_stats(1, s.count, z + s.begin, s.count, s.log_weight, maximum + i, sum + i);
+      kernel.softmax_stats(1, s.count, z + s.begin, s.count, s.log_weight, reference + i, sum + i);
     }
   });
 }
@@ -60,7 +60,7 @@ double softmax_gradient(const ActiveSet& active, float* z, const Labels& labels,
       if (labels.found[e] < 0) continue;
       loss += softmax_label_loss(labels.targets[e], z[label_slot(active, i, labels.found[e])], log_norm[i]);
     }
-    kernel.softmax_gradient(1, s.count, z + s.begin, s.count, s.log_weight, log_norm + i, scale);
+    kernel.softmax_gradient(1, s.count, z + s.begin, s.count, s.log_weight, log_norm + i, scale, z + s.begin);
     for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
       if (labels.found[e] >= 0) z[label_slot(active, i, labels.found[e])] -= scale * labels.targets[e];
     }

@@ -21,9 +21,9 @@ struct Labels {
   const int64_t* found;
 };
 
-// Adds the row's logits to its running maximum and sum of exp(logit - maximum); (rows) each. To begin with, the maxima
-// are -infinity and the sums 0.
-void softmax_stats(const ActiveSet& active, const float* z, float* maximum, float* sum);
+// Adds the exponentials of the row's logits to its sum of exp(logit - reference), and raises the reference where need be
+// (kernels.hpp); (rows) each. To begin with, the references are -infinity and the sums 0.
+void softmax_stats(const ActiveSet& active, const float* z, float* reference, float* sum);
 
 // Logits become scale * gradients; returns the loss summed over rows (not scaled). log_norm: (rows), the logarithm of
 // the normaliser.

@@ -3,7 +3,7 @@
   gather_columns   activations of own neurons -> those of all neurons, (rows, all)
   sum_columns      each rank's share of gradients, (rows, all) -> their sum for own neurons, (rows, own)
   gather_sparse, sum_sparse   the same behind a sampled layer, where activations are sparse
-  normaliser       each rank's maximum and sum of exponentials -> logarithm of the normaliser over all neurons
+  normaliser       each rank's reference and sum of exponentials -> logarithm of the normaliser over all neurons
   best_hits        each rank's hash hits -> those that are among the best of all ranks
 
 All begin at once and give a function that waits for the rest, so that a rank can compute meanwhile. With one rank
@@ -116,16 +116,16 @@ class Exchanges:
         summed: Floats = total[0]
         return summed
 
-    def normaliser(self, maximum: Floats, total: Floats) -> Callable[[], Floats]:
+    def normaliser(self, reference: Floats, total: Floats) -> Callable[[], Floats]:
         """The function gives the logarithm of the sum of exponentials of all ranks, (rows)."""
         if self.shard.size == 1:
-            return lambda: maximum + np.log(total)
-        flight = self.comm.post("normaliser", [np.stack([maximum, total]).tobytes()] * self.shard.size)
+            return lambda: reference + np.log(total)
+        flight = self.comm.post("normaliser", [np.stack([reference, total]).tobytes()] * self.shard.size)
 
         def finish() -> Floats:
             parts = np.stack([np.frombuffer(content, np.float32).reshape(2, -1) for content in flight.wait()])
             largest = parts[:, 0].max(axis=0)
-            with np.errstate(invalid="ignore"):  # a rank without active neurons has maximum -inf and sum 0
+            with np.errstate(invalid="ignore"):  # a rank without active neurons has reference -inf and sum 0
                 shares = np.where(parts[:, 1] > 0, parts[:, 1] * np.exp(parts[:, 0] - largest), 0)
             result: Floats = (largest + np.log(shares.sum(axis=0, dtype=np.float32))).astype(np.float32)
             return result

@@ -297,7 +297,7 @@ class Network(Predictor):
         layer, scale, index = self.output, 1 / x.rows, len(self.layers) - 1
         softmax = self.config.loss == "softmax"
         target = (labels.offsets, labels.ids, labels.targets)
-        maximum, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
+        reference, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
         if isinstance(x, Dense) and not active.is_per_row:
             kept = self._room_for_logits(layer.native.kept_size(active))
             if self.shard.size > 1 and kept is not None:
@@ -305,8 +305,8 @@ class Network(Predictor):
             dx = np.empty_like(x.values)
             if softmax:
                 with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values, active, kept is not None):
-                    layer.native.softmax_stats(x.values, active, maximum, total, kept)
-                log_norm = self.exchange.normaliser(maximum, total)()
+                    layer.native.softmax_stats(x.values, active, reference, total, kept)
+                log_norm = self.exchange.normaliser(reference, total)()
                 with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, kept is not None):
                     layer.before_step(x, active)
                     fine, loss = layer.native.learn_softmax(
@@ -321,10 +321,10 @@ class Network(Predictor):
             z = layer.forward(x, active)
             slots = np.ascontiguousarray(z[:, : layer.neurons]).reshape(-1) if active.is_everything else z.reshape(-1)
             if softmax:
-                _core.softmax_stats(active, slots, maximum, total)
+                _core.softmax_stats(active, slots, reference, total)
         with self._phase(phases.SECOND_PASS, work.learn, layer, x, active):
             if softmax:
-                log_norm = self.exchange.normaliser(maximum, total)()
+                log_norm = self.exchange.normaliser(reference, total)()
                 loss = _core.softmax_gradient(active, slots, *target, log_norm, scale)
             else:
                 loss = _core.sigmoid_gradient(active, slots, *target, scale)
@@ -340,13 +340,13 @@ class Network(Predictor):
         and at the end the step of the weights, is computed."""
         layer, native, index = self.output, self.output.native, len(self.layers) - 1
         parts, dx, loss = self._parts(x.rows), np.empty_like(x.values), 0.0
-        maximum, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
+        reference, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
         norms, sums = [], []
         if self.config.loss == "softmax":
             for begin, end in parts:
                 with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values[begin:end], active, True):
-                    native.softmax_stats(x.values, active, maximum, total, kept, begin, end)
-                norms.append(self.exchange.normaliser(maximum[begin:end], total[begin:end]))
+                    native.softmax_stats(x.values, active, reference, total, kept, begin, end)
+                norms.append(self.exchange.normaliser(reference[begin:end], total[begin:end]))
         log_norm = np.zeros(x.rows, np.float32)
         for p, (begin, end) in enumerate(parts):
             if norms:

@@ -190,12 +190,12 @@ class Predictor:
     def _softmax_loss(self, x: SparseRows, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
         """What own labels add to the rows' losses."""
         everything = self._linked(x, self.output.everything(h.rows))
-        maximum, total = np.full(h.rows, -np.inf, np.float32), np.zeros(h.rows, np.float32)
+        reference, total = np.full(h.rows, -np.inf, np.float32), np.zeros(h.rows, np.float32)
         if isinstance(h, Dense):
-            self.output.native.softmax_stats(h.values, everything, maximum, total, None)
+            self.output.native.softmax_stats(h.values, everything, reference, total, None)
         else:
-            _core.softmax_stats(everything, self._all_logits(h, everything), maximum, total)
-        log_norm = self.exchange.normaliser(maximum, total)()
+            _core.softmax_stats(everything, self._all_logits(h, everything), reference, total)
+        log_norm = self.exchange.normaliser(reference, total)()
         lists = _core.ActiveSet.sampled(True, self.output.neurons, offsets, ids, None, None, 0, 0, False)
         z = self.output.forward(h, lists).reshape(-1) + self._added(everything, offsets, ids)
         return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - z))
