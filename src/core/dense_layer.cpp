@@ -55,14 +55,15 @@ void DenseLayer::spread_rows(const float* x, Range rows, AlignedFloats& batch) c
 // `next`.
 Ahead DenseLayer::ahead_of(const ActiveSet& active, Range stepped, Range next, std::vector<Piece>& pieces) const {
   pieces.clear();
-  for (size_t p = stepped.begin; p < stepped.end; ++p) {
-    weights_.add_moments(static_cast<size_t>(active.ids[p]), pieces);
-    bias_.add_moments(static_cast<size_t>(active.ids[p]), pieces);
-  }
-  for (size_t p = next.begin; p < next.end; ++p) {
-    weights_.add_value(static_cast<size_t>(active.ids[p]), pieces);
-    bias_.add_value(static_cast<size_t>(active.ids[p]), pieces);
-  }
+  const auto add = [&](Range positions, const Parameters& of, auto member) {
+    for (size_t p = positions.begin; p < positions.end; ++p) (of.*member)(static_cast<size_t>(active.ids[p]), pieces);
+  };
+  add(stepped, weights_, &Parameters::add_moments);
+  add(next, weights_, &Parameters::add_value);
+  add(stepped, weights_, &Parameters::add_clock);
+  add(stepped, bias_, &Parameters::add_moments);
+  add(stepped, bias_, &Parameters::add_clock);
+  add(next, bias_, &Parameters::add_value);
   return {pieces.data(), pieces.data() + pieces.size()};
 }
 

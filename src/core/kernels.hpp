@@ -34,8 +34,9 @@ struct Piece {
   size_t lines;    // at least 1
 };
 struct Ahead {
-  Piece* next;
-  Piece* end;
+  const Piece* next;  // pieces are asked for some at a time, which goes best if those side by side are of a size
+  const Piece* end;
+  size_t line = 0;    // lines of these that were asked for
 };
 
 struct Kernels {

@@ -142,15 +142,17 @@ inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const flo
 inline void fetch_some(Ahead* ahead) {
   if (!ahead) return;
   constexpr ptrdiff_t TOGETHER = 16;
-  Piece* const last = ahead->end - ahead->next > TOGETHER ? ahead->next + TOGETHER : ahead->end;
+  const Piece* const last = ahead->end - ahead->next > TOGETHER ? ahead->next + TOGETHER : ahead->end;
+  const size_t line = ahead->line++;
   bool more = false;
-  for (Piece* piece = ahead->next; piece != last; ++piece) {
-    if (piece->lines == 0) continue;
-    __builtin_prefetch(piece->at, 0, 2);  // not into the nearest cache, where the product's own data is
-    piece->at += LINE * sizeof(float);
-    more |= --piece->lines > 0;
+  for (const Piece* piece = ahead->next; piece != last; ++piece) {
+    if (line >= piece->lines) continue;
+    __builtin_prefetch(piece->at + line * LINE * sizeof(float), 0, 2);  // into a farther cache: the product needs this one
+    more |= line + 1 < piece->lines;
   }
-  if (!more) ahead->next = last;
+  if (more) return;
+  ahead->next = last;
+  ahead->line = 0;
 }
 
 // All m rows of a panel of VECTORS * W columns, ROWS at a time.

@@ -13,7 +13,7 @@
 namespace dslide {
 namespace {
 
-constexpr double TRIALS_SECONDS = 0.12;  // all trials of one measurement
+constexpr double TRIALS_SECONDS = 0.2;  // all trials of one measurement
 constexpr size_t ROUNDS = 1 << 20;       // a few milliseconds
 constexpr size_t LEAST_COPIED = 64 << 20, LEAST_COPIED_BY_THREAD = 16 << 20;  // bytes: far beyond caches
 

@@ -76,6 +76,9 @@ void Parameters::add_value(size_t i, std::vector<Piece>& pieces) const {
 void Parameters::add_moments(size_t i, std::vector<Piece>& pieces) const {
   if (moment1) pieces.push_back(piece(moment1.from(i * stride), width));
   if (moment2) pieces.push_back(piece(moment2.from(i * stride), width));
+}
+
+void Parameters::add_clock(size_t i, std::vector<Piece>& pieces) const {
   pieces.push_back({reinterpret_cast<const char*>(clock + i), 1});
 }
 

@@ -49,9 +49,10 @@ struct Parameters {
   // out[j] += sum over e < count of values[e] * row ids[e]'s column j, j < width
   void add_rows(const int32_t* ids, const float* values, size_t count, float* out) const;
 
-  // Adds the memory of row i to a list: that of its numbers; that of what the optimizer keeps of them.
+  // Adds the memory of row i to a list: that of its numbers, that of their moments, that of its clock.
   void add_value(size_t i, std::vector<Piece>& pieces) const;
   void add_moments(size_t i, std::vector<Piece>& pieces) const;
+  void add_clock(size_t i, std::vector<Piece>& pieces) const;
 
   // One optimizer step on row i. What is stored as bf16 is rounded at random (kernels.hpp), with random bits that are a
   // function of row, column and the row's clock. False, and the row left as it was, if the gradient's square is not

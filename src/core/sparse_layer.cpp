@@ -117,6 +117,7 @@ bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Opti
         ahead.clear();
         weights_.add_value(next, ahead);
         weights_.add_moments(next, ahead);
+        weights_.add_clock(next, ahead);
         for (const Piece& piece : ahead) {
           for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE);
         }
