@@ -71,6 +71,11 @@ def softmax_gradient(kernels: Any, n: int) -> Callable[[], None]:
     return lambda: kernels.softmax_gradient(z, shift, norms, 0.5, dz)
 
 
+def column_sums(kernels: Any, n: int) -> Callable[[], None]:
+    z, sums = floats(n // BLOCK, BLOCK), floats(BLOCK)
+    return lambda: kernels.column_sums(z, sums)
+
+
 def pack(kernels: Any, n: int) -> Callable[[], None]:
     rows, out = floats(BLOCK, n // BLOCK), floats(n // BLOCK, BLOCK + 16)
     return lambda: kernels.pack(rows, out, BLOCK)
@@ -96,6 +101,7 @@ VECTOR_KERNELS = [  # call, length in training, bytes read and written for each 
     (shifted_max, 64, 8),
     (softmax_stats, 64, 8),
     (softmax_gradient, 64, 12),
+    (column_sums, 64, 4),
     (pack, 256, 8),
     (add_choices, 64, 4),
     (sigmoid_gradient, 64, 16),

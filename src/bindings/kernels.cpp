@@ -117,7 +117,7 @@ void bind_kernels(nb::module_& m) {
              same_size(z.shape(0), dz.shape(0));
              same_size(z.shape(1), dz.shape(1));
              k.softmax_gradient(z.shape(0), z.shape(1), z.data(), z.shape(1), shift.data(), log_norm.data(), scale,
-                                dz.data());
+                                dz.data(), dz.shape(1));
            },
            nb::arg("z"), nb::arg("shift"), nb::arg("log_norm"), nb::arg("scale"), nb::arg("dz").noconvert())
       .def("column_sums",

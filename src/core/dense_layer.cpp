@@ -133,7 +133,7 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
     s.packed.resize(inputs * PACKED);
     s.gathered.resize(ld * BLOCK);
     s.gradient.resize(ld * BLOCK);
-    s.logits.resize(CHUNK * BLOCK);
+    s.logits.resize(CHUNK * PACKED);
     for (size_t block = block_count(end - begin); block-- > 0;) {  // what the first pass had last is still in cache
       const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
       for (size_t c = 0; pass.dx && c < count; ++c) {
@@ -253,8 +253,8 @@ void DenseLayer::softmax_stats(const float* x, const ActiveSet& active, Range ra
   }
 }
 
-// rows_gradient(first row, rows, z, block, dz): of rows of 64 logits z, without bias, gradients dz, which may be the same;
-// returns loss.
+// rows_gradient(first row, rows, z, block, dz, lddz): of rows of 64 logits z, without bias, gradients dz, which may be the
+// same; returns loss.
 // label_gradient(row, label, logit with bias, weight) -> Correction to add for a label.
 template <class RowsGradient, class LabelGradient>
 bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
@@ -292,6 +292,10 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
                       nullptr);
           added.add(block, r, chunk, z, state.next_added);
         }
+        // Gradients are kept only for a step to come. If not, rows are spread, as gradients are read by columns, too.
+        const bool spread_out = pass.kept && pass.optimizer;
+        float* dz = spread_out ? s.logits.data() : z;
+        const size_t lddz = spread_out ? PACKED : BLOCK;
         const size_t begin = state.entry;
         state.corrections.clear();
         for (; state.entry < by_block.begin[block + 1] && by_block.entries[state.entry].row < r + chunk; ++state.entry) {
@@ -300,13 +304,12 @@ bool DenseLayer::learn_fused(const Pass& pass, const Labels& labels, double* los
           state.corrections.push_back(label_gradient(e.row, e.element, logit, state.terms.weight[e.column]));
           state.loss += state.corrections.back().loss;
         }
-        float* dz = pass.optimizer ? s.logits.data() : z;  // kept only for a step to come
-        state.loss += rows_gradient(r, chunk, z, state.terms, dz);
+        state.loss += rows_gradient(r, chunk, z, state.terms, dz, lddz);
         for (size_t k = 0; k < state.corrections.size(); ++k) {
           const Entry& e = by_block.entries[begin + k];
-          dz[(e.row - r) * BLOCK + e.column] += state.corrections[k].gradient;
+          dz[(e.row - r) * lddz + e.column] += state.corrections[k].gradient;
         }
-        return std::pair<const float*, size_t>(dz, BLOCK);
+        return std::pair<const float*, size_t>(dz, lddz);
       });
   *loss = 0;
   for (const State& s : states) *loss += s.loss;
@@ -330,8 +333,8 @@ bool DenseLayer::learn_softmax(const Pass& pass, const Labels& labels, const flo
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, pass.kept != nullptr,
-      [&](size_t row, size_t rows, const float* z, const BlockTerms& terms, float* dz) {
-        kernel.softmax_gradient(rows, BLOCK, z, BLOCK, terms.shift, log_norm + row, scale, dz);
+      [&](size_t row, size_t rows, const float* z, const BlockTerms& terms, float* dz, size_t lddz) {
+        kernel.softmax_gradient(rows, BLOCK, z, BLOCK, terms.shift, log_norm + row, scale, dz, lddz);
         return 0.0;
       },
       [&](size_t row, int64_t label, float logit, float) {
@@ -363,7 +366,7 @@ bool DenseLayer::learn_sigmoid(const Pass& pass, const Labels& labels, float sca
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, false,
-      [&](size_t, size_t rows, const float*, const BlockTerms& terms, float* dz) {  // in place: logits are never kept
+      [&](size_t, size_t rows, const float*, const BlockTerms& terms, float* dz, size_t) {  // in place: logits are never kept
         double sum = 0;
         for (size_t i = 0; i < rows; ++i) {
           sum += kernel.sigmoid_gradient(dz + i * BLOCK, terms.bias, terms.weight, BLOCK, scale);

@@ -65,7 +65,7 @@ class DenseLayer {
     AlignedFloats gathered;  // 64 x inputs, rows spread: the block
     AlignedFloats gradient;  // 64 x inputs, rows spread
     AlignedFloats room;      // for rows that are not stored as floats
-    AlignedFloats logits;    // CHUNK x 64
+    AlignedFloats logits;    // CHUNK x 64, or gradients, rows spread
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
     std::vector<Piece> pieces;  // of memory that is needed next
   };

@@ -72,10 +72,10 @@ struct Kernels {
   void (*softmax_stats)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference,
                         float* sum);
 
-  // For each row of z and dz (rows x n, ldz apart in both, may be the same): dz[i] = scale * exp(z[i] + shift[i] -
+  // For each row of z and dz (rows x n, ldz and lddz apart; dz may be z): dz[i] = scale * exp(z[i] + shift[i] -
   // log_norm[row]), scale > 0
   void (*softmax_gradient)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
-                           float scale, float* dz);
+                           float scale, float* dz, size_t lddz);
 
   // sums[j] += sum over rows of z[row * ldz + j], j < n
   void (*column_sums)(size_t rows, size_t n, const float* z, size_t ldz, float* sums);

@@ -62,8 +62,8 @@ void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const floa
 }
 
 void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
-                      float scale, float* dz) {
-  for (size_t row = 0; row < rows; ++row, z += ldz, dz += ldz) {
+                      float scale, float* dz, size_t lddz) {
+  for (size_t row = 0; row < rows; ++row, z += ldz, dz += lddz) {
     for (size_t i = 0; i < n; ++i) {
       dz[i] = static_cast<float>(scale * std::exp(double{z[i]} + shift[i] - log_norm[row]));
     }

@@ -287,9 +287,9 @@ void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const floa
 }
 
 void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
-                      float scale, float* dz) {
+                      float scale, float* dz, size_t lddz) {
   const float log_scale = logf(scale);
-  for (size_t row = 0; row < rows; ++row, z += ldz, dz += ldz) {
+  for (size_t row = 0; row < rows; ++row, z += ldz, dz += lddz) {
     const float norm = log_norm[row] - log_scale;
     size_t i = 0;
     for (; i + W <= n; i += W) store(dz + i, vexp(load(z + i) + load(shift + i) - norm));

@@ -60,7 +60,7 @@ double softmax_gradient(const ActiveSet& active, float* z, const Labels& labels,
       if (labels.found[e] < 0) continue;
       loss += softmax_label_loss(labels.targets[e], z[label_slot(active, i, labels.found[e])], log_norm[i]);
     }
-    kernel.softmax_gradient(1, s.count, z + s.begin, s.count, s.log_weight, log_norm + i, scale, z + s.begin);
+    kernel.softmax_gradient(1, s.count, z + s.begin, s.count, s.log_weight, log_norm + i, scale, z + s.begin, s.count);
     for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
       if (labels.found[e] >= 0) z[label_slot(active, i, labels.found[e])] -= scale * labels.targets[e];
     }

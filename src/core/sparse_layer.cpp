@@ -59,130 +59,134 @@ void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* 
   });
 }
 
-void SparseLayer::group(const SparseBatch& x, size_t rows) {
+void SparseLayer::Groups::fill(const SparseBatch& x, size_t rows, Stripe own) {
   const auto count = static_cast<size_t>(x.offsets[rows]);
+  const auto first = static_cast<uint32_t>(own.first), step = static_cast<uint32_t>(own.step);
   keys_.resize(count);
+  size_t taken = 0;
   uint32_t largest = 0;
   for (size_t e = 0; e < count; ++e) {
     const auto id = static_cast<uint32_t>(x.ids[e]);
+    keys_[taken] = (uint64_t{id} << 32) | e;
+    taken += step == 1 || id % step == first;  // without a branch, which could not be foretold
     largest = std::max(largest, id);
-    keys_[e] = (uint64_t{id} << 32) | e;
   }
-  radix_sort(keys_, keys_other_, largest, [](uint64_t k) { return static_cast<uint32_t>(k >> 32); });
+  keys_.resize(taken);
+  radix_sort(keys_, other_, largest, [](uint64_t k) { return static_cast<uint32_t>(k >> 32); });
 
-  std::vector<int32_t> row_of(count);
+  row_of_.resize(count);
   for (size_t i = 0; i < rows; ++i) {
-    std::fill(row_of.begin() + x.offsets[i], row_of.begin() + x.offsets[i + 1], static_cast<int32_t>(i));
+    std::fill(row_of_.begin() + x.offsets[i], row_of_.begin() + x.offsets[i + 1], static_cast<int32_t>(i));
   }
-  Groups& g = groups_;
-  g.input.clear();
-  g.begin.clear();
-  g.row.resize(count);
-  g.value.resize(count);
-  g.element.resize(count);
-  for (size_t k = 0; k < count; ++k) {
-    const auto input = static_cast<int32_t>(keys_[k] >> 32);
+  input.clear();
+  begin.clear();
+  row.resize(taken);
+  value.resize(taken);
+  element.resize(taken);
+  for (size_t k = 0; k < taken; ++k) {
+    const auto id = static_cast<int32_t>(keys_[k] >> 32);
     const auto e = static_cast<uint32_t>(keys_[k]);
-    if (k == 0 || input != g.input.back()) {
-      g.input.push_back(input);
-      g.begin.push_back(k);
+    if (k == 0 || id != input.back()) {
+      input.push_back(id);
+      begin.push_back(k);
     }
-    g.row[k] = row_of[e];
-    g.value[k] = x.values[e];
-    g.element[k] = e;
+    row[k] = row_of_[e];
+    value[k] = x.values[e];
+    element[k] = e;
   }
-  g.begin.push_back(count);
+  begin.push_back(taken);
 }
 
 bool SparseLayer::learn(const SparseBatch& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                         const Optimizer& optimizer) {
-  group(x, active.rows);
-  const bool weights_fine = active.is_everything ? learn_dense(dz, ldz, dx, optimizer)
-                                                 : learn_sampled(active, dz, dx, optimizer);
-  return learn_bias(active, dz, ldz, optimizer) && weights_fine;
-}
-
-bool SparseLayer::learn_dense(const float* dz, size_t ldz, float* dx, const Optimizer& optimizer) {
-  const Kernels& kernel = kernels();
-  const Groups& g = groups_;
-  const size_t neurons = weights_.width;
+  const int parts = threads();
+  groups_.resize(static_cast<size_t>(parts));
   std::atomic<bool> fine = true;
-  run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
-    std::vector<float> gradient(neurons);
-    AlignedFloats room(weights_.room(1));
-    std::vector<Piece> ahead;
-    for (size_t k = begin; k < end; ++k) {
-      if (k + AHEAD < end) {
-        const auto next = static_cast<size_t>(g.input[k + AHEAD]);
-        ahead.clear();
-        weights_.add_value(next, ahead);
-        weights_.add_moments(next, ahead);
-        weights_.add_clock(next, ahead);
-        for (const Piece& piece : ahead) {
-          for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE);
-        }
-      }
-      const auto input = static_cast<size_t>(g.input[k]);
-      const size_t first = g.begin[k], count = g.begin[k + 1] - first;
-      std::fill(gradient.begin(), gradient.end(), 0.0f);
-      kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
-      if (dx) {
-        const float* w = weights_.row(input, room.data());
-        for (size_t e = first; e < first + count; ++e) {
-          dx[g.element[e]] = kernel.dot(w, dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
-        }
-      }
-      if (!weights_.update(input, gradient.data(), optimizer)) fine = false;
+  run(parts, [&](int thread) {
+    const auto t = static_cast<size_t>(thread);
+    Groups& g = groups_[t];
+    g.fill(x, active.rows, {t, static_cast<size_t>(parts)});
+    if (!(active.is_everything ? learn_dense(g, dz, ldz, dx, optimizer) : learn_sampled(g, active, dz, dx, optimizer))) {
+      fine = false;
     }
   });
+  return learn_bias(active, dz, ldz, optimizer) && fine;
+}
+
+bool SparseLayer::learn_dense(const Groups& g, const float* dz, size_t ldz, float* dx,
+                              const Optimizer& optimizer) const {
+  const Kernels& kernel = kernels();
+  const size_t neurons = weights_.width, end = g.input.size();
+  bool fine = true;
+  AlignedFloats gradient(neurons);
+  AlignedFloats room(weights_.room(1));
+  std::vector<Piece> ahead;
+  for (size_t k = 0; k < end; ++k) {
+    if (k + AHEAD < end) {
+      const auto next = static_cast<size_t>(g.input[k + AHEAD]);
+      ahead.clear();
+      weights_.add_value(next, ahead);
+      weights_.add_moments(next, ahead);
+      weights_.add_clock(next, ahead);
+      for (const Piece& piece : ahead) {
+        for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE);
+      }
+    }
+    const auto input = static_cast<size_t>(g.input[k]);
+    const size_t first = g.begin[k], count = g.begin[k + 1] - first;
+    std::fill(gradient.begin(), gradient.end(), 0.0f);
+    kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
+    if (dx) {
+      const float* w = weights_.row(input, room.data());
+      for (size_t e = first; e < first + count; ++e) {
+        dx[g.element[e]] = kernel.dot(w, dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
+      }
+    }
+    if (!weights_.update(input, gradient.data(), optimizer)) fine = false;
+  }
   return fine;
 }
 
-bool SparseLayer::learn_sampled(const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer) {
-  const Groups& g = groups_;
-  std::atomic<bool> fine = true;
-  run_parts(g.input.size(), [&](size_t begin, size_t end, int) {
-    std::vector<float> sum(active.ids.size()), gradient;     // by position; by touched column
-    std::vector<uint8_t> touched(active.ids.size(), 0);
-    std::vector<int32_t> positions, columns;
-    for (size_t k = begin; k < end; ++k) {
-      const auto input = static_cast<size_t>(g.input[k]);
-      positions.clear();
-      for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {
-        const RowSlots slots = row_slots(active, static_cast<size_t>(g.row[e]));
-        float back = 0;
-        for (int64_t s = slots.begin; s < slots.end; ++s) {
-          const size_t p = slot_position(active, slots, s);
-          if (!touched[p]) {
-            touched[p] = 1;
-            sum[p] = 0;
-            positions.push_back(static_cast<int32_t>(p));
-          }
-          sum[p] += g.value[e] * dz[s];
-          back += weights_.at(input, static_cast<size_t>(active.ids[p])) * dz[s];
+bool SparseLayer::learn_sampled(const Groups& g, const ActiveSet& active, const float* dz, float* dx,
+                                const Optimizer& optimizer) const {
+  bool fine = true;
+  std::vector<float> sum(active.ids.size()), gradient;     // by position; by touched column
+  std::vector<uint8_t> touched(active.ids.size(), 0);
+  std::vector<int32_t> positions, columns;
+  for (size_t k = 0; k < g.input.size(); ++k) {
+    const auto input = static_cast<size_t>(g.input[k]);
+    positions.clear();
+    for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {
+      const RowSlots slots = row_slots(active, static_cast<size_t>(g.row[e]));
+      float back = 0;
+      for (int64_t s = slots.begin; s < slots.end; ++s) {
+        const size_t p = slot_position(active, slots, s);
+        if (!touched[p]) {
+          touched[p] = 1;
+          sum[p] = 0;
+          positions.push_back(static_cast<int32_t>(p));
         }
-        if (dx) dx[g.element[e]] = back;
+        sum[p] += g.value[e] * dz[s];
+        back += weights_.at(input, static_cast<size_t>(active.ids[p])) * dz[s];
       }
-      gradient.clear();
-      columns.clear();
-      for (const int32_t p : positions) {
-        touched[static_cast<size_t>(p)] = 0;
-        gradient.push_back(sum[static_cast<size_t>(p)]);
-        columns.push_back(active.ids[static_cast<size_t>(p)]);
-      }
-      if (!weights_.update_columns(input, columns.data(), columns.size(), gradient.data(), optimizer)) fine = false;
+      if (dx) dx[g.element[e]] = back;
     }
-  });
+    gradient.clear();
+    columns.clear();
+    for (const int32_t p : positions) {
+      touched[static_cast<size_t>(p)] = 0;
+      gradient.push_back(sum[static_cast<size_t>(p)]);
+      columns.push_back(active.ids[static_cast<size_t>(p)]);
+    }
+    if (!weights_.update_columns(input, columns.data(), columns.size(), gradient.data(), optimizer)) fine = false;
+  }
   return fine;
 }
 
 bool SparseLayer::learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer) {
   std::vector<float> gradient(active.ids.size(), 0.0f);
-  for (size_t i = 0; i < active.rows; ++i) {
-    if (active.is_everything) {
-      kernels().axpy(1.0f, dz + i * ldz, gradient.data(), gradient.size());
-      continue;
-    }
+  if (active.is_everything) kernels().column_sums(active.rows, gradient.size(), dz, ldz, gradient.data());
+  for (size_t i = 0; i < active.rows && !active.is_everything; ++i) {
     const RowSlots slots = row_slots(active, i);
     for (int64_t s = slots.begin; s < slots.end; ++s) gradient[slot_position(active, slots, s)] += dz[s];
   }

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "active.hpp"
+#include "aligned.hpp"
 #include "parameters.hpp"
+#include "stripe.hpp"
 
 namespace dslide {
 
@@ -34,23 +36,28 @@ class SparseLayer {
              const Optimizer& optimizer);
 
  private:
-  // Elements of a batch grouped by input.
-  struct Groups {
+  // Elements of a batch grouped by input: those of one thread, which takes every so many-th input.
+  struct alignas(2 * CACHE_LINE) Groups {
     std::vector<int32_t> input;     // inputs present, ascending
     std::vector<size_t> begin;      // input.size() + 1
     std::vector<int32_t> row;       // by element: its row
     std::vector<float> value;       // and value
     std::vector<int64_t> element;   // and place in the batch
+
+    void fill(const SparseBatch& x, size_t rows, Stripe own);
+
+   private:
+    std::vector<uint64_t> keys_, other_;
+    std::vector<int32_t> row_of_;
   };
 
-  void group(const SparseBatch& x, size_t rows);
-  bool learn_dense(const float* dz, size_t ldz, float* dx, const Optimizer& optimizer);
-  bool learn_sampled(const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
+  bool learn_dense(const Groups& g, const float* dz, size_t ldz, float* dx, const Optimizer& optimizer) const;
+  bool learn_sampled(const Groups& g, const ActiveSet& active, const float* dz, float* dx,
+                     const Optimizer& optimizer) const;
   bool learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer);
 
   Parameters weights_, bias_;
-  Groups groups_;
-  std::vector<uint64_t> keys_, keys_other_;
+  std::vector<Groups> groups_;  // one per thread, kept between calls
 };
 
 }  // namespace dslide
