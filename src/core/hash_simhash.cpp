@@ -158,14 +158,15 @@ class SimHash final : public HashFunctions {
   static void sum_groups(const DenseRows& x, size_t row, size_t end, size_t d, size_t depth, Tile* group_sums) {
     const float* rows[kTile];
     for (size_t r = 0; r < kTile; ++r) rows[r] = x[std::min(row + r, end - 1)] + d;
+    alignas(CACHE_LINE) float columns[kBlock * kGroup][kTile];  // the rows side by side
+    const size_t whole = depth / kGroup * kGroup, padded = (depth + kGroup - 1) / kGroup * kGroup;
+    kernels().pack(rows, kTile, kTile, whole, columns[0], kTile);
+    for (size_t i = whole; i < padded; ++i) {  // the last group if it is not full
+      for (size_t r = 0; r < kTile; ++r) columns[i][r] = i < depth ? rows[r][i] : 0.0f;
+    }
     for (size_t i = 0; i < depth; i += kGroup, group_sums += kChoices) {
-      float values[kGroup][kTile] = {};  // zeros where the last group is not full
-      const size_t size = std::min(kGroup, depth - i);
-      for (size_t r = 0; r < kTile; ++r) {
-        for (size_t j = 0; j < size; ++j) values[j][r] = rows[r][i + j];
-      }
       Tile tiles[kGroup];
-      std::memcpy(tiles, values, sizeof(tiles));
+      std::memcpy(tiles, columns[i], sizeof(tiles));
       sums_of_group(tiles, group_sums);
     }
   }

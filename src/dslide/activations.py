@@ -25,7 +25,7 @@ def aligned_zeros(rows: int, columns: int, dtype: npt.DTypeLike = np.float32) ->
     """Zeros that begin at a cache line; memory is taken from the system only where it is written to."""
     size = rows * columns * np.dtype(dtype).itemsize
     raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT  # raw.ctypes.data would take ten times as long
     return raw[start : start + size].view(dtype).reshape(rows, columns)
 
 

@@ -23,6 +23,6 @@ def targets(y: SparseRows, loss: str) -> Labels:
     """Label weights as training targets: for softmax in proportion within a row, for sigmoid as they are."""
     weights = y.values
     if loss == "softmax":
-        sums = np.bincount(np.repeat(np.arange(len(y)), np.diff(y.indptr)), weights, len(y))
-        weights = (weights / np.repeat(sums, np.diff(y.indptr))).astype(np.float32)
+        rows = np.repeat(np.arange(len(y)), np.diff(y.indptr))
+        weights = (weights / np.bincount(rows, weights, len(y))[rows]).astype(np.float32)
     return Labels(y.indptr, y.indices, weights)
