@@ -92,7 +92,7 @@ def test_the_work_of_a_step_is_what_a_hand_count_says():
         Work(0, 2 * (7 + 5) * 8),
         Work(2 * 7 * 3, 4 * (4 * 3) + 8 * 7 + 4 * (4 * 3)),  # weights of 4 inputs, elements, sums
         Work(2 * 4 * 10 * 3, 4 * (10 * 3) + 4 * (4 * 3) + 4 * (4 * 10)),  # weights, inputs, logits
-        Work(4 * 4 * 10 * 3, 2 * 12 * (10 * 3) + 2 * 4 * (4 * 3) + 2 * 4 * (4 * 10)),
+        Work(4 * 4 * 10 * 3, 2 * 12 * (10 * 3) + 2 * 4 * (4 * 3) + 4 * (4 * 10)),
         Work(2 * 7 * 3, 2 * 12 * (4 * 3) + 8 * 7 + 4 * (4 * 3)),
     ]
     assert profile.steps == 1
@@ -102,7 +102,7 @@ def test_the_work_of_a_step_is_what_a_hand_count_says():
 def test_an_optimizer_moves_the_moments_it_has(optimizer, state):
     profile, _ = profiled(output="full", optimizer=optimizer)
     second, backward = work_of(profile, SECOND_PASS, HIDDEN_BACKWARD)
-    assert second.bytes == 2 * state * (10 * 3) + 2 * 4 * (4 * 3) + 2 * 4 * (4 * 10)
+    assert second.bytes == 2 * state * (10 * 3) + 2 * 4 * (4 * 3) + 4 * (4 * 10)
     assert backward.bytes == 2 * state * (4 * 3) + 8 * 7 + 4 * (4 * 3)
 
 

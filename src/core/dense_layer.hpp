@@ -33,7 +33,7 @@ class DenseLayer {
 
   // forward, loss and learn in one, for active sets that are not per row. The losses are as in loss.hpp. Softmax needs
   // two passes, and the second computes logits again unless `kept`, room for kept_size() floats, is given to both (that
-  // saves a quarter of the arithmetic; the second pass overwrites it).
+  // saves a quarter of the arithmetic).
   static size_t kept_size(const ActiveSet& active);
   void softmax_stats(const float* x, const ActiveSet& active, Range rows, float* reference, float* sum, float* kept);
   bool learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm, float scale,

@@ -1,7 +1,7 @@
 // The fast kernels on plain floats.
 #include <math.h>
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <immintrin.h>  // always inlined: see kernels_vector.hpp
 #endif
 
 #include "kernels_vector.hpp"

@@ -70,9 +70,9 @@ def first_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
 
 def second_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
     """The pass that learns: gradients of weights and inputs, 2 B U K each, and as much for logits that were not kept;
-    inputs B K read, their gradients written; weights and moments U K, and kept logits B U, read and written."""
+    inputs B K, and kept logits B U, read; gradients of inputs written; weights and moments U K read and written."""
     flops, logits = _product(layer, x, active)
-    moved = 2 * _state(layer, active) + _numbers(x, 2 * (len(x) * layer.inputs + (logits if kept else 0)))
+    moved = 2 * _state(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + (logits if kept else 0))
     return Work(flops * (2 if kept else 3), moved)
 
 
