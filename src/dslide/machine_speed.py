@@ -16,5 +16,5 @@ class Speeds:
 
 
 def measure_speeds(threads: int) -> Speeds:
-    """Measures with so many threads and the instruction set in use; takes less than half a second."""
+    """Measures with so many threads and the instruction set in use; takes about half a second."""
     return Speeds(*_core.measure_speeds(threads))
