@@ -8,7 +8,7 @@ struct Speeds {
   double copy_gigabytes;  // a copy in memory, bytes read and bytes written, in 10^9 a second
 };
 
-// The best of several short trials with so many threads; takes less than half a second.
+// The best of several short trials with so many threads; takes about half a second.
 Speeds measure_speeds(int threads);
 
 }  // namespace dslide
