@@ -366,8 +366,8 @@ bool DenseLayer::learn_sigmoid(const Pass& pass, const Labels& labels, float sca
   const Kernels& kernel = kernels();
   return learn_fused(
       pass, labels, loss, false,
-      [&](size_t, size_t rows, const float*, const BlockTerms& terms, float* dz, size_t) {  // in place: logits are never kept
-        double sum = 0;
+      [&](size_t, size_t rows, const float*, const BlockTerms& terms, float* dz, size_t) {
+        double sum = 0;  // in place: these logits are not read again
         for (size_t i = 0; i < rows; ++i) {
           sum += kernel.sigmoid_gradient(dz + i * BLOCK, terms.bias, terms.weight, BLOCK, scale);
         }

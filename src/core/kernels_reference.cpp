@@ -165,7 +165,8 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 
 const Kernels& table() {
   static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
-                         column_sums,      sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
+                         column_sums,      sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
+                         adam,             adagrad, sgd};
   return t;
 }
 

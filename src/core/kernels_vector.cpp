@@ -33,7 +33,7 @@ inline V vmax(V a, V b) { return a > b ? a : b; }
 inline V vmin(V a, V b) { return a < b ? a : b; }
 #endif
 
-constexpr float FAR_ABOVE = 1e26f;  // a sum of exponentials that lies so far above its reference that it is moved
+constexpr float FAR_ABOVE = 1e26f;  // a sum of exponentials from which on what they are relative to is raised
 
 // All lanes joined by `join`, which is given vectors: halves against halves, until one lane is left.
 template <class Join>

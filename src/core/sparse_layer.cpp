@@ -61,14 +61,13 @@ void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* 
 
 void SparseLayer::Groups::fill(const SparseBatch& x, size_t rows, Stripe own) {
   const auto count = static_cast<size_t>(x.offsets[rows]);
-  const auto first = static_cast<uint32_t>(own.first), step = static_cast<uint32_t>(own.step);
   keys_.resize(count);
   size_t taken = 0;
   uint32_t largest = 0;
   for (size_t e = 0; e < count; ++e) {
     const auto id = static_cast<uint32_t>(x.ids[e]);
     keys_[taken] = (uint64_t{id} << 32) | e;
-    taken += step == 1 || id % step == first;  // without a branch, which could not be foretold
+    taken += own.step == 1 || own.has(id);  // without a branch, which could not be foretold
     largest = std::max(largest, id);
   }
   keys_.resize(taken);
