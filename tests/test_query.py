@@ -76,6 +76,18 @@ def test_hits_are_those_of_the_reference(
             assert lists(offsets, counts) == [[count for _, count in hits] for hits in expected]
 
 
+@pytest.mark.parametrize("neurons", [8192, 8193, 70_000])
+@pytest.mark.parametrize("want", [5, None])
+def test_neurons_that_share_a_slot_are_told_apart(neurons, want):
+    """Rows that meet far more neurons than the look-up of first meetings has slots."""
+    table = filled_tables(neurons, tables=6, table_bits=2, seed=4)
+    codes = np.random.default_rng(1).integers(0, 4, (3, 6), dtype=np.uint32)
+    offsets, ids, counts, _ = _core.Query(table).topk(codes, want, 7, 8)
+    for row, (found, times) in enumerate(zip(lists(offsets, ids), lists(offsets, counts), strict=True)):
+        buckets = [table.bucket(t, code).tolist() for t, code in enumerate(codes[row])]
+        assert list(zip(found, times, strict=True)) == reference.counted(buckets, 1, want, 7, 8, row)
+
+
 @settings(max_examples=40, deadline=None)
 @given(ranks=st.integers(1, 5), want=st.integers(1, 12), split=st.integers(0, 6), seed=st.integers(0, 2**64 - 1))
 def test_best_ranked_hits_of_all_stripes_are_those_of_the_whole(ranks, want, split, seed):

@@ -28,22 +28,27 @@ class Counters {
 
   // Counts a neuron once more; gives its count.
   uint32_t add(int32_t neuron) {
-    size_t slot = static_cast<uint32_t>(neuron) * 0x9E3779B97F4A7C15ull >> shift_;
-    while (entries_[slot].neuron != neuron) {
-      if (entries_[slot].neuron < 0) {
-        entries_[slot].neuron = neuron;
-        used_.push_back(static_cast<uint32_t>(slot));
-        break;
-      }
-      slot = (slot + 1) & (entries_.size() - 1);
+    const size_t slot = slot_of(neuron);
+    if (entries_[slot].neuron < 0) {
+      entries_[slot].neuron = neuron;
+      used_.push_back(static_cast<uint32_t>(slot));
     }
     return ++entries_[slot].count;
   }
+
+  bool has(int32_t neuron) const { return entries_[slot_of(neuron)].neuron == neuron; }
 
   size_t size() const { return used_.size(); }  // different neurons
   const Entry& operator[](size_t i) const { return entries_[used_[i]]; }  // the i-th met first
 
  private:
+  // Where the neuron is, or else the free slot where it belongs.
+  size_t slot_of(int32_t neuron) const {
+    size_t slot = static_cast<uint32_t>(neuron) * 0x9E3779B97F4A7C15ull >> shift_;
+    while (entries_[slot].neuron != neuron && entries_[slot].neuron >= 0) slot = (slot + 1) & (entries_.size() - 1);
+    return slot;
+  }
+
   std::vector<Entry> entries_ = std::vector<Entry>(2);  // by hash; at least half of them free
   int shift_ = 63;
   std::vector<uint32_t> used_;

@@ -90,17 +90,20 @@ class SimHash final : public HashFunctions {
     const size_t width = words_ * 64;                 // projections, some at the end unused
     std::vector<uint8_t> choices(width * kBlock);     // (panels, kBlock, kPanel)
     Aligned<Tile> group_sums(kBlock * kChoices);  // (kBlock, kChoices)
-    Aligned<Tile> sums(kChunk / kTile * width);   // (tiles, width)
+    Aligned<Tile> sums((std::min(kChunk, end - begin) + kTile - 1) / kTile * width);  // (tiles, width)
+    size_t chosen = spec_.dimension;  // the coordinate that the choices begin with
     for (size_t first = begin; first < end; first += kChunk) {
       const size_t last = std::min(first + kChunk, end);
       std::fill(sums.begin(), sums.end(), Tile{});
       for (size_t d = 0; d < spec_.dimension; d += kBlock * kGroup) {
         const size_t depth = std::min(kBlock * kGroup, spec_.dimension - d), groups = (depth + kGroup - 1) / kGroup;
-        choose(d, groups, choices.data());
+        if (chosen != d) choose(d, groups, choices.data());
+        chosen = d;
         Tile* tile_sums = sums.data();
         for (size_t row = first; row < last; row += kTile, tile_sums += width) {
           sum_groups(x, row, last, d, depth, group_sums.data());
           for (size_t p = 0; p < spec_.k * spec_.tables; p += kPanel) {
+            if (p / kPanel < kTile) ask_for(x, row + kTile + p / kPanel, end, d, depth);
             kernel.add_choices(reinterpret_cast<const float*>(group_sums.data()), &choices[p * kBlock], groups,
                                reinterpret_cast<float*>(tile_sums + p));
           }
@@ -152,6 +155,13 @@ class SimHash final : public HashFunctions {
         }
       }
     }
+  }
+
+  // Asks for the memory of coordinates [d, d + depth) of a row that is needed soon, if there is such a row.
+  static void ask_for(const DenseRows& x, size_t row, size_t end, size_t d, size_t depth) {
+    if (row >= end) return;
+    const float* at = x[row] + d;
+    for (size_t i = 0; i < depth; i += CACHE_LINE / sizeof(float)) __builtin_prefetch(at + i);
   }
 
   // The sums of all groups in coordinates [d, d + depth) of kTile rows from `row` on; the last repeated past the end.

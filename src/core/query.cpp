@@ -13,9 +13,6 @@ namespace dslide {
 namespace {
 
 constexpr size_t MOST_ASKED_FOR = 256;  // neurons of a bucket
-constexpr int FILTER_BITS = 14;  // 16 KB: stays in the nearest cache
-
-size_t filter_slot(int32_t neuron) { return static_cast<uint32_t>(neuron) * 0x9E3779B1u >> (32 - FILTER_BITS); }
 
 }  // namespace
 
@@ -27,7 +24,6 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   if (scratch_.size() < parts) scratch_.resize(parts);
   run(static_cast<int>(parts), [&](int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.filter.resize(size_t{1} << FILTER_BITS);
     s.hits.offsets.assign(1, 0);
     s.hits.neurons.clear();
     s.hits.counts.clear();
@@ -117,30 +113,27 @@ void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
   }
 }
 
-// Most of the neurons in a row's buckets, a few thousand, are met once. So all are first counted in the few slots of
-// `filter`: a neuron alone in its slot was met once, and only the others need counters.
+// Most of the neurons in a row's buckets, a few thousand, are met once: counters are only for those that are not alone
+// in their slot of `first_met`.
 void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
-  s.met.clear();
-  for (const auto bucket : s.buckets) s.met.insert(s.met.end(), bucket.begin(), bucket.end());
-  const size_t all = s.met.size();
-  std::fill(s.filter.begin(), s.filter.end(), uint8_t{0});
-  uint8_t* filter = s.filter.data();
-  for (const int32_t neuron : s.met) {
-    uint8_t& slot = filter[filter_slot(neuron)];
-    slot = static_cast<uint8_t>(slot + (slot < 2));
-  }
-  s.several.resize(std::max(s.several.size(), all));
-  int32_t* end = s.several.data();
-  for (const int32_t neuron : s.met) {  // without a branch, which could not be foretold
-    *end = neuron;
-    end += filter[filter_slot(neuron)] != 1;
-  }
-  const auto several = static_cast<size_t>(end - s.several.data());
-  s.counters.reset(several);
-  for (size_t i = 0; i < several; ++i) s.counters.add(s.several[i]);
+  size_t all = 0;
+  for (const auto bucket : s.buckets) all += bucket.size();
+  s.others.resize(std::max(s.others.size(), all + 1));
+  s.first_met.reset(tables_.spec().neurons);
+  int32_t* end = s.others.data();
+  for (const auto bucket : s.buckets) end = s.first_met.meet(bucket.data(), bucket.size(), end);
+  const auto others = static_cast<size_t>(end - s.others.data());
   s.tallies.assign(s.buckets.size() + 1, 0);
-  s.tallies[1] = all - several;
+  s.tallies[1] = all - others;
+  s.counters.reset(others);
+  for (size_t i = 0; i < others; ++i) {
+    if (s.counters.add(s.others[i]) == 1 && s.first_met.holds(s.others[i])) {
+      s.counters.add(s.others[i]);  // the time before
+      --s.tallies[1];
+    }
+  }
   for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
+  const auto without_counter = [&](int32_t neuron) { return s.first_met.holds(neuron) && !s.counters.has(neuron); };
   // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
   size_t limit = s.buckets.size(), left = want;
   while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
@@ -149,8 +142,10 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s)
     if (s.counters[i].count > limit) s.take(s.counters[i].neuron, s.counters[i].count);
   }
   if (limit == 0) {  // there is room for all of them
-    for (const int32_t neuron : s.met) {
-      if (filter[filter_slot(neuron)] == 1) s.take(neuron, 1);
+    for (const auto bucket : s.buckets) {
+      for (const int32_t neuron : bucket) {
+        if (without_counter(neuron)) s.take(neuron, 1);
+      }
     }
   }
   if (left == 0) return;
@@ -168,9 +163,11 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s)
       if (const Lot lot = lot_of(s.counters[i].neuron); lot <= likely) s.lots.push_back(lot);
     }
     if (limit > 1) continue;
-    for (const int32_t neuron : s.met) {  // the lot first: few are low enough, and the filter says no to few
-      const Lot lot = lot_of(neuron);
-      if (lot <= likely && filter[filter_slot(neuron)] == 1) s.lots.push_back(lot);
+    for (const auto bucket : s.buckets) {
+      for (const int32_t neuron : bucket) {  // the lot first: few are low enough, and few have counters
+        const Lot lot = lot_of(neuron);
+        if (lot <= likely && without_counter(neuron)) s.lots.push_back(lot);
+      }
     }
   }
   std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left) - 1, s.lots.end());

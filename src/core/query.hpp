@@ -8,6 +8,7 @@
 
 #include "aligned.hpp"
 #include "counters.hpp"
+#include "first_met.hpp"
 #include "rng.hpp"
 #include "stripe.hpp"
 #include "tables.hpp"
@@ -53,9 +54,8 @@ class Query {
  private:
   // What one thread works with.
   struct alignas(2 * CACHE_LINE) Scratch {
-    std::vector<uint8_t> filter;   // by hash of the neuron: none, one or more were met
-    std::vector<int32_t> met;      // all neurons in the row's buckets, as often as they are in one
-    std::vector<int32_t> several;  // neurons that share their slot of the filter, as often as they were met
+    FirstMet first_met;            // of the row's neurons
+    std::vector<int32_t> others;   // those that found their slot taken, as often as they did
     Counters counters;             // of the row's neurons, or of those that need one
     std::vector<size_t> tallies;   // (tables + 1): how many neurons have a count
     std::vector<Lot> lots;         // of the neurons that draw for the last places
