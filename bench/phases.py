@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from dslide import Config, Trainer, phases
-from dslide.machine_speed import measure_speeds
-from dslide.profile import Profile
+from dslide.machine_speed import Speeds, measure_speeds
+from dslide.profile import Phase, Profile
 
 from .plan import Plan
+from .quiet import Watch
 from .report import Figure, Section
 from .runs import System
 from .throughput import RANDOM
@@ -29,37 +31,56 @@ SHOWN = {
 
 
 def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
-    """Milliseconds of a step by phase; the output passes' share of the machine's arithmetic and the hidden layer's of
-    its copying, both measured in the same process."""
+    """Milliseconds of an undisturbed step by phase; the output passes' share of the machine's arithmetic, and that of
+    the hidden layer in its copying, both measured in the same process."""
     data = read_data(folder)
     config = Config(**NETWORK | options, threads=threads, batch_size=batch_size, seed=seed)
-    profile = Profile(measure_speeds(threads))
-    trainer = Trainer(config, data.features, data.labels, profile=profile)
+    speeds = measure_speeds(threads)
+    timed = Profile(speeds)
+    trainer = Trainer(config, data.features, data.labels, profile=timed)
     if config.links:
         trainer.network.set_links(data.x, data.y, same=False)
-    work, done = cut(data, batch_size, seed), 0
-    while done < WARM_UP_STEPS or profile.seconds < seconds:
-        if done == WARM_UP_STEPS:
-            for layer in trainer.network.layers:
-                for array in layer.arrays.values():
-                    array += 0  # memory that was never written to comes at a price that long runs pay once
-            profile.begin(trainer.comm)
-            profile.steps = 0
-        batch = work[done % len(work)]
+    work = cut(data, batch_size, seed)
+    for batch in work[:WARM_UP_STEPS]:
         trainer.train_batch(batch.x, batch.y, 0)
-        done += 1
-    profile.end()
-    rows, speeds = profile.figures(), profile.speeds
+    for layer in trainer.network.layers:
+        for array in layer.arrays.values():
+            array += 0  # memory that was never written to comes at a price that long runs pay once
+    watch, steps, end = Watch(threads), [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        batch = work[(WARM_UP_STEPS + len(steps)) % len(work)]
+        timed.phases = {name: Phase() for name in phases.ALL}
+        timed.begin(trainer.comm)
+        trainer.train_batch(batch.x, batch.y, 0)
+        timed.end()
+        watch.step_done()
+        steps.append(timed.phases)
+    undisturbed = [step for step, quiet in zip(steps, watch.undisturbed(), strict=True) if quiet]
+    profile = joined(undisturbed or steps, speeds)
+    rows = profile.figures()
     output = [profile.phases[name] for name in (phases.FIRST_PASS, phases.SECOND_PASS)]
     gflops = sum(phase.flops for phase in output) / sum(phase.seconds for phase in output) / 1e9
     figures = {heading: rows[name]["ms_per_step"] if name in rows else 0.0 for name, heading in SHOWN.items()}
     return figures | {
         "step": rows["all"]["ms_per_step"],
+        "undisturbed": len(undisturbed) / len(steps),
         "output_gflops": gflops,
         "output_share": gflops / speeds.gflops,
         "forward_share": rows[phases.HIDDEN_FORWARD]["share_of_copying"],
         "backward_share": rows[phases.HIDDEN_BACKWARD]["share_of_copying"],
     }
+
+
+def joined(steps: list[dict[str, Phase]], speeds: Speeds) -> Profile:
+    """The profile of all of some steps."""
+    profile = Profile(speeds)
+    profile.steps = len(steps)
+    for name, whole in profile.phases.items():
+        for part in (step[name] for step in steps):
+            whole.calls, whole.seconds = whole.calls + part.calls, whole.seconds + part.seconds
+            whole.flops, whole.bytes = whole.flops + part.flops, whole.bytes + part.bytes
+            whole.known = whole.known and part.known
+    return profile
 
 
 def section(plan: Plan) -> Section:
@@ -71,9 +92,10 @@ def section(plan: Plan) -> Section:
 
     return Section(
         "Where the time goes",
-        "Milliseconds of a training step by phase. The output's two passes, with gathering and stepping its rows, are "
-        "held against the peak of multiply-adds; the hidden layer's two phases, which are bound by memory, against "
-        "copying; both were measured in the same process, just before. `dslide train --profile` shows the same.",
+        "Milliseconds of a training step by phase; steps that were disturbed do not count (how that is told: "
+        "bench/quiet.py). The output's two passes, with gathering and stepping its rows, are held against the peak of "
+        "multiply-adds; the hidden layer's two phases, which are bound by memory, against copying; both were measured "
+        "in the same process, just before. `dslide train --profile` shows the same for all steps.",
         [
             system("default sampling, batch 256", 256),
             system("64 links, batch 256", 256, links=64),
@@ -82,6 +104,7 @@ def section(plan: Plan) -> Section:
         ],
         [
             *(Figure(heading, heading, ".2f") for heading in (*SHOWN.values(), "step")),
+            Figure("undisturbed", "undisturbed steps", ".0%"),
             Figure("output_gflops", "output, GFLOP/s", ".0f"),
             Figure("output_share", "of peak", ".0%"),
             Figure("forward_share", "hidden forward, of copying", ".0%"),

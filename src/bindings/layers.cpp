@@ -201,6 +201,14 @@ void bind_active(nb::module_& m) {
                    [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).added.value, self); })
       .def_prop_ro("position", [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).position, self); });
 
+  m.def("row_shares",
+        [](In<int64_t, 1> offsets, In<float, 1> weights) {
+          const size_t rows = check_offsets(offsets, weights.shape(0));
+          std::unique_ptr<float[]> shares(new float[weights.shape(0)]);
+          row_shares(offsets.data(), rows, weights.data(), shares.get());
+          return owned(std::move(shares), {weights.shape(0)});
+        },
+        nb::arg("offsets"), nb::arg("weights"), "Weights in proportion within a row.");
   m.def("softmax_stats",
         [](const ActiveSet& active, In<float, 1> z, Out<float, 1> reference, Out<float, 1> sum) {
           require(z.shape(0) == active.slots(), "logits must fill the slots");

@@ -1,5 +1,6 @@
 // CSR lists and sparse rows as arguments, checked.
 #pragma once
+#include <algorithm>
 #include <stdexcept>
 
 #include "active.hpp"
@@ -24,10 +25,11 @@ inline size_t check_offsets(const In<int64_t, 1>& offsets, size_t elements) {
 // CSR lists whose offsets begin at 0, never fall and end within `ids`, and whose ids are below `bound`.
 inline Lists lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
   require(check_offsets(offsets, ids.shape(0)) == rows, "offsets must have one element more than there are rows");
-  for (size_t e = 0; e < ids.shape(0); ++e) {
-    require(ids(e) >= 0 && static_cast<size_t>(ids(e)) < bound, "an id is out of range");
-  }
-  return {offsets.data(), ids.data()};
+  const int32_t* id = ids.data();
+  uint32_t largest = 0;  // a number below zero is huge here; no branch, so that the compiler makes vectors of it
+  for (size_t e = 0; e < ids.shape(0); ++e) largest = std::max(largest, static_cast<uint32_t>(id[e]));
+  require(ids.shape(0) == 0 || largest < std::min<size_t>(bound, 0x80000000u), "an id is out of range");
+  return {offsets.data(), id};
 }
 
 inline SparseBatch batch(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values,

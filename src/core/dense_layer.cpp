@@ -14,6 +14,7 @@ namespace dslide {
 namespace {
 
 constexpr size_t CHUNK = 96;  // rows of the batch at a time: their logits (24 KB) stay in the first-level cache
+constexpr size_t SOON = 2;    // neurons before its turn that the memory of one to be stepped is brought to that cache
 
 // Logits of the block that begins at position `first`, from row r on: (rows x 64), block after block.
 float* kept_block(float* kept, const ActiveSet& active, size_t first, size_t r) {
@@ -157,6 +158,10 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
         kernel.column_sums(chunk, count, dz, ldz, bias_gradient);
       }
       for (size_t c = 0; pass.optimizer && c < count; ++c) {
+        if (const size_t soon = first + c + SOON; soon < first + count) {
+          ahead_of(active, {soon, soon + 1}, {soon, soon + 1}, s.pieces);
+          for (const Piece& piece : s.pieces) ask_for(piece);
+        }
         const auto neuron = static_cast<size_t>(active.ids[first + c]);
         if (!weights_.update(neuron, &s.gradient[c * ld], *pass.optimizer) ||
             !bias_.update(neuron, &bias_gradient[c], *pass.optimizer)) {

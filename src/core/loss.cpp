@@ -41,6 +41,14 @@ double sum_rows(size_t rows, const RowLoss& row_loss) {
 
 }  // namespace
 
+void row_shares(const int64_t* offsets, size_t rows, const float* weights, float* shares) {
+  for (size_t i = 0; i < rows; ++i) {
+    double sum = 0;
+    for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) sum += weights[e];
+    for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) shares[e] = static_cast<float>(weights[e] / sum);
+  }
+}
+
 void softmax_stats(const ActiveSet& active, const float* z, float* reference, float* sum) {
   const Kernels& kernel = kernels();
   run_parts(active.rows, [&](size_t begin, size_t end, int) {

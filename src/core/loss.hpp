@@ -21,6 +21,9 @@ struct Labels {
   const int64_t* found;
 };
 
+// Weights in proportion within a row: shares[e] = weights[e] over the sum of the row's.
+void row_shares(const int64_t* offsets, size_t rows, const float* weights, float* shares);
+
 // Adds the exponentials of the row's logits to its sum of exp(logit - reference), and raises the reference where need be
 // (kernels.hpp); (rows) each. To begin with, the references are -infinity and the sums 0.
 void softmax_stats(const ActiveSet& active, const float* z, float* reference, float* sum);

@@ -11,4 +11,8 @@ struct Speeds {
 // The best of several short trials with so many threads; takes about half a second.
 Speeds measure_speeds(int threads);
 
+// What products of small matrices in near caches reach just now, in 10^9 operations a second: one trial of a few
+// milliseconds. Whoever else uses the same cores, or their caches, shows in it.
+double product_speed_now(int threads);
+
 }  // namespace dslide

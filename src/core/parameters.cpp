@@ -3,7 +3,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "aligned.hpp"
 #include "pool.hpp"
 #include "rng.hpp"
 

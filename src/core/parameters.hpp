@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "aligned.hpp"
 #include "kernels.hpp"
 #include "stripe.hpp"
 
@@ -63,6 +64,11 @@ struct Parameters {
   bool update_columns(size_t i, const int32_t* columns, size_t count, const float* gradient,
                       const Optimizer& optimizer) const;
 };
+
+// Asks for memory, to lie in the nearest cache.
+inline void ask_for(const Piece& piece) {
+  for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE);
+}
 
 // Throws std::invalid_argument unless `bias` has one float for each of `neurons`.
 void check_bias(const Parameters& bias, size_t neurons);

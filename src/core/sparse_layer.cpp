@@ -120,11 +120,6 @@ bool SparseLayer::learn_dense(const Groups& g, const float* dz, size_t ldz, floa
   AlignedFloats gradient(neurons);
   AlignedFloats room(weights_.room(1));
   std::vector<Piece> ahead;  // the memory of a row whose turn comes soon
-  const auto ask_for = [&](size_t piece) {
-    for (size_t i = 0; piece < ahead.size() && i < ahead[piece].lines; ++i) {
-      __builtin_prefetch(ahead[piece].at + i * CACHE_LINE);
-    }
-  };
   for (size_t k = 0; k < end; ++k) {
     ahead.clear();
     if (k + AHEAD < end) {
@@ -133,12 +128,13 @@ bool SparseLayer::learn_dense(const Groups& g, const float* dz, size_t ldz, floa
       weights_.add_moments(next, ahead);
       weights_.add_clock(next, ahead);
     }
-    ask_for(0);  // a piece at a time: a core can't wait for all of it at once, and would do nothing else
+    size_t asked = 0;  // a piece at a time: a core can't wait for all of it at once, and would do nothing else
+    if (asked < ahead.size()) ask_for(ahead[asked++]);
     const auto input = static_cast<size_t>(g.input[k]);
     const size_t first = g.begin[k], count = g.begin[k + 1] - first;
     std::fill(gradient.begin(), gradient.end(), 0.0f);
     kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
-    ask_for(1);
+    if (asked < ahead.size()) ask_for(ahead[asked++]);
     if (dx) {
       const float* w = weights_.row(input, room.data());
       for (size_t e = first; e < first + count; ++e) {
@@ -146,7 +142,7 @@ bool SparseLayer::learn_dense(const Groups& g, const float* dz, size_t ldz, floa
       }
     }
     if (!weights_.update(input, gradient.data(), optimizer)) fine = false;
-    for (size_t piece = 2; piece < ahead.size(); ++piece) ask_for(piece);
+    while (asked < ahead.size()) ask_for(ahead[asked++]);
   }
   return fine;
 }

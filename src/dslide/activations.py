@@ -3,6 +3,7 @@ ones (CSR) for the network's input and behind a sampled layer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,19 @@ def padded(width: int) -> int:
 
 def aligned_zeros(rows: int, columns: int, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
     """Zeros that begin at a cache line; memory is taken from the system only where it is written to."""
+    return _aligned(np.zeros, rows, columns, dtype)
+
+
+def aligned_empty(rows: int, columns: int) -> Floats:
+    """The same with whatever is there."""
+    return _aligned(np.empty, rows, columns, np.float32)
+
+
+def _aligned(
+    make: Callable[[int, npt.DTypeLike], npt.NDArray[Any]], rows: int, columns: int, dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
     size = rows * columns * np.dtype(dtype).itemsize
-    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    raw = make(size + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT  # raw.ctypes.data would take ten times as long
     return raw[start : start + size].view(dtype).reshape(rows, columns)
 

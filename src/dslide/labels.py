@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from . import _core
 from .activations import Floats, Ids, Offsets
 from .data import SparseRows
 
@@ -21,8 +20,5 @@ class Labels:
 
 def targets(y: SparseRows, loss: str) -> Labels:
     """Label weights as training targets: for softmax in proportion within a row, for sigmoid as they are."""
-    weights = y.values
-    if loss == "softmax":
-        rows = np.repeat(np.arange(len(y)), np.diff(y.indptr))
-        weights = (weights / np.bincount(rows, weights, len(y))[rows]).astype(np.float32)
+    weights: Floats = _core.row_shares(y.indptr, y.values) if loss == "softmax" else y.values
     return Labels(y.indptr, y.indices, weights)

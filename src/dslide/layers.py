@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_zeros, padded
+from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_empty, aligned_zeros, padded
 from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
@@ -97,8 +97,10 @@ class Layer:
 
     def forward(self, x: Activations, active: Any) -> Floats:
         """Sums of inputs times weights plus bias: (rows, padded neurons) if everything is active, else (1, slots)."""
-        shape = (x.rows, padded(self.neurons)) if active.is_everything else (1, active.slots)
-        z = aligned_zeros(*shape)
+        if active.is_everything and padded(self.neurons) > self.neurons:
+            z = aligned_zeros(x.rows, padded(self.neurons))
+        else:
+            z = aligned_empty(x.rows, self.neurons) if active.is_everything else aligned_empty(1, active.slots)
         shaped = z if active.is_everything or active.is_per_row or isinstance(x, Sparse) else z.reshape(x.rows, -1)
         if isinstance(x, Dense):
             self.native.forward(x.values, active, shaped)

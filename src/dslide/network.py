@@ -8,6 +8,7 @@ so that one part crosses the network while another is computed. The result is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -371,7 +372,7 @@ class Network(Predictor):
         return self._logits
 
     def _check(self, fine: bool, loss: float, layer: Layer, step: int, rate: float) -> None:
-        if not fine or not np.isfinite(loss):
+        if not (fine and math.isfinite(loss)):
             raise Diverged(
                 f"training diverged: a gradient in {layer.name} ({layer.inputs} x {layer.total}) is not finite at "
                 f"step {step + 1} with learning rate {rate:g}; try a smaller learning_rate"
