@@ -15,13 +15,13 @@ from pathlib import Path
 
 from dslide.threads import available_cores
 
-from . import accuracy, growth, machine, measuring, phases, prediction, reading, renewal, throughput
+from . import accuracy, growth, machine, measuring, phases, prediction, reading, renewal, threads, throughput
 from .plan import Plan, full_plan, quick_plan
 from .report import Section
 
 SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report; a new one is added here
     "machine": machine.section,
-    "threads": throughput.threads_section,
+    "threads": threads.section,
     "training-speed": throughput.section,
     "memory": throughput.memory_section,
     "phases": phases.section,

@@ -8,29 +8,35 @@ were about as fast as ever in the run. What is measured itself, the time of the 
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from typing import TypeVar
 
 from dslide.machine_speed import product_speed_now
 
-NEAR = 0.95  # of the best speed of these products: undisturbed
+T = TypeVar("T")
+NEAR = 0.9  # of the best speed of these products: undisturbed
 
 
 class Watch:
-    """Watches the steps of a run; it begins before the first."""
+    """Watches steps on so many threads. `begin` is to be called before a step that does not follow upon another."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._seen = [product_speed_now(threads)]
+        self._slower: list[float] = []  # for each step the lower of the two speeds, before and after it
+        self._best = self._last = 0.0
+
+    def begin(self) -> None:
+        """Steps follow."""
+        self._last = product_speed_now(self._threads)
+        self._best = max(self._best, self._last)
 
     def step_done(self) -> None:
-        """To be called after each step, which is not to be timed longer."""
-        self._seen.append(product_speed_now(self._threads))
+        """A step was done, and is not to be timed any longer."""
+        before = self._last
+        self.begin()
+        self._slower.append(min(before, self._last))
 
-    @property
-    def best(self) -> float:
-        """The best speed that was seen, in 10^9 operations a second."""
-        return max(self._seen)
-
-    def undisturbed(self) -> list[bool]:
-        """For each step so far whether it was."""
-        return [min(pair) >= NEAR * self.best for pair in pairwise(self._seen)]
+    def undisturbed(self, steps: Sequence[T]) -> list[T]:
+        """Those of all steps so far, or what was noted of them, that were undisturbed; if none was, all."""
+        quiet = [s for s, slower in zip(steps, self._slower, strict=True) if slower >= NEAR * self._best]
+        return quiet or list(steps)

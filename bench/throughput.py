@@ -1,4 +1,4 @@
-"""Training speed and memory, on one thread and on all, beside PyTorch."""
+"""Training speed and memory, beside PyTorch."""
 
 from __future__ import annotations
 
@@ -36,18 +36,6 @@ def timed_dslide(trainer: Trainer, work: list[Batch], seconds: float) -> dict[st
         work,
         seconds,
         lambda: [array for layer in trainer.network.layers for array in layer.arrays.values()],
-    )
-
-
-def threads_section(plan: Plan) -> Section:
-    """One thread against all."""
-    one, every = _dslide(plan, "dslide, default sampling, 1 thread", threads=1), _defaults(plan)
-    return Section(
-        "Threads",
-        f"Training as below, on 1 thread and on {plan.threads}.",
-        [one, every],
-        [SPEED],
-        [Comparison(every, one, SPEED)],
     )
 
 

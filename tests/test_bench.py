@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bench import machine
+from bench import machine, quiet
 from bench.__main__ import SECTIONS, measure
 from bench.micro.test_kernels import VECTOR_KERNELS
 from bench.plan import Plan
@@ -114,6 +114,26 @@ def test_what_cannot_run_here_is_no_failure():
     assert not huge.failed
 
 
+def test_steps_beside_slow_moments_count_as_disturbed(monkeypatch):
+    speeds = iter([100.0, 98.0, 99.0, 60.0, 97.0, 95.0])
+    monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
+    watch = quiet.Watch(threads=2)
+    watch.begin()
+    for _ in range(5):
+        watch.step_done()
+    assert watch.undisturbed("abcde") == ["a", "b", "e"]  # c ended, and d began, with the slow one
+
+
+def test_if_all_steps_were_disturbed_all_count(monkeypatch):
+    speeds = iter([100.0, 50.0, 60.0])
+    monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
+    watch = quiet.Watch(threads=1)
+    watch.begin()
+    for _ in range(2):
+        watch.step_done()
+    assert watch.undisturbed([1, 2]) == [1, 2]
+
+
 # ---- sections --------------------------------------------------------------------------------------------------------
 
 
@@ -130,7 +150,7 @@ def test_sections_of_tiny_sizes_from_data_to_report(tiny, tmp_path, capsys):
     assert report in capsys.readouterr().out
     found = json.loads((tmp_path / "out/report.json").read_text())
     threads, growth, _, hashing = found["sections"]
-    assert threads["comparisons"][0]["summary"]["median"] > 0
+    assert threads["systems"][0]["rounds"][0]["ratio"] > 0
     assert growth["systems"][0]["rounds"][0]["active"] <= 500
     assert 4000 < growth["systems"][1]["rounds"][0]["active"] < 6000
     assert 0 < hashing["systems"][0]["rounds"][0]["hashing_share"] < 1
