@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: demo report test lint fuzz bench micro sanitize clean
+.PHONY: demo report test test-waiting test-others lint fuzz bench micro sanitize clean
 
 demo: .venv/installed
 	rm -rf demo
@@ -14,9 +14,18 @@ report: .venv/installed
 	test -f demo/two-ranks/summary.json || $(MAKE) --no-print-directory demo
 	$(BIN)/dslide report demo/run demo/two-ranks --out demo/report.html
 
+# Tests that mostly wait, for ranks and nodes that are lost, run beside the others; what they print comes at their end.
+WAITING := $(wildcard tests/test_elastic*.py) tests/test_netlab.py tests/test_bench_cluster_rivals.py
 test: .venv/installed-tests
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory -j2 test-waiting test-others
+
+test-waiting:
+	$(BIN)/python -m pytest -p no:cacheprovider $(WAITING) > .venv/waiting.log 2>&1 || (cat .venv/waiting.log; exit 1)
+	@echo; tail -n 1 .venv/waiting.log
+
+test-others:
+	$(BIN)/python -m pytest $(WAITING:%=--ignore=%)
 
 lint: .venv/installed-tests
 	$(BIN)/ruff check .

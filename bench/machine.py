@@ -85,9 +85,9 @@ def _peaks(threads: int) -> System:
 
 def measure(threads: int, seed: int) -> dict[str, float]:
     """What so many threads do at best."""
-    from dslide.machine_speed import measure_speeds
+    from .quiet import measured
 
-    return vars(measure_speeds(threads))
+    return vars(measured(threads))
 
 
 def _versions(packages: list[str]) -> list[str]:

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from dslide import Config, Trainer, phases
-from dslide.machine_speed import Speeds, measure_speeds
+from dslide.machine_speed import Speeds
 from dslide.profile import Phase, Profile
 
 from .plan import Plan
-from .quiet import Watch
+from .quiet import Watch, measured
 from .report import Figure, Section
 from .runs import System
 from .throughput import RANDOM
@@ -35,7 +35,7 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
     the hidden layer in its copying, both measured in the same process."""
     data = read_data(folder)
     config = Config(**NETWORK | options, threads=threads, batch_size=batch_size, seed=seed)
-    speeds = measure_speeds(threads)
+    speeds = measured(threads)
     timed = Profile(speeds)
     trainer = Trainer(config, data.features, data.labels, profile=timed)
     if config.links:
@@ -46,7 +46,7 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
     for layer in trainer.network.layers:
         for array in layer.arrays.values():
             array += 0  # memory that was never written to comes at a price that long runs pay once
-    watch, steps, end = Watch(threads), [], time.perf_counter() + seconds
+    watch, steps, end = Watch(threads, speeds.gflops), [], time.perf_counter() + seconds
     watch.begin()
     while time.perf_counter() < end:
         batch = work[(WARM_UP_STEPS + len(steps)) % len(work)]
@@ -56,13 +56,12 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
         timed.end()
         watch.step_done()
         steps.append(timed.phases)
-    undisturbed = watch.undisturbed(steps)
-    profile = joined(undisturbed, speeds)
+    profile = joined(watch.undisturbed(steps), speeds)
     rows, gflops = profile.figures(), output_gflops(profile)
     figures = {heading: rows[name]["ms_per_step"] if name in rows else 0.0 for name, heading in SHOWN.items()}
     return figures | {
         "step": rows["all"]["ms_per_step"],
-        "undisturbed": len(undisturbed) / len(steps),
+        "undisturbed": watch.share,
         "output_gflops": gflops,
         "output_share": gflops / speeds.gflops,
         "output_share_all": output_gflops(joined(steps, speeds)) / speeds.gflops,
@@ -91,7 +90,7 @@ def joined(steps: list[dict[str, Phase]], speeds: Speeds) -> Profile:
 
 def section(plan: Plan) -> Section:
     """A row for each way of training."""
-    work = {"folder": str(make_data(plan.data, plan.speed)), "threads": plan.threads, "seconds": plan.seconds}
+    work = {"folder": str(make_data(plan.data, plan.speed)), "threads": plan.threads, "seconds": 2 * plan.seconds}
 
     def system(name: str, batch_size: int, **options: Any) -> System:
         return System(name, f"{__name__}:train", work | {"batch_size": batch_size} | options)

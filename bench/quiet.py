@@ -11,17 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from dslide.machine_speed import product_speed_now
+from dslide.machine_speed import Speeds, measure_speeds, product_speed_now
 
 T = TypeVar("T")
 NEAR = 0.9  # of the best speed of these products: undisturbed
+LEAST = 0.7  # of the peak of multiply-adds: what less means is that threads share a core all the time
+
+
+def measured(threads: int, times: int = 3) -> Speeds:
+    """What so many threads do at best, of several measurements: in some of them they may have shared a core."""
+    each = [measure_speeds(threads) for _ in range(times)]
+    return Speeds(max(s.gflops for s in each), max(s.copy_gigabytes for s in each))
 
 
 class Watch:
-    """Watches steps on so many threads. `begin` is to be called before a step that does not follow upon another."""
+    """Watches steps on so many threads, whose peak of multiply-adds is given, in 10^9 operations a second. `begin` is to be called before a step that does not follow upon another."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, threads: int, peak: float) -> None:
+        self._threads, self._least = threads, LEAST * peak
         self._slower: list[float] = []  # for each step the lower of the two speeds, before and after it
         self._best = self._last = 0.0
 
@@ -38,5 +45,13 @@ class Watch:
 
     def undisturbed(self, steps: Sequence[T]) -> list[T]:
         """Those of all steps so far, or what was noted of them, that were undisturbed; if none was, all."""
-        quiet = [s for s, slower in zip(steps, self._slower, strict=True) if slower >= NEAR * self._best]
-        return quiet or list(steps)
+        return [step for step, quiet in zip(steps, self._quiet(), strict=True) if quiet] or list(steps)
+
+    @property
+    def share(self) -> float:
+        """Of all steps so far, how many were undisturbed."""
+        return sum(self._quiet()) / len(self._slower)
+
+    def _quiet(self) -> list[bool]:
+        least = max(NEAR * self._best, self._least)
+        return [slower >= least for slower in self._slower]

@@ -8,7 +8,7 @@ from statistics import median
 from dslide import Config, Trainer, _core
 
 from .plan import Plan
-from .quiet import Watch
+from .quiet import Watch, measured
 from .report import Figure, Section
 from .runs import System
 from .workload import BATCH, NETWORK, WARM_UP_STEPS, make_data, read_data
@@ -27,7 +27,7 @@ def train(folder: str, threads: int, seconds: float, seed: int) -> dict[str, flo
     for layer in trainer.network.layers:
         for array in layer.arrays.values():
             array += 0  # memory that was never written to comes at a price that long runs pay once
-    watches = {count: Watch(count) for count in (1, threads)}
+    watches = {count: Watch(count, measured(count).gflops) for count in (1, threads)}
     times: dict[int, list[float]] = {count: [] for count in watches}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -48,7 +48,7 @@ def train(folder: str, threads: int, seconds: float, seed: int) -> dict[str, flo
         "every": every,
         "ratio": one / every,
         "quiet_ratio": median(quiet[1]) / median(quiet[threads]),
-        "quiet": len(quiet[threads]) / len(times[threads]),
+        "quiet": watches[threads].share,
     }
 
 

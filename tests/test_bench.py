@@ -117,17 +117,30 @@ def test_what_cannot_run_here_is_no_failure():
 def test_steps_beside_slow_moments_count_as_disturbed(monkeypatch):
     speeds = iter([100.0, 98.0, 99.0, 60.0, 97.0, 95.0])
     monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
-    watch = quiet.Watch(threads=2)
+    watch = quiet.Watch(threads=2, peak=110)
     watch.begin()
     for _ in range(5):
         watch.step_done()
     assert watch.undisturbed("abcde") == ["a", "b", "e"]  # c ended, and d began, with the slow one
 
 
+def test_steps_on_a_core_that_threads_share_all_the_time_are_disturbed(monkeypatch):
+    speeds = iter([100.0, 99.0, 180.0, 190.0])
+    monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
+    watch = quiet.Watch(threads=2, peak=200)
+    watch.begin()
+    watch.step_done()
+    assert watch.share == 0
+    watch.begin()
+    watch.step_done()
+    assert watch.undisturbed("ab") == ["b"]
+    assert watch.share == 0.5
+
+
 def test_if_all_steps_were_disturbed_all_count(monkeypatch):
     speeds = iter([100.0, 50.0, 60.0])
     monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
-    watch = quiet.Watch(threads=1)
+    watch = quiet.Watch(threads=1, peak=110)
     watch.begin()
     for _ in range(2):
         watch.step_done()
