@@ -56,6 +56,8 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
         timed.end()
         watch.step_done()
         steps.append(timed.phases)
+    after = measured(threads, least=watch.best)
+    speeds = Speeds(max(speeds.gflops, after.gflops), max(speeds.copy_gigabytes, after.copy_gigabytes))
     profile = joined(watch.undisturbed(steps), speeds)
     rows, gflops = profile.figures(), output_gflops(profile)
     figures = {heading: rows[name]["ms_per_step"] if name in rows else 0.0 for name, heading in SHOWN.items()}
@@ -100,7 +102,7 @@ def section(plan: Plan) -> Section:
         "Milliseconds of a training step by phase; steps that were disturbed do not count (how that is told: "
         "bench/quiet.py). The output's two passes, with gathering and stepping its rows, are held against the peak of "
         "multiply-adds; the hidden layer's two phases, which are bound by memory, against copying; both were measured "
-        "in the same process, just before. `dslide train --profile` shows the same for all steps.",
+        "in the same process, before and after. `dslide train --profile` shows the same for all steps.",
         [
             system("default sampling, batch 256", 256),
             system("64 links, batch 256", 256, links=64),

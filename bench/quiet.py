@@ -18,14 +18,18 @@ NEAR = 0.9  # of the best speed of these products: undisturbed
 LEAST = 0.7  # of the peak of multiply-adds: what less means is that threads share a core all the time
 
 
-def measured(threads: int, times: int = 3) -> Speeds:
-    """What so many threads do at best, of several measurements: in some of them they may have shared a core."""
-    each = [measure_speeds(threads) for _ in range(times)]
+def measured(threads: int, least: float = 0.0) -> Speeds:
+    """What so many threads do at best, of several measurements: in some of them they may have shared a core. No peak
+    below `least`, in 10^9 operations a second, is believed: that is measured again, for some seconds at most."""
+    each = []
+    while len(each) < 3 or (max(s.gflops for s in each) < least and len(each) < 20):
+        each.append(measure_speeds(threads))
     return Speeds(max(s.gflops for s in each), max(s.copy_gigabytes for s in each))
 
 
 class Watch:
-    """Watches steps on so many threads, whose peak of multiply-adds is given, in 10^9 operations a second. `begin` is to be called before a step that does not follow upon another."""
+    """Watches steps on so many threads. `peak` is what these do in multiply-adds, in 10^9 operations a second; `begin`
+    is to be called before a step that does not follow upon another."""
 
     def __init__(self, threads: int, peak: float) -> None:
         self._threads, self._least = threads, LEAST * peak
@@ -51,6 +55,11 @@ class Watch:
     def share(self) -> float:
         """Of all steps so far, how many were undisturbed."""
         return sum(self._quiet()) / len(self._slower)
+
+    @property
+    def best(self) -> float:
+        """The best speed of the products, in 10^9 operations a second."""
+        return self._best
 
     def _quiet(self) -> list[bool]:
         least = max(NEAR * self._best, self._least)
