@@ -10,11 +10,11 @@ from dslide.machine_speed import Speeds
 from dslide.profile import Phase, Profile
 
 from .plan import Plan
-from .quiet import Watch, measured
+from .quiet import Watch, best_of, measured
 from .report import Figure, Section
 from .runs import System
 from .throughput import RANDOM
-from .workload import NETWORK, WARM_UP_STEPS, make_data, read_data
+from .workload import NETWORK, WARM_UP_STEPS, make_data, read_data, warm_up
 from .workload import batches as cut
 
 SHOWN = {
@@ -41,11 +41,7 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
     if config.links:
         trainer.network.set_links(data.x, data.y, same=False)
     work = cut(data, batch_size, seed)
-    for batch in work[:WARM_UP_STEPS]:
-        trainer.train_batch(batch.x, batch.y, 0)
-    for layer in trainer.network.layers:
-        for array in layer.arrays.values():
-            array += 0  # memory that was never written to comes at a price that long runs pay once
+    warm_up(trainer, work)
     watch, steps, end = Watch(threads, speeds.gflops), [], time.perf_counter() + seconds
     watch.begin()
     while time.perf_counter() < end:
@@ -56,8 +52,7 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int,
         timed.end()
         watch.step_done()
         steps.append(timed.phases)
-    after = measured(threads, least=watch.best)
-    speeds = Speeds(max(speeds.gflops, after.gflops), max(speeds.copy_gigabytes, after.copy_gigabytes))
+    speeds = best_of([speeds, measured(threads, least=watch.best)])
     profile = joined(watch.undisturbed(steps), speeds)
     rows, gflops = profile.figures(), output_gflops(profile)
     figures = {heading: rows[name]["ms_per_step"] if name in rows else 0.0 for name, heading in SHOWN.items()}

@@ -21,9 +21,14 @@ LEAST = 0.7  # of the peak of multiply-adds: what less means is that threads sha
 def measured(threads: int, least: float = 0.0) -> Speeds:
     """What so many threads do at best, of several measurements: in some of them they may have shared a core. No peak
     below `least`, in 10^9 operations a second, is believed: that is measured again, for some seconds at most."""
-    each = []
-    while len(each) < 3 or (max(s.gflops for s in each) < least and len(each) < 20):
+    each: list[Speeds] = []
+    while len(each) < 3 or (best_of(each).gflops < least and len(each) < 20):
         each.append(measure_speeds(threads))
+    return best_of(each)
+
+
+def best_of(each: Sequence[Speeds]) -> Speeds:
+    """The best of several measurements."""
     return Speeds(max(s.gflops for s in each), max(s.copy_gigabytes for s in each))
 
 

@@ -11,7 +11,7 @@ from .plan import Plan
 from .quiet import Watch, measured
 from .report import Figure, Section
 from .runs import System
-from .workload import BATCH, NETWORK, WARM_UP_STEPS, make_data, read_data
+from .workload import BATCH, NETWORK, make_data, read_data, warm_up
 from .workload import batches as cut
 
 STEPS_IN_TURN = 8  # on one number of threads; starting threads takes a tenth of a millisecond
@@ -22,11 +22,7 @@ def train(folder: str, threads: int, seconds: float, seed: int) -> dict[str, flo
     data = read_data(folder)
     trainer = Trainer(Config(**NETWORK, threads=threads, batch_size=BATCH, seed=seed), data.features, data.labels)
     work, done = cut(data, BATCH, seed), 0
-    for batch in work[:WARM_UP_STEPS]:
-        trainer.train_batch(batch.x, batch.y, 0)
-    for layer in trainer.network.layers:
-        for array in layer.arrays.values():
-            array += 0  # memory that was never written to comes at a price that long runs pay once
+    warm_up(trainer, work)
     watches = {count: Watch(count, measured(count).gflops) for count in (1, threads)}
     times: dict[int, list[float]] = {count: [] for count in watches}
     end = time.perf_counter() + seconds

@@ -9,7 +9,7 @@ from dslide import Config, Trainer
 from .plan import Plan
 from .report import Comparison, Figure, Section
 from .runs import System
-from .workload import HIDDEN, NEGATIVES, NETWORK, Batch, batches, make_data, read_data, timed_training
+from .workload import HIDDEN, NEGATIVES, NETWORK, Batch, arrays_of, batches, make_data, read_data, timed_training
 
 SPEED = Figure("samples_per_second", "samples/s")
 ACTIVE = Figure("active", "active outputs")
@@ -35,7 +35,7 @@ def timed_dslide(trainer: Trainer, work: list[Batch], seconds: float) -> dict[st
         lambda batch: trainer.train_batch(batch.x, batch.y, 0).active,
         work,
         seconds,
-        lambda: [array for layer in trainer.network.layers for array in layer.arrays.values()],
+        lambda: arrays_of(trainer),
     )
 
 

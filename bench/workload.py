@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dslide import Trainer
 from dslide.data import Dataset, SparseRows, load, synthesize
 from dslide.memory import peak_rss_bytes
 
@@ -70,6 +71,24 @@ def batches(data: Dataset, size: int, seed: int) -> list[Batch]:
     return [Batch(data.x.take(rows), data.y.take(rows)) for rows in cuts]
 
 
+def write_to(arrays: Iterable[np.ndarray]) -> None:
+    """Writes to all of it: the system gives memory when it is first written to; a long run pays for that only once."""
+    for array in arrays:
+        array += 0
+
+
+def arrays_of(trainer: Trainer) -> list[np.ndarray]:
+    """Parameters and moments of dslide's network, as they are."""
+    return [array for layer in trainer.network.layers for array in layer.arrays.values()]
+
+
+def warm_up(trainer: Trainer, work: list[Batch]) -> None:
+    """The first steps, which are not to be timed, and a write to all parameters and moments."""
+    for batch in work[:WARM_UP_STEPS]:
+        trainer.train_batch(batch.x, batch.y, 0)
+    write_to(arrays_of(trainer))
+
+
 def timed_training(
     step: Callable[[Batch], float], work: list[Batch], seconds: float, state: Callable[[], list[np.ndarray]]
 ) -> dict[str, float]:
@@ -80,8 +99,7 @@ def timed_training(
         step(work[i % len(work)])
         i += 1
     arrays = state()
-    for array in arrays:
-        array += 0  # the system gives memory when it is first written to; a long run pays for that only once
+    write_to(arrays)
     start, rows, active = time.perf_counter(), 0, []
     while (passed := time.perf_counter() - start) < seconds:
         batch = work[i % len(work)]

@@ -97,10 +97,9 @@ class Layer:
 
     def forward(self, x: Activations, active: Any) -> Floats:
         """Sums of inputs times weights plus bias: (rows, padded neurons) if everything is active, else (1, slots)."""
-        if active.is_everything and padded(self.neurons) > self.neurons:
-            z = aligned_zeros(x.rows, padded(self.neurons))
-        else:
-            z = aligned_empty(x.rows, self.neurons) if active.is_everything else aligned_empty(1, active.slots)
+        width = padded(self.neurons)
+        make = aligned_zeros if width > self.neurons else aligned_empty  # padding has to be 0, the rest is written
+        z = make(x.rows, width) if active.is_everything else aligned_empty(1, active.slots)
         shaped = z if active.is_everything or active.is_per_row or isinstance(x, Sparse) else z.reshape(x.rows, -1)
         if isinstance(x, Dense):
             self.native.forward(x.values, active, shaped)
