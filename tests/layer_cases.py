@@ -87,3 +87,22 @@ def make_targets(rows: int, neurons: int, seed: int, softmax: bool) -> Targets:
     at = np.nonzero(matrix)
     offsets = np.concatenate([[0], np.cumsum((matrix > 0).sum(axis=1))]).astype(np.int64)
     return Targets(offsets, at[1].astype(np.int32), matrix[at].astype(np.float32), matrix)
+
+
+def softmax_learn(
+    layer: Layer, x: Dense, active: Any, labels: Any, dx: np.ndarray, scale: float, kept: np.ndarray | None = None,
+    cut: int = 0,
+) -> tuple[bool, float, np.ndarray]:  # fmt: skip
+    """A step along softmax's gradients, the batch cut in two before row `cut`: whether all were finite, the loss and
+    the normalisers' logarithms; dx is set."""
+    reference, total = np.full((2, x.rows), np.nan, np.float32)
+    parts = [(0, cut), (cut, x.rows)] if 0 < cut < x.rows else [(0, x.rows)]
+    for begin, end in parts:
+        layer.native.softmax_first(x.values, active, labels, reference, total, dx, kept, begin, end)
+    log_norm = reference + np.log(total)
+    loss = sum(
+        layer.native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
+        for begin, end in parts
+    )
+    fine = layer.native.softmax_step(x.values, active, labels, log_norm, scale, layer.optimizer, kept)
+    return fine, loss, log_norm

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from layer_cases import KINDS, dense_input, make_active, make_layer, make_targets, sparse_input
+from layer_cases import KINDS, dense_input, make_active, make_layer, make_targets, softmax_learn, sparse_input
 from plain import PLAIN
 from reference_network import to_slots
 
@@ -46,14 +46,12 @@ def learn_some(name, config, rows, neurons, inputs, kind, sparse) -> dict[str, n
         results[f"{name}-dx{step}"] = dx
         if sparse or kind == "row":
             continue
-        maximum, total, dx = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32), np.empty_like(x.values)
-        layer.native.softmax_stats(x.values, active, maximum, total)
-        labels = softmax.offsets, softmax.ids, softmax.values
-        log_norm = maximum + np.log(total)
-        _, loss = layer.native.learn_softmax(x.values, active, *labels, log_norm, 0.5, dx, layer.optimizer)
+        labels, dx = _core.FoundLabels(active, softmax.offsets, softmax.ids, softmax.values), np.empty_like(x.values)
+        kept = np.empty(layer.native.kept_size(active), np.float32) if step else None
+        _, loss, log_norm = softmax_learn(layer, x, active, labels, dx, 0.5, kept)
         results |= {f"{name}-norm{step}": log_norm, f"{name}-softmax{step}": dx, f"{name}-loss{step}": np.array(loss)}
-        labels, dx = (sigmoid.offsets, sigmoid.ids, sigmoid.values), np.empty_like(x.values)
-        _, loss = layer.native.learn_sigmoid(x.values, active, *labels, 0.5, dx, layer.optimizer)
+        labels, dx = _core.FoundLabels(active, sigmoid.offsets, sigmoid.ids, sigmoid.values), np.empty_like(x.values)
+        _, loss = layer.native.sigmoid_learn(x.values, active, labels, 0.5, dx, layer.optimizer)
         results |= {f"{name}-sigmoid{step}": dx, f"{name}-no{step}": np.array(loss)}
     return results | {f"{name}-{key}": value for key, value in layer.arrays.items()}
 

@@ -163,6 +163,30 @@ def test_softmax_stats_in_pieces_equal_the_whole(level, scale, order):
 
 
 @few
+@given(rows=st.integers(0, 70), n=lengths, pad=st.integers(0, 5), scale=st.sampled_from([1.0, 30.0, 200.0]),
+       start=st.sampled_from([(-np.inf, 0.0), (1.5, 2.0)]), seed=seeds)  # fmt: skip
+def test_exponentials(kernels, rows, n, pad, scale, start, seed):
+    rng = np.random.default_rng(seed)
+    z, shift = scale * floats(rng, rows, n + pad, offset=1), floats(rng, rows)
+    found = []
+    for level in (REFERENCE, kernels):
+        e, reference, total = z.copy(), np.full(n, start[0], np.float32), np.full(n, start[1], np.float32)
+        raised = level.exponentials(e, shift, reference, total)
+        assert raised == bool(np.any(reference != np.float32(start[0])))
+        found.append((e, reference, total))
+    (expected, references, totals), (e, reference, total) = found
+    assert_array_equal(reference, references)  # the same rule for both
+    assert_array_equal(e[:, n:], z[:, n:])
+    if rows:
+        top = (z + shift[:, None])[:, :n].max(axis=0, initial=start[0])
+        assert np.all(top <= reference + 60)
+        assert np.all((reference == top) | (reference == np.float32(start[0])))
+    # the sum z + shift itself is rounded to float; what is below the smallest normal float is as good as 0
+    assert_allclose(e[:, :n], expected[:, :n], rtol=1e-5 + 1e-6 * scale, atol=1e-35)
+    assert_allclose(total, totals, rtol=1e-5 + 1e-6 * scale, atol=1e-35)
+
+
+@few
 @given(rows=st.integers(0, 70), n=lengths, pad=st.integers(0, 5), seed=seeds)
 def test_column_sums(kernels, rows, n, pad, seed):
     rng = np.random.default_rng(seed)

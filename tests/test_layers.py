@@ -7,7 +7,16 @@ import pytest
 from bf16 import STORED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_cases import KINDS, any_input, dense_input, make_active, make_layer, make_targets, sparse_input
+from layer_cases import (
+    KINDS,
+    any_input,
+    dense_input,
+    make_active,
+    make_layer,
+    make_targets,
+    softmax_learn,
+    sparse_input,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_network import LOSSES, Activity, ReferenceLayer, from_slots, softmax_loss, to_slots
 
@@ -116,9 +125,9 @@ def test_learning_over_several_steps(sparse, optimizer, rows, neurons, inputs, k
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @few
-@given(optimizer=st.sampled_from(OPTIMIZERS), keep=st.booleans(), **shapes)
-def test_loss_and_learning_in_one_pass(loss, optimizer, keep, rows, neurons, inputs, kind, seed, threads):
-    """softmax_stats and learn_softmax, with logits kept or computed twice; learn_sigmoid: three steps."""
+@given(optimizer=st.sampled_from(OPTIMIZERS), keep=st.booleans(), cut=st.sampled_from([0, 16, 32]), **shapes)
+def test_loss_and_learning_in_one_pass(loss, optimizer, keep, cut, rows, neurons, inputs, kind, seed, threads):
+    """softmax_first, _backward and _step, with logits kept or computed twice; sigmoid_learn: three steps."""
     _core.set_threads(threads)
     if kind == "row":
         kind = "shared"
@@ -130,21 +139,17 @@ def test_loss_and_learning_in_one_pass(loss, optimizer, keep, rows, neurons, inp
         targets = make_targets(rows, neurons, seed + step, loss == "softmax")
         active = make_active(kind, neurons, rows, seed + step, (targets.offsets, targets.ids))
         activity = Activity.of(active, neurons)
-        labels = (targets.offsets, targets.ids, targets.values)
+        labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
         z = reference.forward(matrix, activity)
         expected_loss, dz = LOSSES[loss](z, activity, targets.matrix)
         dx = np.full_like(x.values, np.nan)
         if loss == "softmax":
-            maximum, total = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
             kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
-            layer.native.softmax_stats(x.values, active, maximum, total, kept)
+            fine, got, norm = softmax_learn(layer, x, active, labels, dx, 1 / rows, kept, cut)
             shifted = np.where(activity.mask, z + np.log(np.where(activity.mask, activity.weight, 1)), -np.inf)
-            assert_allclose(maximum + np.log(total), np.log(np.exp(shifted).sum(axis=1)), **STEPPED)
-            fine, got = layer.native.learn_softmax(
-                x.values, active, *labels, maximum + np.log(total), 1 / rows, dx, layer.optimizer, kept
-            )
+            assert_allclose(norm, np.log(np.exp(shifted).sum(axis=1)), **STEPPED)
         else:
-            fine, got = layer.native.learn_sigmoid(x.values, active, *labels, 1 / rows, dx, layer.optimizer)
+            fine, got = layer.native.sigmoid_learn(x.values, active, labels, 1 / rows, dx, layer.optimizer)
         expected_dx = reference.learn(
             matrix, np.ones_like(matrix, bool), activity, np.where(activity.mask, dz, 0) / rows, 0.05
         )
@@ -310,20 +315,38 @@ def test_softmax_of_large_logits_does_not_overflow():
     x, matrix = dense_input(5, 4, 1)
     reference = ReferenceLayer(layer, base)
     activity = Activity.of(layer.everything(5), 130)
-    maximum, total = np.full(5, -np.inf, np.float32), np.zeros(5, np.float32)
-    layer.native.softmax_stats(x.values, layer.everything(5), maximum, total)
+    active, targets = layer.everything(5), make_targets(5, 130, 1, True)
+    labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
     z = reference.forward(matrix, activity)
     top = z.max(axis=1)
     assert z.max() > 200
-    assert_allclose(maximum + np.log(total), top + np.log(np.exp(z - top[:, None]).sum(axis=1)), rtol=1e-5)
-    targets = make_targets(5, 130, 1, True)
-    dx = np.empty_like(x.values)
-    fine, loss = layer.native.learn_softmax(
-        x.values, layer.everything(5), targets.offsets, targets.ids, targets.values, maximum + np.log(total), 0.2,
-        dx, layer.optimizer,
-    )  # fmt: skip
+    fine, loss, norm = softmax_learn(layer, x, active, labels, np.empty_like(x.values), 0.2)
+    assert_allclose(norm, top + np.log(np.exp(z - top[:, None]).sum(axis=1)), rtol=1e-5)
     assert fine
     assert_allclose(loss, softmax_loss(z, activity, targets.matrix)[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("order", [1, -1])
+def test_softmax_of_logits_that_rise_and_fall_from_block_to_block(keep, order):
+    """By hundreds: what exponentials are relative to changes on the way, and what was summed is brought along."""
+    _core.set_threads(1)
+    config = base.replace(optimizer="sgd", learning_rate=0.05)
+    layer = make_layer(4, 400, False, config)
+    layer.arrays["bias"][:, 0] = np.linspace(-300, 300, 400)[::order]
+    x, matrix = dense_input(20, 4, 1)
+    reference, active, targets = ReferenceLayer(layer, config), layer.everything(20), make_targets(20, 400, 1, True)
+    activity = Activity.of(active, 400)
+    expected_loss, dz = softmax_loss(reference.forward(matrix, activity), activity, targets.matrix)
+    labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+    dx = np.full_like(x.values, np.nan)
+    kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
+    fine, loss, _ = softmax_learn(layer, x, active, labels, dx, 1 / 20, kept)
+    expected_dx = reference.learn(matrix, np.ones_like(matrix, bool), activity, dz / 20, 0.05)
+    assert fine
+    assert_allclose(loss, expected_loss, rtol=1e-5)
+    assert_allclose(dx[:, :4], expected_dx, rtol=1e-3, atol=1e-5)
+    assert_same_state(layer, reference)
 
 
 def test_fresh_weights_have_the_asked_spread_and_zero_padding():
@@ -341,11 +364,30 @@ def test_too_little_room_for_logits_is_refused():
     layer = make_layer(3, 70, False, base, 0)
     x, _ = dense_input(2, 3, 0)
     active = layer.everything(2)
-    assert layer.native.kept_size(active) == 2 * 128  # two blocks of 64 neurons
+    size = layer.native.kept_size(active)
+    assert size == 2 * 65 * 16  # two blocks of 64 neurons and a reference, 16 rows at least
     with pytest.raises(ValueError, match="too little room"):
-        layer.native.softmax_stats(
-            x.values, active, np.zeros(2, np.float32), np.zeros(2, np.float32), np.zeros(255, np.float32)
+        layer.native.softmax_first(
+            x.values, active, None, *np.zeros((2, 2), np.float32), kept=np.zeros(size - 1, np.float32)
         )
+
+
+def test_labels_of_another_batch_are_refused():
+    layer = make_layer(3, 70, False, base, 0)
+    x, _ = dense_input(2, 3, 0)
+    one, ids, targets = np.array([0, 1]), np.array([5], np.int32), np.ones(1, np.float32)
+    labels = _core.FoundLabels(layer.everything(1), one, ids, targets)
+    with pytest.raises(ValueError, match="labels must be those of the active set"):
+        layer.native.softmax_first(x.values, layer.everything(2), labels, *np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match="an id is out of range"):
+        _core.FoundLabels(layer.everything(1), one, np.array([70], np.int32), targets)
+
+
+def test_parts_of_a_batch_begin_at_multiples_of_16():
+    layer = make_layer(3, 70, False, base, 0)
+    x, _ = dense_input(20, 3, 0)
+    with pytest.raises(ValueError, match="multiple of 16"):
+        layer.native.softmax_first(x.values, layer.everything(20), None, *np.zeros((2, 20), np.float32), begin=8)
 
 
 def test_layers_for_prediction_refuse_to_learn():

@@ -58,21 +58,21 @@ def _threads():
     _core.set_threads(before)
 
 
-def make_data() -> Dataset:
-    """Four rows, with seven elements of the four inputs 0, 1, 2 and 5, and with five labels."""
+def make_data(copies: int = 1) -> Dataset:
+    """Four rows, with seven elements of the four inputs 0, 1, 2 and 5, and with five labels; `copies` times."""
     x = sp.csr_matrix((np.ones(7), ([0, 0, 1, 2, 2, 2, 3], [0, 1, 1, 1, 2, 5, 0])), shape=(4, FEATURES))
     y = sp.csr_matrix((np.ones(5), ([0, 0, 1, 2, 3], [0, 7, 3, 9, 4])), shape=(4, LABELS))
-    return Dataset(SparseRows.from_scipy(x), SparseRows.from_scipy(y))
+    return Dataset(SparseRows.from_scipy(sp.vstack([x] * copies)), SparseRows.from_scipy(sp.vstack([y] * copies)))
 
 
 def make_config(**options) -> Config:
     return Config(**PLAIN | {"hidden": (3,), "batch_size": 4, "epochs": 1, "threads": 1} | options)
 
 
-def profiled(comm=None, **options) -> tuple[Profile, Trainer]:
+def profiled(comm=None, copies=1, **options) -> tuple[Profile, Trainer]:
     profile = Profile(SPEEDS)
     trainer = Trainer(make_config(**options), FEATURES, LABELS, comm=comm, profile=profile)
-    trainer.fit(make_data())
+    trainer.fit(make_data(copies))
     return profile, trainer
 
 
@@ -91,8 +91,8 @@ def test_the_work_of_a_step_is_what_a_hand_count_says():
     assert work_of(profile, *STEP) == [
         Work(0, 2 * (7 + 5) * 8),
         Work(2 * 7 * 3, 4 * (4 * 3) + 8 * 7 + 4 * (4 * 3)),  # weights of 4 inputs, elements, sums
-        Work(2 * 4 * 10 * 3, 4 * (10 * 3) + 4 * (4 * 3) + 4 * (4 * 10)),  # weights, inputs, logits
-        Work(4 * 4 * 10 * 3, 2 * 12 * (10 * 3) + 2 * 4 * (4 * 3) + 4 * (4 * 10)),
+        Work(4 * 4 * 10 * 3, 4 * (10 * 3) + 2 * 4 * (4 * 3) + 4 * (4 * 10)),  # weights, inputs, gradients, exponentials
+        Work(2 * 4 * 10 * 3 + 4 * 3, 2 * 12 * (10 * 3) + 3 * 4 * (4 * 3) + 4 * (4 * 10)),
         Work(2 * 7 * 3, 2 * 12 * (4 * 3) + 8 * 7 + 4 * (4 * 3)),
     ]
     assert profile.steps == 1
@@ -102,7 +102,7 @@ def test_the_work_of_a_step_is_what_a_hand_count_says():
 def test_an_optimizer_moves_the_moments_it_has(optimizer, state):
     profile, _ = profiled(output="full", optimizer=optimizer)
     second, backward = work_of(profile, SECOND_PASS, HIDDEN_BACKWARD)
-    assert second.bytes == 2 * state * (10 * 3) + 2 * 4 * (4 * 3) + 4 * (4 * 10)
+    assert second.bytes == 2 * state * (10 * 3) + 3 * 4 * (4 * 3) + 4 * (4 * 10)
     assert backward.bytes == 2 * state * (4 * 3) + 8 * 7 + 4 * (4 * 3)
 
 
@@ -139,14 +139,15 @@ def test_row_sets_count_the_neurons_that_each_row_has():
 
 def test_a_rank_counts_its_own_neurons_and_every_part_of_the_batch():
     """Two ranks have five labels each; the batch is exchanged in two parts, for each of which weights are read."""
-    profiles = run_ranks(2, lambda comm: profiled(comm, output="full", micro_batches=2, watchdog=20)[0])
-    product, weights, x, logits = 2 * 4 * 5 * 3, 4 * 5 * 3, 4 * 4 * 3, 4 * 4 * 5
+    options = {"output": "full", "micro_batches": 2, "batch_size": 32, "watchdog": 20}
+    profiles = run_ranks(2, lambda comm: profiled(comm, copies=8, **options)[0])
+    product, weights, x, logits = 2 * 32 * 5 * 3, 4 * 5 * 3, 4 * 32 * 3, 4 * 32 * 5
     for profile, hidden in zip(profiles, (2, 1), strict=True):
-        backward, step = 2 * weights + x + 2 * logits, 2 * 3 * weights + x + logits
-        assert work_of(profile, HIDDEN_FORWARD)[0].flops == 2 * 7 * hidden
+        assert profile.phases[FIRST_PASS].calls == 2
+        assert work_of(profile, HIDDEN_FORWARD)[0].flops == 2 * 7 * 8 * hidden
         assert work_of(profile, FIRST_PASS, SECOND_PASS) == [
-            Work(product, 2 * weights + x + logits),
-            Work(2 * product, backward + step),
+            Work(2 * product, 2 * weights + 2 * x + logits),
+            Work(product + 32 * 3, 2 * x + 2 * 3 * weights + x + logits),
         ]
 
 

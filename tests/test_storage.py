@@ -14,7 +14,16 @@ from bf16 import STORED, UNIT, nearest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import run_ranks
-from layer_cases import KINDS, any_input, dense_input, make_active, make_layer, make_targets, sparse_input
+from layer_cases import (
+    KINDS,
+    any_input,
+    dense_input,
+    make_active,
+    make_layer,
+    make_targets,
+    softmax_learn,
+    sparse_input,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from plain import PLAIN
 from reference_network import LOSSES, Activity, ReferenceLayer, to_slots
@@ -110,16 +119,13 @@ def test_loss_and_learning_in_one_pass(loss, rows, neurons, inputs, kind, optimi
         targets = make_targets(rows, neurons, seed + step, loss == "softmax")
         active = make_active(kind, neurons, rows, seed + step, (targets.offsets, targets.ids))
         activity = Activity.of(active, neurons)
-        labels = (targets.offsets, targets.ids, targets.values)
+        labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
         expected_loss, dz = LOSSES[loss](reference.forward(matrix, activity), activity, targets.matrix)
         dx = np.full_like(x.values, np.nan)
         if loss == "softmax":
-            maximum, total = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
-            layer.native.softmax_stats(x.values, active, maximum, total)
-            norm = maximum + np.log(total)
-            fine, got = layer.native.learn_softmax(x.values, active, *labels, norm, 1 / rows, dx, layer.optimizer)
+            fine, got, _ = softmax_learn(layer, x, active, labels, dx, 1 / rows)
         else:
-            fine, got = layer.native.learn_sigmoid(x.values, active, *labels, 1 / rows, dx, layer.optimizer)
+            fine, got = layer.native.sigmoid_learn(x.values, active, labels, 1 / rows, dx, layer.optimizer)
         dz = np.where(activity.mask, dz, 0) / rows
         expected_dx = reference.learn(matrix, np.ones_like(matrix, bool), activity, dz, config.learning_rate)
         assert fine

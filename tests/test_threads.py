@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from layer_cases import dense_input, make_layer, make_targets
+from layer_cases import dense_input, make_layer, make_targets, softmax_learn
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dslide import _core
@@ -34,12 +34,9 @@ def train(threads, rows=97, neurons=700, inputs=33):
         x, _ = dense_input(rows, inputs, step)
         targets = make_targets(rows, neurons, step, True)
         active, dx = layer.everything(rows), np.empty_like(x.values)
-        maximum, total = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
-        layer.native.softmax_stats(x.values, active, maximum, total)
-        layer.native.learn_softmax(
-            x.values, active, targets.offsets, targets.ids, targets.values, maximum + np.log(total), 1 / rows, dx,
-            layer.optimizer,
-        )  # fmt: skip
+        kept = np.empty(layer.native.kept_size(active), np.float32)
+        labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+        softmax_learn(layer, x, active, labels, dx, 1 / rows, kept)
     return layer.forward(x, active), dx, layer.arrays["weights"]
 
 

@@ -120,6 +120,15 @@ void bind_kernels(nb::module_& m) {
                                 dz.data(), dz.shape(1));
            },
            nb::arg("z"), nb::arg("shift"), nb::arg("log_norm"), nb::arg("scale"), nb::arg("dz").noconvert())
+      .def("exponentials",
+           [](const Kernels& k, Out<float, 2> z, In<float, 1> shift, Out<float, 1> reference, Out<float, 1> sum) {
+             same_size(z.shape(0), shift.shape(0));
+             same_size(sum.shape(0), reference.shape(0));
+             if (sum.shape(0) > z.shape(1)) throw std::invalid_argument("more sums than columns");
+             return k.exponentials(z.shape(0), sum.shape(0), z.data(), z.shape(1), shift.data(), reference.data(),
+                                   sum.data());
+           },
+           nb::arg("z").noconvert(), nb::arg("shift"), nb::arg("reference").noconvert(), nb::arg("sum").noconvert())
       .def("column_sums",
            [](const Kernels& k, In<float, 2> z, Out<float, 1> sums) {
              if (sums.shape(0) > z.shape(1)) throw std::invalid_argument("more sums than columns");

@@ -8,6 +8,7 @@
 
 #include "active.hpp"
 #include "bindings.hpp"
+#include "block.hpp"
 #include "dense_layer.hpp"
 #include "dropout.hpp"
 #include "lists.hpp"
@@ -93,19 +94,34 @@ Range row_range(const ActiveSet& active, size_t begin, std::optional<size_t> end
 }
 
 // Labels with their places in the active set.
-struct FoundLabels {
+struct SlotLabels {
   std::vector<int64_t> found;
   Labels labels;
 
-  FoundLabels(const ActiveSet& active, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
-              const In<float, 1>& targets, size_t neurons) {
+  SlotLabels(const ActiveSet& active, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
+             const In<float, 1>& targets) {
     require(ids.shape(0) == targets.shape(0), "as many targets as labels are needed");
-    const Lists l = lists(offsets, ids, active.rows, neurons);
+    const Lists l = lists(offsets, ids, active.rows, 0x80000000u);
     release unlocked;
     found = active.find(l);
     labels = {l, targets.data(), found.data()};
   }
 };
+
+void check_labels(const FoundLabels& labels, const ActiveSet& active) {
+  require(labels.rows == active.rows && labels.positions == active.ids.size(), "labels must be those of the active set");
+}
+
+// What every function with a loss on blocks of neurons asks for.
+void check_blocks(const DenseLayer& l, const In<float, 2>& x, const ActiveSet& active) {
+  check_dense(active, l.weights(), x);
+  check_ids(active, l.weights().rows);
+  require(!active.is_per_row, "not for active sets per row");
+}
+
+void check_dx(const Out<float, 2>& dx, const ActiveSet& active, const DenseLayer& l) {
+  require(dx.shape(0) == active.rows && dx.shape(1) == l.weights().stride, "dx must have the shape of x");
+}
 
 void bind_parameters(nb::module_& m) {
   nb::class_<Optimizer>(m, "Optimizer")
@@ -201,6 +217,18 @@ void bind_active(nb::module_& m) {
                    [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).added.value, self); })
       .def_prop_ro("position", [](nb::handle self) { return view(nb::cast<const ActiveSet&>(self).position, self); });
 
+  nb::class_<FoundLabels>(m, "FoundLabels", "A batch's labels, found in an active set that is not per row.")
+      .def("__init__",
+           [](FoundLabels* f, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> targets) {
+             require(!active.is_per_row, "not for active sets per row");
+             require(ids.shape(0) == targets.shape(0), "as many targets as labels are needed");
+             const Lists l = lists(offsets, ids, active.rows, active.is_everything ? active.ids.size() : 0x80000000u);
+             release unlocked;
+             new (f) FoundLabels(active, l, targets.data());
+           },
+           nb::arg("active"), nb::arg("offsets").noconvert(), nb::arg("ids").noconvert(), nb::arg("targets").noconvert(),
+           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
+
   m.def("row_shares",
         [](In<int64_t, 1> offsets, In<float, 1> weights) {
           const size_t rows = check_offsets(offsets, weights.shape(0));
@@ -221,7 +249,7 @@ void bind_active(nb::module_& m) {
         [](const ActiveSet& active, Out<float, 1> z, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> targets,
            In<float, 1> log_norm, float scale) {
           require(z.shape(0) == active.slots() && log_norm.shape(0) == active.rows, "logits must fill the slots");
-          const FoundLabels f(active, offsets, ids, targets, 0x80000000u);
+          const SlotLabels f(active, offsets, ids, targets);
           release unlocked;
           return softmax_gradient(active, z.data(), f.labels, log_norm.data(), scale);
         },
@@ -231,7 +259,7 @@ void bind_active(nb::module_& m) {
         [](const ActiveSet& active, Out<float, 1> z, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> targets,
            float scale) {
           require(z.shape(0) == active.slots(), "logits must fill the slots");
-          const FoundLabels f(active, offsets, ids, targets, 0x80000000u);
+          const SlotLabels f(active, offsets, ids, targets);
           release unlocked;
           return sigmoid_gradient(active, z.data(), f.labels, scale);
         },
@@ -264,96 +292,83 @@ void bind_dense(nb::module_& m) {
              return l.learn(x.data(), active, dz.data(), ldz, dx.data(), optimizer);
            },
            nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
-      .def("softmax_stats",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> reference, Out<float, 1> sum,
-              std::optional<Out<float, 1>> kept, size_t begin, std::optional<size_t> end) {
-             check_dense(active, l.weights(), x);
-             check_ids(active, l.weights().rows);
-             require(!active.is_per_row, "not for active sets per row");
-             require(reference.shape(0) == active.rows && sum.shape(0) == active.rows, "one reference and sum per row");
-             const Range rows = row_range(active, begin, end);
-             release unlocked;
-             l.softmax_stats(x.data(), active, rows, reference.data(), sum.data(), kept_logits(kept, active));
-           },
-           nb::arg("x"), nb::arg("active"), nb::arg("reference").noconvert(), nb::arg("sum").noconvert(),
-           nb::arg("kept").noconvert().none() = nb::none(), nb::arg("begin") = 0, nb::arg("end").none() = nb::none())
       .def_static("kept_size", &DenseLayer::kept_size, nb::arg("active"))
-      .def("learn_softmax",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
-              In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, const Optimizer& optimizer,
-              std::optional<Out<float, 1>> kept) {
-             check_trainable(l.weights(), active);
-             check_dense(active, l.weights(), x);
+      .def("softmax_first",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, FoundLabels* labels, Out<float, 1> reference,
+              Out<float, 1> sum, std::optional<Out<float, 2>> mean, std::optional<Out<float, 1>> kept, size_t begin,
+              std::optional<size_t> end) {
+             check_blocks(l, x, active);
+             if (labels) check_labels(*labels, active);
+             if (mean) check_dx(*mean, active, l);
+             require(reference.shape(0) == active.rows && sum.shape(0) == active.rows, "one reference and sum per row");
+             require(begin % TOGETHER == 0, "rows must begin at a multiple of 16");
+             const Range rows = row_range(active, begin, end);
+             release unlocked;
+             l.softmax_first(x.data(), active, rows, labels,
+                             {reference.data(), sum.data(), mean ? mean->data() : nullptr}, kept_logits(kept, active));
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("labels").none(), nb::arg("reference").noconvert(),
+           nb::arg("sum").noconvert(), nb::arg("mean").noconvert().none() = nb::none(),
+           nb::arg("kept").noconvert().none() = nb::none(), nb::arg("begin") = 0, nb::arg("end").none() = nb::none())
+      .def("softmax_backward",
+           [](const DenseLayer& l, const ActiveSet& active, const FoundLabels& labels, In<float, 1> reference,
+              In<float, 1> log_norm, float scale, Out<float, 2> dx, size_t begin, std::optional<size_t> end) {
              check_ids(active, l.weights().rows);
              require(!active.is_per_row, "not for active sets per row");
-             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
+             check_labels(labels, active);
+             check_dx(dx, active, l);
+             require(reference.shape(0) == active.rows && log_norm.shape(0) == active.rows,
+                     "one reference and normaliser per row");
+             const Range rows = row_range(active, begin, end);
+             release unlocked;
+             return l.softmax_backward(active, rows, labels, reference.data(), log_norm.data(), scale, dx.data());
+           },
+           nb::arg("active"), nb::arg("labels"), nb::arg("reference"), nb::arg("log_norm"), nb::arg("scale"),
+           nb::arg("dx").noconvert(), nb::arg("begin") = 0, nb::arg("end").none() = nb::none())
+      .def("softmax_step",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, const FoundLabels& labels, In<float, 1> log_norm,
+              float scale, const Optimizer& optimizer, std::optional<Out<float, 1>> kept) {
+             check_trainable(l.weights(), active);
+             check_blocks(l, x, active);
+             check_labels(labels, active);
              require(log_norm.shape(0) == active.rows, "one normaliser per row");
-             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
+             release unlocked;
+             return l.softmax_step(x.data(), active, labels, log_norm.data(), scale, kept_logits(kept, active), optimizer);
+           },
+           nb::arg("x"), nb::arg("active"), nb::arg("labels"), nb::arg("log_norm"), nb::arg("scale"),
+           nb::arg("optimizer"), nb::arg("kept").noconvert().none() = nb::none())
+      .def("sigmoid_learn",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, const FoundLabels& labels, float scale,
+              Out<float, 2> dx, const Optimizer& optimizer) {
+             check_trainable(l.weights(), active);
+             check_blocks(l, x, active);
+             check_labels(labels, active);
+             check_dx(dx, active, l);
              release unlocked;
              double loss = 0;
-             const bool fine = l.learn_softmax(x.data(), active, f.labels, log_norm.data(), scale, dx.data(), optimizer,
-                                               &loss, kept_logits(kept, active));
+             const bool fine = l.sigmoid_learn(x.data(), active, labels, scale, dx.data(), optimizer, &loss);
              return std::pair(fine, loss);
            },
-           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
-           nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("optimizer"),
-           nb::arg("kept").noconvert().none() = nb::none())
-      .def("learn_sigmoid",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
-              In<float, 1> targets, float scale, Out<float, 2> dx, const Optimizer& optimizer) {
-             check_trainable(l.weights(), active);
-             check_dense(active, l.weights(), x);
-             check_ids(active, l.weights().rows);
-             require(!active.is_per_row, "not for active sets per row");
-             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
-             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
-             release unlocked;
-             double loss = 0;
-             const bool fine = l.learn_sigmoid(x.data(), active, f.labels, scale, dx.data(), optimizer, &loss);
-             return std::pair(fine, loss);
-           },
-           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"), nb::arg("scale"),
-           nb::arg("dx").noconvert(), nb::arg("optimizer"))
-      .def("backward_softmax",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
-              In<float, 1> targets, In<float, 1> log_norm, float scale, Out<float, 2> dx, Out<float, 1> kept,
-              size_t begin, size_t end) {
-             check_dense(active, l.weights(), x);
-             check_ids(active, l.weights().rows);
-             require(!active.is_per_row, "not for active sets per row");
-             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
-             require(log_norm.shape(0) == active.rows, "one normaliser per row");
+           nb::arg("x"), nb::arg("active"), nb::arg("labels"), nb::arg("scale"), nb::arg("dx").noconvert(),
+           nb::arg("optimizer"))
+      .def("sigmoid_backward",
+           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, const FoundLabels& labels, float scale,
+              Out<float, 2> dx, Out<float, 1> kept, size_t begin, size_t end) {
+             check_blocks(l, x, active);
+             check_labels(labels, active);
+             check_dx(dx, active, l);
              const Range rows = row_range(active, begin, end);
-             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
              release unlocked;
-             return l.backward_softmax(x.data(), active, rows, f.labels, log_norm.data(), scale, dx.data(),
-                                       kept_logits(kept, active));
+             return l.sigmoid_backward(x.data(), active, rows, labels, scale, dx.data(), kept_logits(kept, active));
            },
-           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"),
-           nb::arg("log_norm"), nb::arg("scale"), nb::arg("dx").noconvert(), nb::arg("kept").noconvert(),
-           nb::arg("begin"), nb::arg("end"))
-      .def("backward_sigmoid",
-           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, In<int64_t, 1> offsets, In<int32_t, 1> ids,
-              In<float, 1> targets, float scale, Out<float, 2> dx, Out<float, 1> kept, size_t begin, size_t end) {
-             check_dense(active, l.weights(), x);
-             check_ids(active, l.weights().rows);
-             require(!active.is_per_row, "not for active sets per row");
-             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
-             const Range rows = row_range(active, begin, end);
-             const FoundLabels f(active, offsets, ids, targets, l.weights().rows);
-             release unlocked;
-             return l.backward_sigmoid(x.data(), active, rows, f.labels, scale, dx.data(), kept_logits(kept, active));
-           },
-           nb::arg("x"), nb::arg("active"), nb::arg("offsets"), nb::arg("ids"), nb::arg("targets"), nb::arg("scale"),
-           nb::arg("dx").noconvert(), nb::arg("kept").noconvert(), nb::arg("begin"), nb::arg("end"))
-      .def("step",
+           nb::arg("x"), nb::arg("active"), nb::arg("labels"), nb::arg("scale"), nb::arg("dx").noconvert(),
+           nb::arg("kept").noconvert(), nb::arg("begin"), nb::arg("end"))
+      .def("sigmoid_step",
            [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> kept, const Optimizer& optimizer) {
              check_trainable(l.weights(), active);
-             check_dense(active, l.weights(), x);
-             check_ids(active, l.weights().rows);
-             require(!active.is_per_row, "not for active sets per row");
+             check_blocks(l, x, active);
              release unlocked;
-             return l.step(x.data(), active, kept_logits(kept, active), optimizer);
+             return l.sigmoid_step(x.data(), active, kept_logits(kept, active), optimizer);
            },
            nb::arg("x"), nb::arg("active"), nb::arg("kept").noconvert(), nb::arg("optimizer"))
       .def("topk",

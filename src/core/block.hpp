@@ -1,5 +1,6 @@
 // Blocks of 64 active neurons: how they lie in working memory, and what is known of each beside its weights.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,11 @@
 namespace dslide {
 
 constexpr size_t BLOCK = 64;  // neurons in a block
+inline size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
+
+// Rows of the batch that are laid side by side with none of another part of the batch among them: as many as the widest
+// vectors have numbers.
+constexpr size_t TOGETHER = 16;
 
 // Floats from one row of working memory to the next for rows of so many (a multiple of 16): an odd number of cache
 // lines. With a power of two the same columns of all rows would fall into a few sets of the cache and drive each other
@@ -54,6 +60,30 @@ struct EntriesByBlock {
   }
 };
 
+// A batch's labels, found in an active set that is not per row, and what the first of two passes leaves to the second.
+struct FoundLabels {
+  FoundLabels(const ActiveSet& active, const Lists& lists_, const float* targets_)
+      : rows(active.rows), positions(active.ids.size()), lists(lists_), targets(targets_), found(active.find(lists_)),
+        by_block(lists_.offsets, [&](int64_t e) { return found[static_cast<size_t>(e)]; }, {0, rows},
+                 block_count(positions)),
+        logits(found.size()) {}
+  // Those of a block, from a row of the batch on.
+  const Entry* begin(size_t block, size_t row) const {
+    return std::lower_bound(entries(block), end(block), row, [](const Entry& e, size_t r) { return e.row < r; });
+  }
+  const Entry* end(size_t block) const { return entries(block + 1); }
+
+  size_t rows, positions;      // of the active set
+  Lists lists;
+  const float* targets;        // by label, like all that follows
+  std::vector<int64_t> found;  // position in the active set, -1 if it is not active
+  EntriesByBlock by_block;
+  std::vector<float> logits;   // bias included
+
+ private:
+  const Entry* entries(size_t block) const { return by_block.entries.data() + by_block.begin[block]; }
+};
+
 // What is added to the logits of each block.
 class AddedByBlock {
  public:
@@ -63,12 +93,13 @@ class AddedByBlock {
   }
   // Where a block's first chunk begins.
   size_t first(size_t block) const { return by_block_.begin.empty() ? 0 : by_block_.begin[block]; }
-  // Adds to logits z (BLOCK a row) of a block's rows r .. r + count; chunks come in order, `next` goes along with them.
-  void add(size_t block, size_t r, size_t count, float* z, size_t& next) const {
+  // Adds to logits of a block's rows r .. r + count: that of row r + i and column c is z[i * z_row + c * z_column]. Chunks
+  // come in order, `next` goes along with them.
+  void add(size_t block, size_t r, size_t count, float* z, size_t z_row, size_t z_column, size_t& next) const {
     if (by_block_.begin.empty()) return;
     for (; next < by_block_.begin[block + 1] && by_block_.entries[next].row < r + count; ++next) {
       const Entry& e = by_block_.entries[next];
-      z[(e.row - r) * BLOCK + e.column] += added_.value[static_cast<size_t>(e.element)];
+      z[(e.row - r) * z_row + e.column * z_column] += added_.value[static_cast<size_t>(e.element)];
     }
   }
 

@@ -18,6 +18,17 @@
 
 namespace dslide {
 
+struct FoundLabels;
+class AddedByBlock;
+
+// Sums over the active neurons, for each row of a batch, relative to a reference: exp(logit - reference), and that times
+// the neuron's weights.
+struct SoftmaxSums {
+  float* reference;  // (rows), a logit
+  float* sum;        // (rows)
+  float* mean;       // (rows x stride), or null: not wanted
+};
+
 class DenseLayer {
  public:
   // weights: neurons x inputs, bias: neurons x 1
@@ -31,24 +42,28 @@ class DenseLayer {
   bool learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
              const Optimizer& optimizer);
 
-  // forward, loss and learn in one, for active sets that are not per row. The losses are as in loss.hpp. Softmax needs
-  // two passes, and the second computes logits again unless `kept`, room for kept_size() floats, is given to both (that
-  // saves a quarter of the arithmetic).
+  // What follows is for active sets that are not per row. The losses are as in loss.hpp.
+  //
+  // Softmax. First, for some rows at a time (from a multiple of TOGETHER on): the sums, the labels' logits (labels may be
+  // null) and, in `kept`, the exponentials. Then, with the logarithms of the normalisers of these rows: `dx`, which must
+  // hold the sums' mean, becomes the gradients of the inputs; the loss is returned. And when all rows have been through
+  // that: the active neurons' step; false: some gradient was not finite. The gradients can be on their way to others
+  // meanwhile. `kept` is room for kept_size() floats, or null: then logits are computed a second time for the step.
   static size_t kept_size(const ActiveSet& active);
-  void softmax_stats(const float* x, const ActiveSet& active, Range rows, float* reference, float* sum, float* kept);
-  bool learn_softmax(const float* x, const ActiveSet& active, const Labels& labels, const float* log_norm, float scale,
-                     float* dx, const Optimizer& optimizer, double* loss, float* kept);
-  bool learn_sigmoid(const float* x, const ActiveSet& active, const Labels& labels, float scale, float* dx,
-                     const Optimizer& optimizer, double* loss);
+  void softmax_first(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels, const SoftmaxSums& sums,
+                     float* kept);
+  double softmax_backward(const ActiveSet& active, Range rows, const FoundLabels& labels, const float* reference,
+                          const float* log_norm, float scale, float* dx) const;
+  bool softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm, float scale,
+                    const float* kept, const Optimizer& optimizer);
 
-  // The same with the step apart, and some rows at a time: what is sent to others can be on its way while the step is
-  // computed. `kept` becomes the gradients of the logits; `dx` of the rows is set; the loss is returned. Softmax needs
-  // the logits in `kept` (softmax_stats); afterwards step() steps the active neurons along the gradients of all rows.
-  double backward_softmax(const float* x, const ActiveSet& active, Range rows, const Labels& labels,
-                          const float* log_norm, float scale, float* dx, float* kept);
-  double backward_sigmoid(const float* x, const ActiveSet& active, Range rows, const Labels& labels, float scale,
+  // Sigmoid: all in one. Or the loss first, for some rows at a time, with gradients of the logits in `kept`, and the step
+  // apart.
+  bool sigmoid_learn(const float* x, const ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
+                     const Optimizer& optimizer, double* loss);
+  double sigmoid_backward(const float* x, const ActiveSet& active, Range rows, const FoundLabels& labels, float scale,
                           float* dx, float* kept);
-  bool step(const float* x, const ActiveSet& active, float* kept, const Optimizer& optimizer);
+  bool sigmoid_step(const float* x, const ActiveSet& active, const float* kept, const Optimizer& optimizer);
 
   // The k largest logits of each row over all neurons but those that its list in `left_out` names, in ascending order
   // (offsets null: none), best first, ties to the lower number: (rows x k) each. The number is -1 where fewer than k
@@ -65,28 +80,33 @@ class DenseLayer {
     AlignedFloats gathered;  // 64 x inputs, rows spread: the block
     AlignedFloats gradient;  // 64 x inputs, rows spread
     AlignedFloats room;      // for rows that are not stored as floats
-    AlignedFloats logits;    // CHUNK x 64, or gradients, rows spread
+    AlignedFloats logits;    // of a block that are not kept, or their exponentials or gradients
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
+    AlignedFloats reference, sum;  // of softmax, rows
     std::vector<Piece> pieces;  // of memory that is needed next
   };
 
   void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
+  void turn_rows(const float* x, size_t rows, Range range);
   Ahead ahead_of(const ActiveSet& active, Range stepped, Range next, std::vector<Piece>& pieces) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
+  void gather(const ActiveSet& active, size_t first, size_t count, AlignedFloats& gathered) const;
+  bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient, const float* bias_gradient,
+                  const Optimizer& optimizer) const;
+  void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
+  void exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
+                          const float* log_norm, Scratch& s) const;
   struct Pass;
   template <class MakeGradient>
   bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
-  template <class RowsGradient, class LabelGradient>
-  bool learn_fused(const Pass& pass, const Labels& labels, double* loss, bool have_logits,
-                   const RowsGradient& rows_gradient, const LabelGradient& label_gradient);
-  bool learn_softmax(const Pass& pass, const Labels& labels, const float* log_norm, float scale, double* loss);
-  bool learn_sigmoid(const Pass& pass, const Labels& labels, float scale, double* loss);
+  bool sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
   void begin_dx(size_t rows, int parts);
   void sum_dx(Range rows, float* dx) const;
 
   Parameters weights_, bias_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls
+  AlignedFloats turned_;          // inputs x rows: the inputs at hand, for softmax
   AlignedFloats batch_;           // rows x inputs, rows spread: the inputs at hand
 };
 

@@ -27,6 +27,8 @@ constexpr uint32_t COLUMN_SEED = 0x9E37;  // golden ratio of 2^16: neighbouring 
 
 constexpr size_t CHAINS = 12;  // multiply-adds that wait for none of each other: two pipes need 8 to 10 to be full
 
+constexpr float HEADROOM = 60;  // exp(60) is 1e26: sums of as many as there can be neurons don't overflow
+
 // Memory that is needed soon and far away. A matrix product asks for a few cache lines of it at a time: they are then
 // read while arithmetic goes on, where a loop over all of them would wait.
 struct Piece {
@@ -76,6 +78,12 @@ struct Kernels {
   // log_norm[row]), scale > 0
   void (*softmax_gradient)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
                            float scale, float* dz, size_t lddz);
+
+  // For each column j < n of z (rows x n, ldz apart), in place: z[i][j] = exp(z[i][j] + shift[i] - reference[j]), which are
+  // added to the column's sum. Where the largest z + shift is more than HEADROOM above the reference, it becomes the
+  // reference first, and the sum is brought along. To begin with, the references are -infinity and the sums 0. True: some
+  // reference was raised.
+  bool (*exponentials)(size_t rows, size_t n, float* z, size_t ldz, const float* shift, float* reference, float* sum);
 
   // sums[j] += sum over rows of z[row * ldz + j], j < n
   void (*column_sums)(size_t rows, size_t n, const float* z, size_t ldz, float* sums);

@@ -70,6 +70,27 @@ void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const f
   }
 }
 
+bool exponentials(size_t rows, size_t n, float* z, size_t ldz, const float* shift, float* reference, float* sum) {
+  bool raised = false;
+  for (size_t j = 0; j < n && rows > 0; ++j) {
+    float top = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < rows; ++i) top = std::fmax(top, z[i * ldz + j] + shift[i]);
+    double total = sum[j];
+    if (top > reference[j] + HEADROOM) {
+      total *= std::exp(double{reference[j]} - top);
+      reference[j] = top;
+      raised = true;
+    }
+    for (size_t i = 0; i < rows; ++i) {
+      const double e = std::exp(double{z[i * ldz + j]} + shift[i] - reference[j]);
+      total += e;
+      z[i * ldz + j] = static_cast<float>(e);
+    }
+    sum[j] = static_cast<float>(total);
+  }
+  return raised;
+}
+
 void column_sums(size_t rows, size_t n, const float* z, size_t ldz, float* sums) {
   for (size_t j = 0; j < n; ++j) {
     double sum = sums[j];
@@ -165,7 +186,7 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 
 const Kernels& table() {
   static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
-                         column_sums,      sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
+                         exponentials,     column_sums, sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
                          adam,             adagrad, sgd};
   return t;
 }

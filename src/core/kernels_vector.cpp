@@ -297,6 +297,46 @@ void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const f
   }
 }
 
+// `count` columns of a vector's width, the others of it left alone.
+inline bool exponential_columns(size_t rows, size_t count, float* z, size_t ldz, const float* shift, float* reference,
+                                float* sum) {
+  const auto get = [count](const float* p) { return count == W ? load(p) : load_part(p, count); };
+  const auto put = [count](float* p, V v) {
+    if (count == W) {
+      store(p, v);
+    } else {
+      store_part(p, v, count);
+    }
+  };
+  V top = splat(-__builtin_inff());
+  for (size_t i = 0; i < rows; ++i) top = vmax(get(z + i * ldz) + shift[i], top);
+  V from = get(reference), total = get(sum), here{};
+  const I raise = top > from + HEADROOM;
+  const bool raised = max_lanes(raise ? splat(1) : V{}) > 0;
+  if (raised) {  // the first time, and hardly ever again
+    const V now = raise ? top : from;
+    total = raise ? total * vexp(from - now) : total;
+    from = now;
+    put(reference, from);
+  }
+  for (size_t i = 0; i < rows; ++i) {
+    const V e = vexp(get(z + i * ldz) + shift[i] - from);
+    here += e;
+    put(z + i * ldz, e);
+  }
+  put(sum, total + here);
+  return raised;
+}
+
+bool exponentials(size_t rows, size_t n, float* z, size_t ldz, const float* shift, float* reference, float* sum) {
+  bool raised = false;
+  size_t j = 0;
+  if (rows == 0) return false;
+  for (; j + W <= n; j += W) raised |= exponential_columns(rows, W, z + j, ldz, shift, reference + j, sum + j);
+  if (j < n) raised |= exponential_columns(rows, n - j, z + j, ldz, shift, reference + j, sum + j);
+  return raised;
+}
+
 // COLUMNS vectors of the sums stay in registers while all rows pass by.
 template <int COLUMNS>
 inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
@@ -371,6 +411,7 @@ const Kernels& table() {
   t.shifted_max = shifted_max;
   t.softmax_stats = softmax_stats;
   t.softmax_gradient = softmax_gradient;
+  t.exponentials = exponentials;
   t.column_sums = column_sums;
   t.sigmoid_gradient = sigmoid_gradient;
   t.multiply_add = multiply_add;

@@ -81,6 +81,14 @@ void Parameters::add_clock(size_t i, std::vector<Piece>& pieces) const {
   pieces.push_back({reinterpret_cast<const char*>(clock + i), 1});
 }
 
+void Parameters::ask_for_row(size_t i) const {
+  const size_t at = i * stride;
+  ask_for(piece(value.from(at), width));
+  if (moment1) ask_for(piece(moment1.from(at), width));
+  if (moment2) ask_for(piece(moment2.from(at), width));
+  __builtin_prefetch(clock + i);
+}
+
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
   if (!usable(gradient, width)) return false;
   const size_t at = i * stride;

@@ -55,6 +55,9 @@ struct Parameters {
   void add_moments(size_t i, std::vector<Piece>& pieces) const;
   void add_clock(size_t i, std::vector<Piece>& pieces) const;
 
+  // Asks for all that a step of row i needs, to lie in the nearest cache.
+  void ask_for_row(size_t i) const;
+
   // One optimizer step on row i. What is stored as bf16 is rounded at random (kernels.hpp), with random bits that are a
   // function of row, column and the row's clock. False, and the row left as it was, if the gradient's square is not
   // finite.

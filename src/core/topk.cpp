@@ -75,7 +75,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
   AlignedFloats batch;
   spread_rows(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
-  const AddedByBlock added_by_block(added, {0, rows}, (weights_.rows + BLOCK - 1) / BLOCK);
+  const AddedByBlock added_by_block(added, {0, rows}, block_count(weights_.rows));
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room(weights_.room(BLOCK));
     Best* mine = &best[static_cast<size_t>(thread) * rows];
@@ -99,7 +99,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
         const size_t chunk = std::min(CHUNK, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
                     nullptr);
-        added_by_block.add(first / BLOCK, r, chunk, logits.data(), next);
+        added_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
         for (size_t i = 0; i < chunk; ++i) {
           const float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];

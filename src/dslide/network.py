@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the se
 # A batch is cut into at most so many parts, of at least so many rows. With four, on 2 and 4 nodes at 100 Mbit/s and 1
 # Gbit/s, more was hidden, but messages and small products cost more than that.
 MOST_PARTS, LEAST_PART = 2, 64
+TOGETHER = 16  # rows of the batch that the output layer lays side by side, none of another part among them
 
 Hits = tuple[Offsets, Ids]
 
@@ -298,26 +300,10 @@ class Network(Predictor):
         layer, scale, index = self.output, 1 / x.rows, len(self.layers) - 1
         softmax = self.config.loss == "softmax"
         target = (labels.offsets, labels.ids, labels.targets)
-        reference, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
         if isinstance(x, Dense) and not active.is_per_row:
-            kept = self._room_for_logits(layer.native.kept_size(active))
-            if self.shard.size > 1 and kept is not None:
-                return self._learn_in_parts(x, active, target, scale, kept)
-            dx = np.empty_like(x.values)
-            if softmax:
-                with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values, active, kept is not None):
-                    layer.native.softmax_stats(x.values, active, reference, total, kept)
-                log_norm = self.exchange.normaliser(reference, total)()
-                with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, kept is not None):
-                    layer.before_step(x, active)
-                    fine, loss = layer.native.learn_softmax(
-                        x.values, active, *target, log_norm, scale, dx, layer.optimizer, kept
-                    )
-            else:
-                with self._phase(phases.SECOND_PASS, work.second_pass, layer, x.values, active, False):
-                    layer.before_step(x, active)
-                    fine, loss = layer.native.learn_sigmoid(x.values, active, *target, scale, dx, layer.optimizer)
-            return fine, loss, self._sum(index, x, dx)
+            learn = self._learn_softmax if softmax else self._learn_sigmoid
+            return learn(x, active, _core.FoundLabels(active, *target), scale)
+        reference, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
         with self._phase(phases.FIRST_PASS, work.forward, layer, x, active):
             z = layer.forward(x, active)
             slots = np.ascontiguousarray(z[:, : layer.neurons]).reshape(-1) if active.is_everything else z.reshape(-1)
@@ -334,34 +320,51 @@ class Network(Predictor):
         assert back is not None
         return fine, loss, self._sum(index, x, back)
 
-    def _learn_in_parts(
-        self, x: Dense, active: Any, target: tuple[Offsets, Ids, Floats], scale: float, kept: Floats
+    def _learn_softmax(
+        self, x: Dense, active: Any, labels: Any, scale: float
     ) -> tuple[bool, float, Callable[[], Floats]]:
-        """As `_learn_output`, ordered so that normalisers and gradients cross the network while the next part's loss,
-        and at the end the step of the weights, is computed."""
-        layer, native, index = self.output, self.output.native, len(self.layers) - 1
-        parts, dx, loss = self._parts(x.rows), np.empty_like(x.values), 0.0
-        reference, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
-        norms, sums = [], []
-        if self.config.loss == "softmax":
-            for begin, end in parts:
-                with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values[begin:end], active, True):
-                    native.softmax_stats(x.values, active, reference, total, kept, begin, end)
-                norms.append(self.exchange.normaliser(reference[begin:end], total[begin:end]))
-        log_norm = np.zeros(x.rows, np.float32)
-        for p, (begin, end) in enumerate(parts):
-            if norms:
-                log_norm[begin:end] = norms[p]()
-            with self._phase(phases.SECOND_PASS, work.backward, layer, x.values[begin:end], active, bool(norms)):
-                if norms:
-                    loss += native.backward_softmax(x.values, active, *target, log_norm, scale, dx, kept, begin, end)
-                else:
-                    loss += native.backward_sigmoid(x.values, active, *target, scale, dx, kept, begin, end)
-            sums.append(self._sum(index, x.part(begin, end), dx[begin:end]))
-        with self._phase(phases.SECOND_PASS, work.step, layer, x.values, active):
+        """As `_learn_output`, ordered so that normalisers cross the network while the next part's are computed, and
+        gradients while the weights take their step."""
+        layer, native, parts = self.output, self.output.native, self._parts(x.rows)
+        kept = self._room_for_logits(native.kept_size(active))
+        reference, total, dx = np.empty(x.rows, np.float32), np.empty(x.rows, np.float32), np.empty_like(x.values)
+        norms, sums, loss = [], [], 0.0
+        for begin, end in parts:
+            with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values[begin:end], active, kept is not None):
+                native.softmax_first(x.values, active, labels, reference, total, dx, kept, begin, end)
+            norms.append(self.exchange.normaliser(reference[begin:end], total[begin:end]))
+        log_norm = np.empty(x.rows, np.float32)
+        for (begin, end), arrive in zip(parts, norms, strict=True):
+            log_norm[begin:end] = arrive()
+            with self._phase(phases.SECOND_PASS, work.softmax_backward, layer, x.values[begin:end]):
+                loss += native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
+            sums.append(self._sum(len(self.layers) - 1, x.part(begin, end), dx[begin:end]))
+        with self._phase(phases.SECOND_PASS, work.step, layer, x.values, active, kept is not None):
             layer.before_step(x, active)
-            fine = native.step(x.values, active, kept, layer.optimizer)
-        return fine, loss, lambda: np.concatenate([finish() for finish in sums])
+            fine = native.softmax_step(x.values, active, labels, log_norm, scale, layer.optimizer, kept)
+        return fine, loss, lambda: _concatenated([finish() for finish in sums])
+
+    def _learn_sigmoid(
+        self, x: Dense, active: Any, labels: Any, scale: float
+    ) -> tuple[bool, float, Callable[[], Floats]]:
+        """As `_learn_output`; with other ranks, so that gradients cross the network while the next part's, and at the
+        end the step of the weights, are computed."""
+        layer, native, index = self.output, self.output.native, len(self.layers) - 1
+        kept = self._room_for_logits(native.kept_size(active)) if self.shard.size > 1 else None
+        dx, sums, loss = np.empty_like(x.values), [], 0.0
+        if kept is None:
+            with self._phase(phases.SECOND_PASS, work.sigmoid_learn, layer, x.values, active):
+                layer.before_step(x, active)
+                fine, loss = native.sigmoid_learn(x.values, active, labels, scale, dx, layer.optimizer)
+            return fine, loss, self._sum(index, x, dx)
+        for begin, end in self._parts(x.rows):
+            with self._phase(phases.SECOND_PASS, work.sigmoid_backward, layer, x.values[begin:end], active):
+                loss += native.sigmoid_backward(x.values, active, labels, scale, dx, kept, begin, end)
+            sums.append(self._sum(index, x.part(begin, end), dx[begin:end]))
+        with self._phase(phases.SECOND_PASS, work.step, layer, x.values, active, True):
+            layer.before_step(x, active)
+            fine = native.sigmoid_step(x.values, active, kept, layer.optimizer)
+        return fine, loss, lambda: _concatenated([finish() for finish in sums])
 
     def _room_for_logits(self, size: int) -> Floats | None:
         """Room for the batch's logits, kept between steps; None if they would take too much."""
@@ -380,10 +383,16 @@ class Network(Predictor):
 
 
 def exchanged_parts(config: Config, rows: int, ranks: int) -> list[tuple[int, int]]:
-    """Cuts a batch into the parts that are exchanged one by one: their first and last rows."""
+    """Cuts a batch into the parts that are exchanged one by one: their first and last rows. They begin at multiples of
+    16, as the output layer asks for."""
     parts = config.micro_batches or min(MOST_PARTS, rows // LEAST_PART)
-    parts = 1 if ranks == 1 else max(1, min(parts, rows))
-    return [(rows * i // parts, rows * (i + 1) // parts) for i in range(parts)]
+    parts = 1 if ranks == 1 else max(1, parts)
+    cuts = sorted({0, rows, *(rows * i // parts // TOGETHER * TOGETHER for i in range(1, parts))})
+    return list(pairwise(cuts))
+
+
+def _concatenated(parts: list[Floats]) -> Floats:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _joined(parts: list[Hits]) -> Hits:

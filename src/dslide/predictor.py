@@ -192,7 +192,7 @@ class Predictor:
         everything = self._linked(x, self.output.everything(h.rows))
         reference, total = np.full(h.rows, -np.inf, np.float32), np.zeros(h.rows, np.float32)
         if isinstance(h, Dense):
-            self.output.native.softmax_stats(h.values, everything, reference, total, None)
+            self.output.native.softmax_first(h.values, everything, None, reference, total)
         else:
             _core.softmax_stats(everything, self._all_logits(h, everything), reference, total)
         log_norm = self.exchange.normaliser(reference, total)()

@@ -61,35 +61,39 @@ def learn(layer: Layer, x: Activations, active: Any, want_dx: bool = True) -> Wo
 
 
 def first_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
-    """Softmax's first pass over some rows: logits, 2 B U K; weights U K and inputs B K read, logits B U written if they
-    are kept."""
+    """Softmax's first pass over some rows: logits, and exponentials times weights, 2 B U K each; weights U K and inputs
+    B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
     flops, logits = _product(layer, x, active)
-    moved = _weights(layer, active) + _numbers(x, len(x) * layer.inputs + (logits if kept else 0))
-    return Work(flops, moved)
+    moved = _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + (logits if kept else 0))
+    return Work(2 * flops, moved)
 
 
-def second_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
-    """The pass that learns: gradients of weights and inputs, 2 B U K each, and as much for logits that were not kept;
-    inputs B K, and kept logits B U, read; gradients of inputs written; weights and moments U K read and written."""
+def softmax_backward(layer: Layer, x: Floats) -> Work:
+    """What is left of gradients of inputs, B K, between the passes: they are read and written. The labels' share is not
+    counted."""
+    return Work(len(x) * layer.inputs, _numbers(x, 2 * len(x) * layer.inputs))
+
+
+def sigmoid_learn(layer: Layer, x: Floats, active: Any) -> Work:
+    """Logits and gradients of inputs and of weights, 2 B U K each; inputs B K read, gradients of inputs written;
+    weights and moments U K read and written."""
+    flops, _ = _product(layer, x, active)
+    return Work(3 * flops, 2 * _state(layer, active) + _numbers(x, 2 * len(x) * layer.inputs))
+
+
+def sigmoid_backward(layer: Layer, x: Floats, active: Any) -> Work:
+    """The same without the step, over some rows: logits and gradients of inputs; weights U K and inputs B K read,
+    gradients of logits B U and inputs B K written."""
     flops, logits = _product(layer, x, active)
-    moved = 2 * _state(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + (logits if kept else 0))
-    return Work(flops * (2 if kept else 3), moved)
+    return Work(2 * flops, _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + logits))
 
 
-def backward(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
-    """The first half of the second pass, over some rows: gradients of inputs, 2 B U K, and as much for logits that were
-    not kept; weights U K and logits B U, or else inputs B K, read; gradients of logits B U and inputs B K written."""
+def step(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
+    """The step that is left then: gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K
+    and what was kept, B U, read, weights and moments U K read and written."""
     flops, logits = _product(layer, x, active)
-    inputs = len(x) * layer.inputs
-    moved = _weights(layer, active) + _numbers(x, inputs + logits + (logits if kept else inputs))
+    moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs + (logits if kept else 0))
     return Work(flops * (1 if kept else 2), moved)
-
-
-def step(layer: Layer, x: Floats, active: Any) -> Work:
-    """The second half: gradients of weights, 2 B U K; inputs B K and gradients B U read, weights and moments U K read
-    and written."""
-    flops, logits = _product(layer, x, active)
-    return Work(flops, 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs + logits))
 
 
 def _product(layer: Layer, x: Floats, active: Any) -> tuple[int, int]:

@@ -1,0 +1,229 @@
+// Softmax over the active neurons of a layer, and what it learns.
+//
+// Exponentials of logits are laid out by neuron, a row of the batch in each column: then neither product of the first
+// pass needs a block transposed, and the batch is transposed once. The first pass also sums exponentials times weights,
+// which are the gradients of the inputs up to a factor for each row, and the labels' share. So the second pass has one
+// product left, that of exponentials and inputs times those factors. No exponential is computed twice, and gradients of
+// logits are never written out.
+//
+// Exponentials are relative to a reference for each row, a logit which a thread's blocks seldom change: it is kept with
+// every block.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "block.hpp"
+#include "dense_layer.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr size_t CHUNK = 96;  // rows of the batch at a time: a block's logits for them (24 KB) stay in the nearest cache
+
+// Floats from one neuron's exponentials to the next one's.
+size_t kept_row(size_t rows) { return spread((rows + TOGETHER - 1) / TOGETHER * TOGETHER); }
+
+// A block's exponentials (BLOCK x rows) and, behind them, the references (rows).
+size_t kept_block(size_t rows) { return (BLOCK + 1) * kept_row(rows); }
+
+}  // namespace
+
+size_t DenseLayer::kept_size(const ActiveSet& active) {
+  return block_count(active.ids.size()) * kept_block(active.rows);
+}
+
+// The batch, transposed: (inputs x rows), columns from the last row to the next multiple of TOGETHER zero.
+void DenseLayer::turn_rows(const float* x, size_t rows, Range range) {
+  const size_t inputs = weights_.stride, ld = kept_row(rows);
+  turned_.resize(std::max(turned_.size(), inputs * ld));
+  run_parts(range.end - range.begin, [&](size_t begin, size_t end, int) {
+    const float* row[TOGETHER];
+    for (size_t r = range.begin + begin; r < range.begin + end; r += TOGETHER) {
+      const size_t count = std::min(TOGETHER, range.begin + end - r);
+      for (size_t i = 0; i < count; ++i) row[i] = x + (r + i) * inputs;
+      kernels().pack(row, count, TOGETHER, inputs, &turned_[r], ld);
+    }
+  }, TOGETHER);
+}
+
+// The weights of a block as floats: (count x inputs), rows spread.
+void DenseLayer::gather(const ActiveSet& active, size_t first, size_t count, AlignedFloats& gathered) const {
+  const size_t inputs = weights_.stride, ld = spread(inputs);
+  gathered.resize(ld * BLOCK);
+  for (size_t c = 0; c < count; ++c) {
+    float* row = &gathered[c * ld];
+    const float* stored = weights_.row(static_cast<size_t>(active.ids[first + c]), row);
+    if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
+  }
+}
+
+void DenseLayer::softmax_first(const float* x, const ActiveSet& active, Range range, FoundLabels* labels,
+                               const SoftmaxSums& sums, float* kept) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows, ldz = kept_row(rows);
+  const int parts = threads();
+  turn_rows(x, rows, range);
+  const AddedByBlock added(active.added, range, block_count(active.ids.size()));
+  scratch_.resize(static_cast<size_t>(parts));
+  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.reference.assign(ldz, -std::numeric_limits<float>::infinity());
+    s.sum.assign(ldz, 0.0f);
+    s.logits.resize(kept ? 0 : kept_block(rows));
+    s.dx.resize(sums.mean ? (range.end - range.begin) * ld : 0);
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
+      const BlockTerms terms(active, bias_, first, count);
+      float* const block_kept = kept ? kept + block * kept_block(rows) : s.logits.data();
+      gather(active, first, count, s.gathered);
+      Ahead ahead = ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.pieces);
+      size_t next = added.first(block);
+      for (size_t r = range.begin; r < range.end; r += CHUNK) {
+        const size_t chunk = std::min(CHUNK, range.end - r), wide = (chunk + TOGETHER - 1) / TOGETHER * TOGETHER;
+        float* const z = block_kept + r;
+        kernel.gemm(count, wide, inputs, s.gathered.data(), ld, 1, &turned_[r], ldz, z, ldz, false, &ahead);
+        added.add(block, r, chunk, z, 1, ldz, next);
+        for (const Entry* l = labels ? labels->begin(block, r) : nullptr;
+             labels && l != labels->end(block) && l->row < r + chunk; ++l) {
+          labels->logits[static_cast<size_t>(l->element)] = z[l->column * ldz + (l->row - r)] + terms.bias[l->column];
+        }
+        float before[CHUNK];
+        std::copy_n(&s.reference[r], chunk, before);
+        const bool raised = kernel.exponentials(count, wide, z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
+        if (!sums.mean) continue;
+        float* const dx = &s.dx[(r - range.begin) * ld];
+        for (size_t i = 0; raised && first > begin && i < chunk; ++i) {  // sums so far are brought along
+          if (s.reference[r + i] == before[i]) continue;
+          const float factor = std::exp(before[i] - s.reference[r + i]);
+          for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
+        }
+        kernel.gemm(chunk, inputs, count, z, 1, ldz, s.gathered.data(), ld, dx, ld, first > begin, &ahead);
+      }
+      std::copy(&s.reference[range.begin], &s.reference[range.end], block_kept + BLOCK * ldz + range.begin);
+    }
+  }, BLOCK, parts);
+  join_sums(active, range, sums, parts);
+}
+
+// The sums of all threads, brought to one reference for each row.
+void DenseLayer::join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const {
+  const size_t inputs = weights_.stride, ld = spread(inputs);
+  run_parts(range.end - range.begin, [&](size_t begin, size_t end, int) {
+    for (size_t i = range.begin + begin; i < range.begin + end; ++i) {
+      float reference = -std::numeric_limits<float>::infinity(), sum = 0;
+      float* const mean = sums.mean ? sums.mean + i * inputs : nullptr;
+      if (mean) std::fill_n(mean, inputs, 0.0f);
+      const auto each_part = [&](const auto& use) {
+        for (int t = 0; t < parts; ++t) {
+          const Range own = part(active.ids.size(), static_cast<size_t>(parts), static_cast<size_t>(t), BLOCK);
+          if (own.begin < own.end) use(scratch_[static_cast<size_t>(t)]);
+        }
+      };
+      each_part([&](const Scratch& s) { reference = std::max(reference, s.reference[i]); });
+      each_part([&](const Scratch& s) {
+        const float factor = std::exp(s.reference[i] - reference);
+        sum += factor * s.sum[i];
+        if (mean) kernels().axpy(factor, &s.dx[(i - range.begin) * ld], mean, inputs);
+      });
+      sums.reference[i] = reference;
+      sums.sum[i] = sum;
+    }
+  });
+}
+
+double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const FoundLabels& labels,
+                                    const float* reference, const float* log_norm, float scale, float* dx) const {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride;
+  std::vector<double> losses(range.end - range.begin, 0.0);  // summed in order, so that threads don't matter
+  run_parts(losses.size(), [&](size_t begin, size_t end, int) {
+    AlignedFloats room(weights_.room(1));
+    for (size_t i = begin; i < end; ++i) {
+      const size_t row = range.begin + i;
+      float* const out = dx + row * inputs;
+      const float factor = scale * std::exp(reference[row] - log_norm[row]);
+      for (size_t j = 0; j < inputs; ++j) out[j] *= factor;
+      for (auto e = static_cast<size_t>(labels.lists.offsets[row]); e < static_cast<size_t>(labels.lists.offsets[row + 1]);
+           ++e) {
+        if (labels.found[e] < 0) continue;
+        const auto neuron = static_cast<size_t>(active.ids[static_cast<size_t>(labels.found[e])]);
+        losses[i] += softmax_label_loss(labels.targets[e], labels.logits[e], log_norm[row]);
+        kernel.axpy(-scale * labels.targets[e], weights_.row(neuron, room.data()), out, inputs);
+      }
+    }
+  });
+  double loss = 0;
+  for (const double row : losses) loss += row;
+  return loss;
+}
+
+// The block's exponentials, relative to the normaliser, where they were not kept: (count x rows).
+void DenseLayer::exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
+                                    const float* log_norm, Scratch& s) const {
+  const Kernels& kernel = kernels();
+  const size_t rows = active.rows, ldz = kept_row(rows);
+  const BlockTerms terms(active, bias_, first, count);
+  s.logits.resize(kept_block(rows));
+  s.sum.resize(ldz);
+  float *const z = s.logits.data(), *const reference = z + BLOCK * ldz;
+  std::copy_n(log_norm, rows, reference);
+  gather(active, first, count, s.gathered);
+  kernel.gemm(count, (rows + TOGETHER - 1) / TOGETHER * TOGETHER, weights_.stride, s.gathered.data(),
+              spread(weights_.stride), 1, turned_.data(), ldz, z, ldz, false, nullptr);
+  size_t next = added.first(first / BLOCK);
+  added.add(first / BLOCK, 0, rows, z, 1, ldz, next);
+  kernel.exponentials(count, rows, z, ldz, terms.shift, reference, s.sum.data());
+}
+
+bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
+                              float scale, const float* kept, const Optimizer& optimizer) {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows, ldz = kept_row(rows);
+  const Added nothing;
+  const AddedByBlock added(kept ? nothing : active.added, {0, rows}, block_count(active.ids.size()));
+  if (!kept) turn_rows(x, rows, {0, rows});
+  const int parts = threads();
+  scratch_.resize(static_cast<size_t>(parts));
+  std::atomic<bool> fine = true;
+  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.gradient.resize(ld * BLOCK);
+    s.dx.resize(rows * ld);                   // inputs times the factors that follow
+    std::vector<float> factor(rows), of(rows, -std::numeric_limits<float>::infinity());  // of exponentials relative to these
+    for (size_t block = block_count(end - begin); block-- > 0;) {  // what the first pass had last is still in cache
+      const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
+      if (!kept) exponentials_again(active, added, first, count, log_norm, s);
+      const float* const e = kept ? kept + first / BLOCK * kept_block(rows) : s.logits.data();
+      const float* const reference = e + BLOCK * ldz;
+      if (std::memcmp(reference, of.data(), rows * sizeof(float)) != 0) {
+        std::copy_n(reference, rows, of.data());
+        for (size_t i = 0; i < rows; ++i) {
+          factor[i] = scale * std::exp(reference[i] - log_norm[i]);
+          for (size_t j = 0; j < inputs; ++j) s.dx[i * ld + j] = factor[i] * x[i * inputs + j];
+        }
+      }
+      ahead_of(active, {first, first + count}, {first, first + count}, s.pieces);
+      for (size_t c = 0; kept && block > 0 && c < BLOCK; ++c) {  // of the next block
+        s.pieces.push_back({reinterpret_cast<const char*>(e - kept_block(rows) + c * ldz), rows / 16 + 1});
+      }
+      Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
+      for (size_t r = 0; r < rows; r += CHUNK) {
+        kernel.gemm(count, inputs, std::min(CHUNK, rows - r), e + r, ldz, 1, &s.dx[r * ld], ld, s.gradient.data(), ld,
+                    r > 0, &ahead);
+      }
+      float bias_gradient[BLOCK];
+      for (size_t c = 0; c < count; ++c) bias_gradient[c] = kernel.dot(e + c * ldz, factor.data(), rows);
+      for (const Entry* l = labels.begin(first / BLOCK, 0); l != labels.end(first / BLOCK); ++l) {
+        const float gradient = -scale * labels.targets[l->element];
+        bias_gradient[l->column] += gradient;
+        kernel.axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
+      }
+      if (!step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
+    }
+  }, BLOCK, parts);
+  return fine;
+}
+
+}  // namespace dslide
