@@ -82,7 +82,7 @@ class DenseLayer {
     AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // of a block that are not kept, or their exponentials or gradients
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
-    AlignedFloats reference, sum;  // of softmax, rows
+    AlignedFloats reference, sum;  // of softmax, rows; in the second pass, factors instead of sums
     std::vector<Piece> pieces;  // of memory that is needed next
   };
 
@@ -94,6 +94,8 @@ class DenseLayer {
   bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient, const float* bias_gradient,
                   const Optimizer& optimizer) const;
   void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
+  void scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
+                  Scratch& s) const;
   void exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
                           const float* log_norm, Scratch& s) const;
   struct Pass;

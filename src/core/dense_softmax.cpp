@@ -166,7 +166,7 @@ void DenseLayer::exponentials_again(const ActiveSet& active, const AddedByBlock&
   const size_t rows = active.rows, ldz = kept_row(rows);
   const BlockTerms terms(active, bias_, first, count);
   s.logits.resize(kept_block(rows));
-  s.sum.resize(ldz);
+  s.room.assign(rows, 0.0f);  // sums that nobody asks for
   float *const z = s.logits.data(), *const reference = z + BLOCK * ldz;
   std::copy_n(log_norm, rows, reference);
   gather(active, first, count, s.gathered);
@@ -174,7 +174,22 @@ void DenseLayer::exponentials_again(const ActiveSet& active, const AddedByBlock&
               spread(weights_.stride), 1, turned_.data(), ldz, z, ldz, false, nullptr);
   size_t next = added.first(first / BLOCK);
   added.add(first / BLOCK, 0, rows, z, 1, ldz, next);
-  kernel.exponentials(count, rows, z, ldz, terms.shift, reference, s.sum.data());
+  kernel.exponentials(count, rows, z, ldz, terms.shift, reference, s.room.data());
+}
+
+// What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits: into s.sum; and
+// inputs times that: into s.dx. Nothing is done if both are there already.
+void DenseLayer::scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
+                            Scratch& s) const {
+  const size_t inputs = weights_.stride, ld = spread(inputs);
+  if (std::memcmp(reference, s.reference.data(), rows * sizeof(float)) == 0) return;
+  std::copy_n(reference, rows, s.reference.data());
+  s.sum.resize(rows);
+  s.dx.resize(rows * ld);
+  for (size_t i = 0; i < rows; ++i) {
+    s.sum[i] = scale * std::exp(reference[i] - log_norm[i]);
+    for (size_t j = 0; j < inputs; ++j) s.dx[i * ld + j] = s.sum[i] * x[i * inputs + j];
+  }
 }
 
 bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
@@ -187,42 +202,32 @@ bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const Fou
   const int parts = threads();
   scratch_.resize(static_cast<size_t>(parts));
   std::atomic<bool> fine = true;
-  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+  for (Scratch& s : scratch_) s.reference.assign(rows, -std::numeric_limits<float>::infinity());
+  run_shared(active.ids.size(), BLOCK, [&](size_t first, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.gradient.resize(ld * BLOCK);
-    s.dx.resize(rows * ld);                   // inputs times the factors that follow
-    std::vector<float> factor(rows), of(rows, -std::numeric_limits<float>::infinity());  // of exponentials relative to these
-    for (size_t block = block_count(end - begin); block-- > 0;) {  // what the first pass had last is still in cache
-      const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
-      if (!kept) exponentials_again(active, added, first, count, log_norm, s);
-      const float* const e = kept ? kept + first / BLOCK * kept_block(rows) : s.logits.data();
-      const float* const reference = e + BLOCK * ldz;
-      if (std::memcmp(reference, of.data(), rows * sizeof(float)) != 0) {
-        std::copy_n(reference, rows, of.data());
-        for (size_t i = 0; i < rows; ++i) {
-          factor[i] = scale * std::exp(reference[i] - log_norm[i]);
-          for (size_t j = 0; j < inputs; ++j) s.dx[i * ld + j] = factor[i] * x[i * inputs + j];
-        }
-      }
-      ahead_of(active, {first, first + count}, {first, first + count}, s.pieces);
-      for (size_t c = 0; kept && block > 0 && c < BLOCK; ++c) {  // of the next block
-        s.pieces.push_back({reinterpret_cast<const char*>(e - kept_block(rows) + c * ldz), rows / 16 + 1});
-      }
-      Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
-      for (size_t r = 0; r < rows; r += CHUNK) {
-        kernel.gemm(count, inputs, std::min(CHUNK, rows - r), e + r, ldz, 1, &s.dx[r * ld], ld, s.gradient.data(), ld,
-                    r > 0, &ahead);
-      }
-      float bias_gradient[BLOCK];
-      for (size_t c = 0; c < count; ++c) bias_gradient[c] = kernel.dot(e + c * ldz, factor.data(), rows);
-      for (const Entry* l = labels.begin(first / BLOCK, 0); l != labels.end(first / BLOCK); ++l) {
-        const float gradient = -scale * labels.targets[l->element];
-        bias_gradient[l->column] += gradient;
-        kernel.axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
-      }
-      if (!step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
+    const size_t count = end - first, block = first / BLOCK;
+    if (!kept) exponentials_again(active, added, first, count, log_norm, s);
+    const float* const e = kept ? kept + block * kept_block(rows) : s.logits.data();
+    scale_rows(x, rows, e + BLOCK * ldz, log_norm, scale, s);
+    ahead_of(active, {first, end}, {first, end}, s.pieces);
+    for (size_t c = 0; kept && block > 0 && c < BLOCK; ++c) {  // exponentials of the block whose turn is next
+      s.pieces.push_back({reinterpret_cast<const char*>(e - kept_block(rows) + c * ldz), rows / 16 + 1});
     }
-  }, BLOCK, parts);
+    Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
+    s.gradient.resize(ld * BLOCK);
+    for (size_t r = 0; r < rows; r += CHUNK) {
+      kernel.gemm(count, inputs, std::min(CHUNK, rows - r), e + r, ldz, 1, &s.dx[r * ld], ld, s.gradient.data(), ld, r > 0,
+                  &ahead);
+    }
+    float bias_gradient[BLOCK];
+    for (size_t c = 0; c < count; ++c) bias_gradient[c] = kernel.dot(e + c * ldz, s.sum.data(), rows);
+    for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
+      const float gradient = -scale * labels.targets[l->element];
+      bias_gradient[l->column] += gradient;
+      kernel.axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
+    }
+    if (!step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
+  }, parts);
   return fine;
 }
 

@@ -12,6 +12,7 @@
 namespace dslide {
 namespace {
 
+constexpr size_t ROWS = 16;  // that a thread takes at a time
 constexpr size_t MOST_ASKED_FOR = 256;  // neurons of a bucket
 
 }  // namespace
@@ -20,33 +21,35 @@ constexpr size_t MOST_ASKED_FOR = 256;  // neurons of a bucket
 template <class Row>
 Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
   const std::lock_guard lock(mutex_);
-  const size_t parts = static_cast<size_t>(threads());
-  if (scratch_.size() < parts) scratch_.resize(parts);
-  run(static_cast<int>(parts), [&](int thread) {
+  const int parts = threads();
+  scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(parts)));
+  const size_t pieces = (rows + ROWS - 1) / ROWS;
+  found_.resize(std::max(found_.size(), pieces));
+  run_shared(rows, ROWS, [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.hits.offsets.assign(1, 0);
-    s.hits.neurons.clear();
-    s.hits.counts.clear();
-    const Range range = part(rows, parts, static_cast<size_t>(thread));
-    if (range.begin < range.end) look_up(codes, range.begin, s);
-    for (size_t r = range.begin; r < range.end; ++r) {
+    Hits& found = found_[begin / ROWS];
+    found.offsets.assign(1, 0);
+    found.neurons.clear();
+    found.counts.clear();
+    look_up(codes, begin, s);
+    for (size_t r = begin; r < end; ++r) {
       s.buckets.swap(s.next_buckets);
-      if (r + 1 < range.end) look_up(codes, r + 1, s);
+      if (r + 1 < end) look_up(codes, r + 1, s);
       s.taken.clear();
       row(r, s);
       std::sort(s.taken.begin(), s.taken.end());
       for (const uint64_t hit : s.taken) {
-        s.hits.neurons.push_back(static_cast<int32_t>(hit >> 32));
-        if (with_counts) s.hits.counts.push_back(static_cast<uint16_t>(hit));
+        found.neurons.push_back(static_cast<int32_t>(hit >> 32));
+        if (with_counts) found.counts.push_back(static_cast<uint16_t>(hit));
       }
-      s.hits.offsets.push_back(static_cast<int64_t>(s.hits.neurons.size()));
+      found.offsets.push_back(static_cast<int64_t>(found.neurons.size()));
     }
-  });
+  }, parts);
   Hits all;
   all.offsets.reserve(rows + 1);
   all.offsets.push_back(0);
-  for (size_t i = 0; i < parts; ++i) {
-    const Hits& hits = scratch_[i].hits;
+  for (size_t i = 0; i < pieces; ++i) {
+    const Hits& hits = found_[i];
     const int64_t before = all.offsets.back();
     for (size_t r = 1; r < hits.offsets.size(); ++r) all.offsets.push_back(before + hits.offsets[r]);
     all.neurons.insert(all.neurons.end(), hits.neurons.begin(), hits.neurons.end());

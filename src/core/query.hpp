@@ -62,7 +62,6 @@ class Query {
     std::vector<uint32_t> order;   // (tables)
     std::vector<std::span<const int32_t>> buckets, next_buckets;  // (tables): those of the row, and of the next
     std::vector<uint64_t> taken;   // the row's hits: neuron, and below it in how many tables it was met
-    Hits hits;  // of the thread's rows
 
     void take(int32_t neuron, size_t count) { taken.push_back(uint64_t{static_cast<uint32_t>(neuron)} << 32 | count); }
   };
@@ -77,6 +76,7 @@ class Query {
   Stripe neurons_of_;
   std::mutex mutex_;  // held during a call: callers queue up for the scratch
   std::vector<Scratch> scratch_;
+  std::vector<Hits> found_;  // of some rows at a time
 };
 
 }  // namespace dslide

@@ -11,6 +11,8 @@
 namespace dslide {
 namespace {
 
+constexpr size_t ROWS = 8;      // of the batch, and
+constexpr size_t INPUTS = 256;  // that a thread takes at a time
 constexpr size_t AHEAD = 4;  // inputs before its turn that a row's memory is asked for
 
 // The slots of a row: slot s holds the neuron neurons[s - begin], through positions or directly.
@@ -36,7 +38,7 @@ SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : we
 }
 
 void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* z, size_t ldz) const {
-  run_parts(active.rows, [&](size_t begin, size_t end, int) {
+  run_shared(active.rows, ROWS, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const int64_t first = x.offsets[i];
       const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
@@ -100,29 +102,32 @@ bool SparseLayer::learn(const SparseBatch& x, const ActiveSet& active, const flo
                         const Optimizer& optimizer) {
   const int parts = threads();
   groups_.resize(static_cast<size_t>(parts));
-  std::atomic<bool> fine = true;
   run(parts, [&](int thread) {
     const auto t = static_cast<size_t>(thread);
-    Groups& g = groups_[t];
-    g.fill(x, active.rows, {t, static_cast<size_t>(parts)});
-    if (!(active.is_everything ? learn_dense(g, dz, ldz, dx, optimizer) : learn_sampled(g, active, dz, dx, optimizer))) {
+    groups_[t].fill(x, active.rows, {t, static_cast<size_t>(parts)});
+  });
+  std::atomic<bool> fine = true;
+  run_shared(parts, [&](size_t t) { return groups_[t].input.size(); }, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
+    const Groups& g = groups_[t];
+    if (!(active.is_everything ? learn_dense(g, {begin, end}, dz, ldz, dx, optimizer)
+                               : learn_sampled(g, {begin, end}, active, dz, dx, optimizer))) {
       fine = false;
     }
   });
   return learn_bias(active, dz, ldz, optimizer) && fine;
 }
 
-bool SparseLayer::learn_dense(const Groups& g, const float* dz, size_t ldz, float* dx,
+bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size_t ldz, float* dx,
                               const Optimizer& optimizer) const {
   const Kernels& kernel = kernels();
-  const size_t neurons = weights_.width, end = g.input.size();
+  const size_t neurons = weights_.width;
   bool fine = true;
   AlignedFloats gradient(neurons);
   AlignedFloats room(weights_.room(1));
   std::vector<Piece> ahead;  // the memory of a row whose turn comes soon
-  for (size_t k = 0; k < end; ++k) {
+  for (size_t k = some.begin; k < some.end; ++k) {
     ahead.clear();
-    if (k + AHEAD < end) {
+    if (k + AHEAD < some.end) {
       const auto next = static_cast<size_t>(g.input[k + AHEAD]);
       weights_.add_value(next, ahead);
       weights_.add_moments(next, ahead);
@@ -147,13 +152,13 @@ bool SparseLayer::learn_dense(const Groups& g, const float* dz, size_t ldz, floa
   return fine;
 }
 
-bool SparseLayer::learn_sampled(const Groups& g, const ActiveSet& active, const float* dz, float* dx,
+bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
                                 const Optimizer& optimizer) const {
   bool fine = true;
   std::vector<float> sum(active.ids.size()), gradient;     // by position; by touched column
   std::vector<uint8_t> touched(active.ids.size(), 0);
   std::vector<int32_t> positions, columns;
-  for (size_t k = 0; k < g.input.size(); ++k) {
+  for (size_t k = some.begin; k < some.end; ++k) {
     const auto input = static_cast<size_t>(g.input[k]);
     positions.clear();
     for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {

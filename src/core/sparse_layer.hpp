@@ -10,6 +10,7 @@
 #include "active.hpp"
 #include "aligned.hpp"
 #include "parameters.hpp"
+#include "pool.hpp"
 #include "stripe.hpp"
 
 namespace dslide {
@@ -36,7 +37,7 @@ class SparseLayer {
              const Optimizer& optimizer);
 
  private:
-  // Elements of a batch grouped by input: those of one thread, which takes every so many-th input.
+  // Elements of a batch grouped by input: every so many-th input, grouped by one thread.
   struct alignas(2 * CACHE_LINE) Groups {
     std::vector<int32_t> input;     // inputs present, ascending
     std::vector<size_t> begin;      // input.size() + 1
@@ -51,8 +52,10 @@ class SparseLayer {
     std::vector<int32_t> row_of_;
   };
 
-  bool learn_dense(const Groups& g, const float* dz, size_t ldz, float* dx, const Optimizer& optimizer) const;
-  bool learn_sampled(const Groups& g, const ActiveSet& active, const float* dz, float* dx,
+  // Steps some of the inputs of a group.
+  bool learn_dense(const Groups& g, Range some, const float* dz, size_t ldz, float* dx,
+                   const Optimizer& optimizer) const;
+  bool learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
                      const Optimizer& optimizer) const;
   bool learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer);
 
