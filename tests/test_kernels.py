@@ -112,6 +112,31 @@ def test_pack(kernels, count, more, fours, pad, seed):
 
 
 @few
+@given(groups=st.integers(0, 40), seed=seeds)
+def test_signed_sums(kernels, groups, seed):
+    """The same to the bit, as below."""
+    x = floats(np.random.default_rng(seed), groups, 4, 8, offset=1)
+    expected, got = np.empty((2, groups, 16, 8), np.float32)
+    REFERENCE.signed_sums(x, expected)
+    kernels.signed_sums(x, got)
+    assert_array_equal(got, expected)
+    signs = np.where(np.arange(16)[:, None] >> np.arange(4) & 1, 1, -1)
+    assert_allclose(expected, np.einsum("ci,gir->gcr", signs, x), rtol=1e-5, atol=1e-5)
+
+
+@few
+@given(count=st.integers(0, 64), seed=seeds)
+def test_positive_bits(kernels, count, seed):
+    rng = np.random.default_rng(seed)
+    tiles = np.round(floats(rng, count, 8, offset=1))  # many are 0, or -0
+    expected, got = np.full((2, 8), 77, np.uint64)
+    REFERENCE.positive_bits(tiles, expected)
+    kernels.positive_bits(tiles, got)
+    assert_array_equal(got, expected)
+    assert [int(word) for word in got] == [sum(1 << j for j in range(count) if tiles[j, row] > 0) for row in range(8)]
+
+
+@few
 @given(tables=st.integers(0, 40), seed=seeds)
 def test_add_choices(kernels, tables, seed):
     """Sums of floats are the same to the bit: the order of additions is part of what a hash code is."""

@@ -88,6 +88,23 @@ void bind_kernels(nb::module_& m) {
              same_size(z.shape(0), shift.shape(0));
              return k.shifted_max(z.data(), shift.data(), z.shape(0));
            })
+      .def("signed_sums",
+           [](const Kernels& k, In<float, 3> x, Out<float, 3> tiles) {
+             same_size(x.shape(0), tiles.shape(0));
+             if (x.shape(1) != 4 || x.shape(2) != 8 || tiles.shape(1) != 16 || tiles.shape(2) != 8) {
+               throw std::invalid_argument("x must be (groups, 4, 8), tiles (groups, 16, 8)");
+             }
+             k.signed_sums(x.data(), x.shape(0), tiles.data());
+           },
+           nb::arg("x"), nb::arg("tiles").noconvert())
+      .def("positive_bits",
+           [](const Kernels& k, In<float, 2> tiles, Out<uint64_t, 1> words) {
+             if (tiles.shape(0) > 64 || tiles.shape(1) != 8 || words.shape(0) != 8) {
+               throw std::invalid_argument("tiles must be (at most 64, 8), words (8)");
+             }
+             k.positive_bits(tiles.data(), tiles.shape(0), words.data());
+           },
+           nb::arg("tiles"), nb::arg("words").noconvert())
       .def("add_choices",
            [](const Kernels& k, In<float, 3> tiles, In<uint8_t, 2> choices, Out<float, 2> sums) {
              same_size(tiles.shape(0), choices.shape(0));

@@ -24,41 +24,9 @@ constexpr size_t kTile = 8;               // rows summed side by side
 constexpr size_t kBlock = 32;             // groups worked on at a time; their sums (16 KB) stay in the nearest cache
 constexpr size_t kChunk = 256;            // rows that use the choices worked out for a block
 
-using Four = float __attribute__((vector_size(16)));
-struct Tile {  // one number for each of kTile rows
-  Four half[2];
+struct alignas(32) Tile {  // one number for each of kTile rows
+  float of_row[kTile];
 };
-static_assert(sizeof(Tile) == kTile * sizeof(float));
-
-inline Tile operator+(const Tile& a, const Tile& b) { return {{a.half[0] + b.half[0], a.half[1] + b.half[1]}}; }
-inline Tile operator-(const Tile& a, const Tile& b) { return {{a.half[0] - b.half[0], a.half[1] - b.half[1]}}; }
-
-// All sums of a group: sums[c] = +-x[0] +- x[1] ..., coordinate i with a plus if bit i of c is set.
-inline void sums_of_group(const Tile* x, Tile* sums) {
-  sums[0] = Tile{} - x[0];
-  sums[1] = x[0];
-  for (size_t i = 1; i < kGroup; ++i) {
-    const size_t known = size_t{1} << i;
-    for (size_t c = 0; c < known; ++c) {
-      sums[c + known] = sums[c] + x[i];
-      sums[c] = sums[c] - x[i];
-    }
-  }
-}
-
-// Which of a tile's sums are positive, bit j of words[r] for sums[j] of row r; k is at most 64.
-inline void positive_bits(const Tile* sums, size_t k, uint64_t* words) {
-  using FourInts = int32_t __attribute__((vector_size(16)));
-  for (size_t r = 0; r < kTile; ++r) words[r] = 0;
-  for (size_t first = 0; first < k; first += 32) {  // the bits of four rows are gathered in lanes of 32 bits
-    FourInts bits[2] = {};
-    for (size_t j = first; j < std::min(k, first + 32); ++j) {
-      const int32_t bit = static_cast<int32_t>(1u << (j - first));
-      for (size_t h = 0; h < 2; ++h) bits[h] |= (sums[j].half[h] > 0.0f) & bit;
-    }
-    for (size_t r = 0; r < kTile; ++r) words[r] |= uint64_t{static_cast<uint32_t>(bits[r / 4][r % 4])} << first;
-  }
-}
 
 // Bit j of a byte becomes the lowest bit of byte j.
 inline uint64_t bits_to_bytes(uint64_t byte) {
@@ -104,8 +72,8 @@ class SimHash final : public HashFunctions {
           sum_groups(x, row, last, d, depth, group_sums.data());
           for (size_t p = 0; p < spec_.k * spec_.tables; p += kPanel) {
             if (p / kPanel < kTile) ask_for(x, row + kTile + p / kPanel, end, d, depth);
-            kernel.add_choices(reinterpret_cast<const float*>(group_sums.data()), &choices[p * kBlock], groups,
-                               reinterpret_cast<float*>(tile_sums + p));
+            kernel.add_choices(group_sums[0].of_row, &choices[p * kBlock], groups,
+                               tile_sums[p].of_row);
           }
         }
       }
@@ -174,18 +142,14 @@ class SimHash final : public HashFunctions {
     for (size_t i = whole; i < padded; ++i) {  // the last group if it is not full
       for (size_t r = 0; r < kTile; ++r) columns[i][r] = i < depth ? rows[r][i] : 0.0f;
     }
-    for (size_t i = 0; i < depth; i += kGroup, group_sums += kChoices) {
-      Tile tiles[kGroup];
-      std::memcpy(tiles, columns[i], sizeof(tiles));
-      sums_of_group(tiles, group_sums);
-    }
+    kernels().signed_sums(columns[0], padded / kGroup, group_sums->of_row);
   }
 
   // sums is (k * tables), codes (rows, tables).
   void finish(const Tile* sums, size_t rows, uint32_t* codes) const {
     uint64_t words[kTile];
     for (size_t t = 0; t < spec_.tables; ++t) {
-      positive_bits(sums + t * spec_.k, spec_.k, words);
+      kernels().positive_bits(sums[t * spec_.k].of_row, spec_.k, words);
       for (size_t r = 0; r < rows; ++r) {
         codes[r * spec_.tables + t] = join(1, spec_.k, spec_.table_bits, [&](size_t) { return words[r]; });
       }

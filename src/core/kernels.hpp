@@ -1,7 +1,7 @@
 // The arithmetic everything else is made of: pure functions on float arrays, one set per instruction-set level.
 //
-// kernels_vector.cpp and kernels_stored.cpp hold the fast versions and are compiled once per level (v2, v3 and v4 of
-// x86-64; one baseline elsewhere); kernels_reference.cpp holds slow, obvious ones with the same signatures, which the
+// kernels_vector.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once per level (v2,
+// v3 and v4 of x86-64; one baseline elsewhere); kernels_reference.cpp holds slow, obvious ones with the same signatures, which the
 // tests hold the fast ones against and which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0
 // included.
 #pragma once
@@ -60,6 +60,13 @@ struct Kernels {
 
   // y[i] += a * x[i]
   void (*axpy)(float a, const float* x, float* y, size_t n);
+
+  // SimHash works on tiles, one number for each of 8 rows. All sums of each group of four tiles x: tile c of the group's 16
+  // is +-x[0] +-x[1] +-x[2] +-x[3], added in this order, x[i] with a plus if bit i of c is set.
+  void (*signed_sums)(const float* x, size_t groups, float* tiles);
+
+  // Bit j of words[row] is whether tile j's number for the row is positive, for so many tiles, at most 64, and 8 rows.
+  void (*positive_bits)(const float* tiles, size_t count, uint64_t* words);
 
   // sums[p] += table 0's tile choices[p], then table 1's tile choices[8 + p], and so on, for p < 8 and so many tables of
   // 16 tiles of 8 floats; choices are multiples of 4, four times the number of the tile.

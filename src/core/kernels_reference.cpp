@@ -36,6 +36,28 @@ void axpy(float a, const float* x, float* y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] += a * x[i];
 }
 
+void signed_sums(const float* x, size_t groups, float* tiles) {
+  for (size_t g = 0; g < groups; ++g) {
+    for (size_t c = 0; c < 16; ++c) {
+      for (size_t row = 0; row < 8; ++row) {
+        float sum = 0;
+        for (size_t i = 0; i < 4; ++i) {
+          const float number = x[(g * 4 + i) * 8 + row];
+          sum += c >> i & 1 ? number : -number;
+        }
+        tiles[(g * 16 + c) * 8 + row] = sum;
+      }
+    }
+  }
+}
+
+void positive_bits(const float* tiles, size_t count, uint64_t* words) {
+  for (size_t row = 0; row < 8; ++row) {
+    words[row] = 0;
+    for (size_t j = 0; j < count; ++j) words[row] |= uint64_t{tiles[j * 8 + row] > 0} << j;
+  }
+}
+
 void add_choices(const float* tiles, const uint8_t* choices, size_t tables, float* sums) {
   for (size_t t = 0; t < tables; ++t) {
     for (size_t p = 0; p < 8; ++p) {
@@ -185,8 +207,8 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, add_choices, shifted_max, softmax_stats, softmax_gradient,
-                         exponentials,     column_sums, sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
+  static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, signed_sums, positive_bits, add_choices, shifted_max,
+                         softmax_stats,    softmax_gradient, exponentials,     column_sums, sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
                          adam,             adagrad, sgd};
   return t;
 }

@@ -7,14 +7,19 @@
 #pragma once
 #include <math.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>  // always inlined
+#endif
 
 #include "kernels.hpp"
 
 namespace dslide {
 namespace DSLIDE_LEVEL {
 
-// Sets the kernels of kernels_stored.cpp.
+// Set the kernels of kernels_stored.cpp, kernels_loss.cpp and kernels_simhash.cpp.
 void add_stored(Kernels& table);
+void add_loss(Kernels& table);
+void add_simhash(Kernels& table);
 
 namespace {
 
@@ -63,6 +68,49 @@ inline X shuffled(X a, Lanes from) {
   return __builtin_shuffle(a, from);
 }
 #endif
+
+// The larger or smaller, b if either is NaN: what these instructions give. (GCC makes two of a > b ? a : b.)
+#if defined(__AVX512F__)
+inline V vmax(V a, V b) { return _mm512_maskz_max_ps(0xffff, a, b); }
+inline V vmin(V a, V b) { return _mm512_maskz_min_ps(0xffff, a, b); }
+#elif defined(__AVX2__)
+inline V vmax(V a, V b) { return _mm256_max_ps(a, b); }
+inline V vmin(V a, V b) { return _mm256_min_ps(a, b); }
+#elif defined(__SSE2__)
+inline V vmax(V a, V b) { return _mm_max_ps(a, b); }
+inline V vmin(V a, V b) { return _mm_min_ps(a, b); }
+#else
+inline V vmax(V a, V b) { return a > b ? a : b; }
+inline V vmin(V a, V b) { return a < b ? a : b; }
+#endif
+
+// All lanes joined by `join`, which is given vectors: halves against halves, until one lane is left.
+template <class Join>
+inline float join_lanes(V v, const Join& join) {
+  I lane;
+  for (size_t i = 0; i < W; ++i) lane[i] = static_cast<int32_t>(i);
+#pragma GCC unroll 4
+  for (size_t half = W / 2; half > 0; half /= 2) v = join(v, shuffled(v, lane ^ static_cast<int32_t>(half)));
+  return v[0];
+}
+inline float sum_lanes(V v) {
+  return join_lanes(v, [](V a, V b) { return a + b; });
+}
+inline float max_lanes(V v) {
+  return join_lanes(v, [](V a, V b) { return vmax(a, b); });
+}
+
+// The first `n` < W floats at p, the rest `other`.
+inline V load_part(const float* p, size_t n, float other = 0) {
+  float x[W];
+  for (size_t i = 0; i < W; ++i) x[i] = i < n ? p[i] : other;
+  return load(x);
+}
+inline void store_part(float* p, V v, size_t n) {
+  float x[W];
+  store(x, v);
+  for (size_t i = 0; i < n; ++i) p[i] = x[i];
+}
 
 inline V vsqrt(V v) {
   float x[W];
