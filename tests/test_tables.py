@@ -179,3 +179,12 @@ def test_bad_arguments_are_refused_with_their_name():
         table.bucket(3, 0)
     with pytest.raises(ValueError, match="code must be 0 to 15, not 16"):
         table.bucket(0, 16)
+
+
+def test_marks_of_some_ids_are_set_and_no_others():
+    marks = np.array([False, True, False, False, False])
+    _core.mark(marks, np.array([3, 0, 3], np.int32))
+    assert marks.tolist() == [True, True, False, True, False]
+    for bad in (-1, 5):
+        with pytest.raises(ValueError, match="out of range"):
+            _core.mark(marks, np.array([bad], np.int32))

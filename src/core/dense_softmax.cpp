@@ -140,18 +140,25 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
   std::vector<double> losses(range.end - range.begin, 0.0);  // summed in order, so that threads don't matter
   run_parts(losses.size(), [&](size_t begin, size_t end, int) {
     AlignedFloats room(weights_.room(1));
+    std::vector<Piece> next;  // weights of the next row's labels
+    const auto each_label = [&](size_t row, const auto& use) {
+      const int64_t* const offsets = labels.lists.offsets;
+      for (auto e = static_cast<size_t>(offsets[row]); e < static_cast<size_t>(offsets[row + 1]); ++e) {
+        if (labels.found[e] >= 0) use(e, static_cast<size_t>(active.ids[static_cast<size_t>(labels.found[e])]));
+      }
+    };
     for (size_t i = begin; i < end; ++i) {
       const size_t row = range.begin + i;
+      next.clear();
+      if (i + 1 < end) each_label(row + 1, [&](size_t, size_t neuron) { weights_.add_value(neuron, next); });
+      for (const Piece& piece : next) ask_for(piece);
       float* const out = dx + row * inputs;
       const float factor = scale * std::exp(reference[row] - log_norm[row]);
       for (size_t j = 0; j < inputs; ++j) out[j] *= factor;
-      for (auto e = static_cast<size_t>(labels.lists.offsets[row]); e < static_cast<size_t>(labels.lists.offsets[row + 1]);
-           ++e) {
-        if (labels.found[e] < 0) continue;
-        const auto neuron = static_cast<size_t>(active.ids[static_cast<size_t>(labels.found[e])]);
+      each_label(row, [&](size_t e, size_t neuron) {
         losses[i] += softmax_label_loss(labels.targets[e], labels.logits[e], log_norm[row]);
         kernel.axpy(-scale * labels.targets[e], weights_.row(neuron, room.data()), out, inputs);
-      }
+      });
     }
   });
   double loss = 0;

@@ -40,7 +40,7 @@ class Sampler:
 
     def touch(self, ids: Ids) -> None:
         """Notes that the weights of these neurons changed."""
-        self.moved[ids] = True
+        _core.mark(self.moved, ids)
 
     def renew(self, codes_of: Callable[[Any, Ids], Codes]) -> int:
         """Hashes the neurons that moved and rebuilds the buckets; returns how many moved. `codes_of` takes the hash
