@@ -33,7 +33,7 @@ few = settings(max_examples=50, deadline=None)
 # epsilon: where a gradient is 0 but for rounding, dividing it by its own size must not make a step of it
 base = Config(optimizer="adam", learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, beta1=0.8, beta2=0.9)
 shapes = {
-    "rows": st.sampled_from([1, 2, 5, 96, 97]),
+    "rows": st.sampled_from([1, 2, 5, 96, 97, 128, 200]),
     "neurons": st.sampled_from([1, 2, 16, 64, 65, 130]),
     "inputs": st.sampled_from([1, 16, 17, 130]),
     "kind": st.sampled_from(KINDS),
@@ -125,7 +125,7 @@ def test_learning_over_several_steps(sparse, optimizer, rows, neurons, inputs, k
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @few
-@given(optimizer=st.sampled_from(OPTIMIZERS), keep=st.booleans(), cut=st.sampled_from([0, 16, 32]), **shapes)
+@given(optimizer=st.sampled_from(OPTIMIZERS), keep=st.booleans(), cut=st.sampled_from([0, 128]), **shapes)
 def test_loss_and_learning_in_one_pass(loss, optimizer, keep, cut, rows, neurons, inputs, kind, seed, threads):
     """softmax_first, _backward and _step, with logits kept or computed twice; sigmoid_learn: three steps."""
     _core.set_threads(threads)
@@ -365,7 +365,7 @@ def test_too_little_room_for_logits_is_refused():
     x, _ = dense_input(2, 3, 0)
     active = layer.everything(2)
     size = layer.native.kept_size(active)
-    assert size == 2 * 65 * 16  # two blocks of 64 neurons and a reference, 16 rows at least
+    assert size == 2 * (64 * (128 + 16) + 16)  # two blocks of 64 neurons for 128 rows, and references
     with pytest.raises(ValueError, match="too little room"):
         layer.native.softmax_first(
             x.values, active, None, *np.zeros((2, 2), np.float32), kept=np.zeros(size - 1, np.float32)
@@ -383,11 +383,11 @@ def test_labels_of_another_batch_are_refused():
         _core.FoundLabels(layer.everything(1), one, np.array([70], np.int32), targets)
 
 
-def test_parts_of_a_batch_begin_at_multiples_of_16():
+def test_parts_of_a_batch_begin_at_multiples_of_128():
     layer = make_layer(3, 70, False, base, 0)
-    x, _ = dense_input(20, 3, 0)
-    with pytest.raises(ValueError, match="multiple of 16"):
-        layer.native.softmax_first(x.values, layer.everything(20), None, *np.zeros((2, 20), np.float32), begin=8)
+    x, _ = dense_input(150, 3, 0)
+    with pytest.raises(ValueError, match="multiple of 128"):
+        layer.native.softmax_first(x.values, layer.everything(150), None, *np.zeros((2, 150), np.float32), begin=64)
 
 
 def test_layers_for_prediction_refuse_to_learn():

@@ -21,7 +21,7 @@ from dslide.links import regrouped
 from dslide.predictor import Predictor
 from dslide.shard import Shard
 
-FEATURES, LABELS, ROWS = 12, 83, 53
+FEATURES, LABELS, ROWS = 12, 83, 260
 BASE = PLAIN | {
     "hidden": (9,), "output": "full", "links": 6, "link_scale": 2.0, "link_power": 0.5, "link_boost": 3.0,
     "wire": "float32", "epsilon": 1e-5, "seed": 5, "init_scale": 4.0,

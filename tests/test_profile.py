@@ -139,15 +139,15 @@ def test_row_sets_count_the_neurons_that_each_row_has():
 
 def test_a_rank_counts_its_own_neurons_and_every_part_of_the_batch():
     """Two ranks have five labels each; the batch is exchanged in two parts, for each of which weights are read."""
-    options = {"output": "full", "micro_batches": 2, "batch_size": 32, "watchdog": 20}
-    profiles = run_ranks(2, lambda comm: profiled(comm, copies=8, **options)[0])
-    product, weights, x, logits = 2 * 32 * 5 * 3, 4 * 5 * 3, 4 * 32 * 3, 4 * 32 * 5
+    options = {"output": "full", "batch_size": 256, "watchdog": 20}
+    profiles = run_ranks(2, lambda comm: profiled(comm, copies=64, **options)[0])
+    product, weights, x, logits = 2 * 256 * 5 * 3, 4 * 5 * 3, 4 * 256 * 3, 4 * 256 * 5
     for profile, hidden in zip(profiles, (2, 1), strict=True):
         assert profile.phases[FIRST_PASS].calls == 2
-        assert work_of(profile, HIDDEN_FORWARD)[0].flops == 2 * 7 * 8 * hidden
+        assert work_of(profile, HIDDEN_FORWARD)[0].flops == 2 * 7 * 64 * hidden
         assert work_of(profile, FIRST_PASS, SECOND_PASS) == [
             Work(2 * product, 2 * weights + 2 * x + logits),
-            Work(product + 32 * 3, 2 * x + 2 * 3 * weights + x + logits),
+            Work(product + 256 * 3, 2 * x + 2 * 3 * weights + x + logits),
         ]
 
 

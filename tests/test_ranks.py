@@ -17,7 +17,7 @@ from dslide.errors import ConfigError
 from dslide.network import Labels, exchanged_parts
 from dslide.shard import Shard, neuron_axis
 
-FEATURES, LABELS, ROWS, STEPS = 61, 83, 77, 4
+FEATURES, LABELS, ROWS, STEPS = 61, 83, 270, 4
 # Adam divides by the size of gradients: without the larger epsilon, rounding in tiny ones would become whole steps.
 BASE = PLAIN | {
     "hidden": (22,), "output": "full", "wire": "float32", "learning_rate": 0.02, "epsilon": 1e-5, "seed": 5,
@@ -207,11 +207,11 @@ def test_all_ranks_know_the_flags_that_any_and_all_of_them_raised():
     assert run_ranks(3, work) == [[(2, 2), (3, 2), (7, 0)]] * 3
 
 
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 128, 257])
+@pytest.mark.parametrize("rows", [1, 127, 128, 129, 300, 1024])
 @pytest.mark.parametrize("asked", [0, 1, 3, 40])
-def test_a_batch_is_cut_at_multiples_of_16_into_parts_of_some_rows(rows, asked):
+def test_a_batch_is_cut_at_multiples_of_128_into_parts_of_some_rows(rows, asked):
     parts = exchanged_parts(Config(**BASE | {"micro_batches": asked}), rows, 2)
     assert [row for begin, end in parts for row in range(begin, end)] == list(range(rows))
-    assert all(begin % 16 == 0 and begin < end for begin, end in parts)
+    assert all(begin % 128 == 0 and begin < end for begin, end in parts)
     assert len(parts) <= max(asked, 2)
     assert exchanged_parts(Config(**BASE | {"micro_batches": asked}), rows, 1) == [(0, rows)]

@@ -185,7 +185,9 @@ def test_headers_are_those_of_packets() -> None:
     [
         ({"batch_size": 256}, 2),
         ({"batch_size": 100}, 1),
-        ({"batch_size": 256, "micro_batches": 4}, 4),
+        ({"batch_size": 255}, 1),
+        ({"batch_size": 512, "micro_batches": 4}, 4),
+        ({"batch_size": 256, "micro_batches": 4}, 2),
         ({"batch_size": 256, "active_sets": "row"}, 1),
         ({"batch_size": 256, "hidden_share": (0.5,)}, 1),
     ],

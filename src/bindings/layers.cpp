@@ -301,7 +301,7 @@ void bind_dense(nb::module_& m) {
              if (labels) check_labels(*labels, active);
              if (mean) check_dx(*mean, active, l);
              require(reference.shape(0) == active.rows && sum.shape(0) == active.rows, "one reference and sum per row");
-             require(begin % TOGETHER == 0, "rows must begin at a multiple of 16");
+             require(begin % CHUNK == 0, "rows must begin at a multiple of 128");
              const Range rows = row_range(active, begin, end);
              release unlocked;
              l.softmax_first(x.data(), active, rows, labels,

@@ -16,9 +16,8 @@ namespace dslide {
 constexpr size_t BLOCK = 64;  // neurons in a block
 inline size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
 
-// Rows of the batch that are laid side by side with none of another part of the batch among them: as many as the widest
-// vectors have numbers.
-constexpr size_t TOGETHER = 16;
+constexpr size_t CHUNK = 128;  // rows of the batch at a time, whose logits of a block stay in near caches
+constexpr size_t LANES = 16;   // floats of the widest vectors
 
 // Floats from one row of working memory to the next for rows of so many (a multiple of 16): an odd number of cache
 // lines. With a power of two the same columns of all rows would fall into a few sets of the cache and drive each other
@@ -39,6 +38,13 @@ struct Entry {
 struct EntriesByBlock {
   std::vector<size_t> begin;  // blocks + 1
   std::vector<Entry> entries;
+
+  const Entry* begin_of(size_t block) const { return entries.data() + begin[block]; }
+  // The first one of a block in this row of the batch or a later one.
+  const Entry* from(size_t block, size_t row) const {
+    return std::lower_bound(begin_of(block), begin_of(block + 1), row,
+                            [](const Entry& e, size_t r) { return e.row < r; });
+  }
 
   EntriesByBlock() = default;
   // position(element): where the active set has it, negative if it doesn't.
@@ -68,10 +74,14 @@ struct FoundLabels {
                  block_count(positions)),
         logits(found.size()) {}
   // Those of a block, from a row of the batch on.
-  const Entry* begin(size_t block, size_t row) const {
-    return std::lower_bound(entries(block), end(block), row, [](const Entry& e, size_t r) { return e.row < r; });
+  const Entry* begin(size_t block, size_t row) const { return by_block.from(block, row); }
+  const Entry* end(size_t block) const { return by_block.begin_of(block + 1); }
+  // Notes the logits of a block's labels in some rows: that of row i and column c is z[c * ldz + i - rows.begin], and its bias.
+  void note_logits(size_t block, Range some, const float* z, size_t ldz, const float* bias) {
+    for (const Entry* e = begin(block, some.begin); e != end(block) && e->row < some.end; ++e) {
+      logits[static_cast<size_t>(e->element)] = z[e->column * ldz + (e->row - some.begin)] + bias[e->column];
+    }
   }
-  const Entry* end(size_t block) const { return entries(block + 1); }
 
   size_t rows, positions;      // of the active set
   Lists lists;
@@ -79,9 +89,6 @@ struct FoundLabels {
   std::vector<int64_t> found;  // position in the active set, -1 if it is not active
   EntriesByBlock by_block;
   std::vector<float> logits;   // bias included
-
- private:
-  const Entry* entries(size_t block) const { return by_block.entries.data() + by_block.begin[block]; }
 };
 
 // What is added to the logits of each block.
@@ -91,8 +98,10 @@ class AddedByBlock {
     if (added.begin.empty()) return;
     by_block_ = {added.begin.data(), [&](int64_t e) { return added.position[static_cast<size_t>(e)]; }, rows, blocks};
   }
-  // Where a block's first chunk begins.
-  size_t first(size_t block) const { return by_block_.begin.empty() ? 0 : by_block_.begin[block]; }
+  // Where a block's chunk that begins with this row does.
+  size_t first(size_t block, size_t row) const {
+    return by_block_.begin.empty() ? 0 : static_cast<size_t>(by_block_.from(block, row) - by_block_.entries.data());
+  }
   // Adds to logits of a block's rows r .. r + count: that of row r + i and column c is z[i * z_row + c * z_column]. Chunks
   // come in order, `next` goes along with them.
   void add(size_t block, size_t r, size_t count, float* z, size_t z_row, size_t z_column, size_t& next) const {

@@ -12,7 +12,7 @@
 namespace dslide {
 namespace {
 
-constexpr size_t CHUNK = 96;  // rows of the batch at a time: their logits (24 KB) stay in the first-level cache
+constexpr size_t ROWS = 96;  // of the batch at a time: their logits (24 KB) stay in the first-level cache
 constexpr size_t SOON = 2;    // neurons before its turn that the memory of one to be stepped is brought to that cache
 
 // Gradients of logits of the block that begins at position `first`, from row r on: (rows x 64), block after block.
@@ -96,13 +96,13 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
   }
   const AddedByBlock added(active.added, {0, rows}, block_count(active.ids.size()));
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int) {
-    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room;
+    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), room;
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       pack(active, first, count, packed.data(), room);
-      size_t next = added.first(first / BLOCK);
-      for (size_t r = 0; r < rows; r += CHUNK) {
-        const size_t chunk = std::min(CHUNK, rows - r);
+      size_t next = added.first(first / BLOCK, 0);
+      for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t chunk = std::min(ROWS, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
                     nullptr);
         added.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
@@ -149,15 +149,15 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.packed.resize(inputs * PACKED);
     s.gradient.resize(ld * BLOCK);
-    s.logits.resize(CHUNK * PACKED);
+    s.logits.resize(ROWS * PACKED);
     for (size_t block = block_count(end - begin); block-- > 0;) {  // what the first pass had last is still in cache
       const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
       if (pass.dx) gather(active, first, count, s.gathered);
       float bias_gradient[BLOCK] = {};
       Ahead ahead = ahead_of(active, {first, pass.optimizer ? first + count : first},
                              {block > 0 ? first - BLOCK : first, first}, s.pieces);
-      for (size_t r = pass.rows.begin; r < pass.rows.end; r += CHUNK) {
-        const size_t chunk = std::min(CHUNK, pass.rows.end - r);
+      for (size_t r = pass.rows.begin; r < pass.rows.end; r += ROWS) {
+        const size_t chunk = std::min(ROWS, pass.rows.end - r);
         const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
         if (pass.dx) {
           kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), ld, &s.dx[(r - pass.rows.begin) * ld], ld,
@@ -258,7 +258,7 @@ bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, floa
           pack(active, first, count, s.packed.data(), s.room);
           state.terms = BlockTerms(active, bias_, first, count);
           state.label = labels.begin(block, r);
-          state.next_added = added.first(block);
+          state.next_added = added.first(block, pass.rows.begin);
         }
         float* z = pass.kept ? kept_block(pass.kept, active, first, r) : s.logits.data();
         kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false, nullptr);

@@ -44,7 +44,7 @@ class DenseLayer {
 
   // What follows is for active sets that are not per row. The losses are as in loss.hpp.
   //
-  // Softmax. First, for some rows at a time (from a multiple of TOGETHER on): the sums, the labels' logits (labels may be
+  // Softmax. First, for some rows at a time (from a multiple of CHUNK on): the sums, the labels' logits (labels may be
   // null) and, in `kept`, the exponentials. Then, with the logarithms of the normalisers of these rows: `dx`, which must
   // hold the sums' mean, becomes the gradients of the inputs; the loss is returned. And when all rows have been through
   // that: the active neurons' step; false: some gradient was not finite. The gradients can be on their way to others
@@ -82,7 +82,7 @@ class DenseLayer {
     AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // of a block that are not kept, or their exponentials or gradients
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
-    AlignedFloats reference, sum;  // of softmax, rows; in the second pass, factors instead of sums
+    AlignedFloats reference, sum, factor;  // of softmax, rows
     std::vector<Piece> pieces;  // of memory that is needed next
   };
 
@@ -108,7 +108,7 @@ class DenseLayer {
 
   Parameters weights_, bias_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls
-  AlignedFloats turned_;          // inputs x rows: the inputs at hand, for softmax
+  AlignedFloats turned_;          // inputs x rows, by chunk: the inputs at hand, for softmax
   AlignedFloats batch_;           // rows x inputs, rows spread: the inputs at hand
 };
 

@@ -20,13 +20,37 @@
 namespace dslide {
 namespace {
 
-constexpr size_t CHUNK = 96;  // rows of the batch at a time: a block's logits for them (24 KB) stay in the nearest cache
+// Rows of the batch are laid out in chunks, of as many as the last one has. Numbers of one chunk lie close together: all
+// rows side by side would be a page apart for each neuron or input, and a core knows only so many pages by heart.
+struct Chunk {
+  size_t begin, end;  // rows
+  size_t rows() const { return end - begin; }
+  size_t wide() const { return (rows() + LANES - 1) / LANES * LANES; }  // columns that are computed
+  size_t ld() const { return spread(wide()); }                          // floats from one row of numbers to the next
+};
 
-// Floats from one neuron's exponentials to the next one's.
-size_t kept_row(size_t rows) { return spread((rows + TOGETHER - 1) / TOGETHER * TOGETHER); }
+// fn(chunk) for those of a range of rows, which begins with a chunk.
+template <class Fn>
+void each_chunk(Range range, const Fn& fn) {
+  for (size_t r = range.begin; r < range.end; r += CHUNK) fn(Chunk{r, std::min(r + CHUNK, range.end)});
+}
 
-// A block's exponentials (BLOCK x rows) and, behind them, the references (rows).
-size_t kept_block(size_t rows) { return (BLOCK + 1) * kept_row(rows); }
+// Where the chunk that begins with a row is, among numbers of so many for each row of the batch.
+size_t chunk_at(size_t row, size_t height) { return row / CHUNK * spread(CHUNK) * height; }
+
+// A block's exponentials, by chunk (BLOCK x rows), and behind them the references (rows).
+size_t references_at(size_t rows) { return chunk_at(rows + CHUNK - 1, BLOCK); }
+size_t kept_block(size_t rows) { return references_at(rows) + (rows + LANES - 1) / LANES * LANES; }
+
+// Adds a block's exponentials to a list of memory.
+void add_exponentials(const float* e, size_t rows, std::vector<Piece>& pieces) {
+  each_chunk({0, rows}, [&](const Chunk& chunk) {
+    for (size_t c = 0; c < BLOCK; ++c) {
+      const float* const at = e + chunk_at(chunk.begin, BLOCK) + c * chunk.ld();
+      pieces.push_back({reinterpret_cast<const char*>(at), chunk.wide() * sizeof(float) / CACHE_LINE});
+    }
+  });
+}
 
 }  // namespace
 
@@ -34,18 +58,17 @@ size_t DenseLayer::kept_size(const ActiveSet& active) {
   return block_count(active.ids.size()) * kept_block(active.rows);
 }
 
-// The batch, transposed: (inputs x rows), columns from the last row to the next multiple of TOGETHER zero.
+// The batch, by chunk, transposed: (inputs x rows), columns from the last row to the next multiple of LANES zero.
 void DenseLayer::turn_rows(const float* x, size_t rows, Range range) {
-  const size_t inputs = weights_.stride, ld = kept_row(rows);
-  turned_.resize(std::max(turned_.size(), inputs * ld));
+  const size_t inputs = weights_.stride;
+  turned_.resize(std::max(turned_.size(), chunk_at(rows + CHUNK - 1, inputs)));
   run_parts(range.end - range.begin, [&](size_t begin, size_t end, int) {
-    const float* row[TOGETHER];
-    for (size_t r = range.begin + begin; r < range.begin + end; r += TOGETHER) {
-      const size_t count = std::min(TOGETHER, range.begin + end - r);
-      for (size_t i = 0; i < count; ++i) row[i] = x + (r + i) * inputs;
-      kernels().pack(row, count, TOGETHER, inputs, &turned_[r], ld);
-    }
-  }, TOGETHER);
+    each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
+      const float* row[CHUNK];
+      for (size_t i = 0; i < chunk.rows(); ++i) row[i] = x + (chunk.begin + i) * inputs;
+      kernels().pack(row, chunk.rows(), chunk.wide(), inputs, &turned_[chunk_at(chunk.begin, inputs)], chunk.ld());
+    });
+  }, CHUNK);
 }
 
 // The weights of a block as floats: (count x inputs), rows spread.
@@ -62,15 +85,15 @@ void DenseLayer::gather(const ActiveSet& active, size_t first, size_t count, Ali
 void DenseLayer::softmax_first(const float* x, const ActiveSet& active, Range range, FoundLabels* labels,
                                const SoftmaxSums& sums, float* kept) {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows, ldz = kept_row(rows);
+  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const int parts = threads();
   turn_rows(x, rows, range);
   const AddedByBlock added(active.added, range, block_count(active.ids.size()));
   scratch_.resize(static_cast<size_t>(parts));
   run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
     Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.reference.assign(ldz, -std::numeric_limits<float>::infinity());
-    s.sum.assign(ldz, 0.0f);
+    s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
+    s.sum.assign(rows + LANES, 0.0f);
     s.logits.resize(kept ? 0 : kept_block(rows));
     s.dx.resize(sums.mean ? (range.end - range.begin) * ld : 0);
     for (size_t first = begin; first < end; first += BLOCK) {
@@ -79,29 +102,27 @@ void DenseLayer::softmax_first(const float* x, const ActiveSet& active, Range ra
       float* const block_kept = kept ? kept + block * kept_block(rows) : s.logits.data();
       gather(active, first, count, s.gathered);
       Ahead ahead = ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.pieces);
-      size_t next = added.first(block);
-      for (size_t r = range.begin; r < range.end; r += CHUNK) {
-        const size_t chunk = std::min(CHUNK, range.end - r), wide = (chunk + TOGETHER - 1) / TOGETHER * TOGETHER;
-        float* const z = block_kept + r;
-        kernel.gemm(count, wide, inputs, s.gathered.data(), ld, 1, &turned_[r], ldz, z, ldz, false, &ahead);
-        added.add(block, r, chunk, z, 1, ldz, next);
-        for (const Entry* l = labels ? labels->begin(block, r) : nullptr;
-             labels && l != labels->end(block) && l->row < r + chunk; ++l) {
-          labels->logits[static_cast<size_t>(l->element)] = z[l->column * ldz + (l->row - r)] + terms.bias[l->column];
-        }
+      size_t next = added.first(block, range.begin);
+      each_chunk(range, [&](const Chunk& chunk) {
+        const size_t r = chunk.begin, ldz = chunk.ld();
+        float* const z = block_kept + chunk_at(r, BLOCK);
+        kernel.gemm(count, chunk.wide(), inputs, s.gathered.data(), ld, 1, &turned_[chunk_at(r, inputs)], ldz, z, ldz,
+                    false, &ahead);
+        added.add(block, r, chunk.rows(), z, 1, ldz, next);
+        if (labels) labels->note_logits(block, {r, chunk.end}, z, ldz, terms.bias);
         float before[CHUNK];
-        std::copy_n(&s.reference[r], chunk, before);
-        const bool raised = kernel.exponentials(count, wide, z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
-        if (!sums.mean) continue;
+        std::copy_n(&s.reference[r], chunk.rows(), before);
+        const bool raised = kernel.exponentials(count, chunk.wide(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
+        if (!sums.mean) return;
         float* const dx = &s.dx[(r - range.begin) * ld];
-        for (size_t i = 0; raised && first > begin && i < chunk; ++i) {  // sums so far are brought along
+        for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // sums so far are brought along
           if (s.reference[r + i] == before[i]) continue;
           const float factor = std::exp(before[i] - s.reference[r + i]);
           for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
         }
-        kernel.gemm(chunk, inputs, count, z, 1, ldz, s.gathered.data(), ld, dx, ld, first > begin, &ahead);
-      }
-      std::copy(&s.reference[range.begin], &s.reference[range.end], block_kept + BLOCK * ldz + range.begin);
+        kernel.gemm(chunk.rows(), inputs, count, z, 1, ldz, s.gathered.data(), ld, dx, ld, first > begin, &ahead);
+      });
+      std::copy(&s.reference[range.begin], &s.reference[range.end], block_kept + references_at(rows) + range.begin);
     }
   }, BLOCK, parts);
   join_sums(active, range, sums, parts);
@@ -170,39 +191,42 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
 void DenseLayer::exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
                                     const float* log_norm, Scratch& s) const {
   const Kernels& kernel = kernels();
-  const size_t rows = active.rows, ldz = kept_row(rows);
+  const size_t rows = active.rows, inputs = weights_.stride;
   const BlockTerms terms(active, bias_, first, count);
   s.logits.resize(kept_block(rows));
   s.room.assign(rows, 0.0f);  // sums that nobody asks for
-  float *const z = s.logits.data(), *const reference = z + BLOCK * ldz;
+  float* const reference = s.logits.data() + references_at(rows);
   std::copy_n(log_norm, rows, reference);
   gather(active, first, count, s.gathered);
-  kernel.gemm(count, (rows + TOGETHER - 1) / TOGETHER * TOGETHER, weights_.stride, s.gathered.data(),
-              spread(weights_.stride), 1, turned_.data(), ldz, z, ldz, false, nullptr);
-  size_t next = added.first(first / BLOCK);
-  added.add(first / BLOCK, 0, rows, z, 1, ldz, next);
-  kernel.exponentials(count, rows, z, ldz, terms.shift, reference, s.room.data());
+  size_t next = added.first(first / BLOCK, 0);
+  each_chunk({0, rows}, [&](const Chunk& chunk) {
+    float* const z = &s.logits[chunk_at(chunk.begin, BLOCK)];
+    kernel.gemm(count, chunk.wide(), inputs, s.gathered.data(), spread(inputs), 1,
+                &turned_[chunk_at(chunk.begin, inputs)], chunk.ld(), z, chunk.ld(), false, nullptr);
+    added.add(first / BLOCK, chunk.begin, chunk.rows(), z, 1, chunk.ld(), next);
+    kernel.exponentials(count, chunk.rows(), z, chunk.ld(), terms.shift, reference + chunk.begin, &s.room[chunk.begin]);
+  });
 }
 
-// What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits: into s.sum; and
+// What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits: into s.factor; and
 // inputs times that: into s.dx. Nothing is done if both are there already.
 void DenseLayer::scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
                             Scratch& s) const {
   const size_t inputs = weights_.stride, ld = spread(inputs);
   if (std::memcmp(reference, s.reference.data(), rows * sizeof(float)) == 0) return;
   std::copy_n(reference, rows, s.reference.data());
-  s.sum.resize(rows);
+  s.factor.resize(rows);
   s.dx.resize(rows * ld);
   for (size_t i = 0; i < rows; ++i) {
-    s.sum[i] = scale * std::exp(reference[i] - log_norm[i]);
-    for (size_t j = 0; j < inputs; ++j) s.dx[i * ld + j] = s.sum[i] * x[i * inputs + j];
+    s.factor[i] = scale * std::exp(reference[i] - log_norm[i]);
+    for (size_t j = 0; j < inputs; ++j) s.dx[i * ld + j] = s.factor[i] * x[i * inputs + j];
   }
 }
 
 bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                               float scale, const float* kept, const Optimizer& optimizer) {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows, ldz = kept_row(rows);
+  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
   const Added nothing;
   const AddedByBlock added(kept ? nothing : active.added, {0, rows}, block_count(active.ids.size()));
   if (!kept) turn_rows(x, rows, {0, rows});
@@ -215,19 +239,20 @@ bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const Fou
     const size_t count = end - first, block = first / BLOCK;
     if (!kept) exponentials_again(active, added, first, count, log_norm, s);
     const float* const e = kept ? kept + block * kept_block(rows) : s.logits.data();
-    scale_rows(x, rows, e + BLOCK * ldz, log_norm, scale, s);
+    scale_rows(x, rows, e + references_at(rows), log_norm, scale, s);
     ahead_of(active, {first, end}, {first, end}, s.pieces);
-    for (size_t c = 0; kept && block > 0 && c < BLOCK; ++c) {  // exponentials of the block whose turn is next
-      s.pieces.push_back({reinterpret_cast<const char*>(e - kept_block(rows) + c * ldz), rows / 16 + 1});
-    }
+    if (kept && block > 0) add_exponentials(e - kept_block(rows), rows, s.pieces);  // their turn is next
     Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
     s.gradient.resize(ld * BLOCK);
-    for (size_t r = 0; r < rows; r += CHUNK) {
-      kernel.gemm(count, inputs, std::min(CHUNK, rows - r), e + r, ldz, 1, &s.dx[r * ld], ld, s.gradient.data(), ld, r > 0,
-                  &ahead);
-    }
-    float bias_gradient[BLOCK];
-    for (size_t c = 0; c < count; ++c) bias_gradient[c] = kernel.dot(e + c * ldz, s.sum.data(), rows);
+    float bias_gradient[BLOCK] = {};
+    each_chunk({0, rows}, [&](const Chunk& chunk) {
+      const float* const here = e + chunk_at(chunk.begin, BLOCK);
+      kernel.gemm(count, inputs, chunk.rows(), here, chunk.ld(), 1, &s.dx[chunk.begin * ld], ld, s.gradient.data(), ld,
+                  chunk.begin > 0, &ahead);
+      for (size_t c = 0; c < count; ++c) {
+        bias_gradient[c] += kernel.dot(here + c * chunk.ld(), &s.factor[chunk.begin], chunk.rows());
+      }
+    });
     for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
       const float gradient = -scale * labels.targets[l->element];
       bias_gradient[l->column] += gradient;

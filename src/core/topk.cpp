@@ -9,7 +9,7 @@
 namespace dslide {
 namespace {
 
-constexpr size_t CHUNK = 96;  // rows at a time
+constexpr size_t ROWS = 96;     // at a time
 constexpr size_t PREFETCH = 8;  // how many candidates ahead weights are asked for
 
 struct Candidate {
@@ -77,7 +77,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
   std::vector<Best> best(parts * rows);
   const AddedByBlock added_by_block(added, {0, rows}, block_count(weights_.rows));
   run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * PACKED), logits(CHUNK * BLOCK), room(weights_.room(BLOCK));
+    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), room(weights_.room(BLOCK));
     Best* mine = &best[static_cast<size_t>(thread) * rows];
     std::vector<LeftOut> gone;  // by row, if any are left out
     if (left_out.offsets) {
@@ -94,9 +94,9 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
       }
       kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
       const float* bias = bias_.value.floats() + first;
-      size_t next = added_by_block.first(first / BLOCK);
-      for (size_t r = 0; r < rows; r += CHUNK) {
-        const size_t chunk = std::min(CHUNK, rows - r);
+      size_t next = added_by_block.first(first / BLOCK, 0);
+      for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t chunk = std::min(ROWS, rows - r);
         kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
                     nullptr);
         added_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);

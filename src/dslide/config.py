@@ -177,7 +177,7 @@ class Config:
         "bf16", "numbers that cross the network: activations and their gradients; int8 has a scale for each row"
     )
     micro_batches: int = option(
-        0, "parts of a batch whose exchange overlaps with the computation of the others; 0: chosen from the size", 0, 64
+        0, "parts of a batch, of 128 rows or a multiple, whose exchange overlaps with computing the others; 0: 2", 0, 64
     )
     watchdog: float = option(60.0, "seconds of silence after which a rank is given up and the job ended", 0.1, 86400)
 

@@ -34,10 +34,10 @@ from .state_layout import CODES, MOVED
 from .storage import checked
 
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
-# A batch is cut into at most so many parts, of at least so many rows. With four, on 2 and 4 nodes at 100 Mbit/s and 1
-# Gbit/s, more was hidden, but messages and small products cost more than that.
-MOST_PARTS, LEAST_PART = 2, 64
-TOGETHER = 16  # rows of the batch that the output layer lays side by side, none of another part among them
+# A batch is cut into so many parts if it is large enough. With four, on 2 and 4 nodes at 100 Mbit/s and 1 Gbit/s, more was
+# hidden, but messages and small products cost more than that.
+PARTS = 2
+CHUNK = 128  # rows of the batch that the output layer takes at a time: parts are made of these
 
 Hits = tuple[Offsets, Ids]
 
@@ -384,10 +384,9 @@ class Network(Predictor):
 
 def exchanged_parts(config: Config, rows: int, ranks: int) -> list[tuple[int, int]]:
     """Cuts a batch into the parts that are exchanged one by one: their first and last rows. They begin at multiples of
-    16, as the output layer asks for."""
-    parts = config.micro_batches or min(MOST_PARTS, rows // LEAST_PART)
-    parts = 1 if ranks == 1 else max(1, parts)
-    cuts = sorted({0, rows, *(rows * i // parts // TOGETHER * TOGETHER for i in range(1, parts))})
+    128, as the output layer asks for."""
+    parts = 1 if ranks == 1 else config.micro_batches or PARTS
+    cuts = sorted({0, rows, *(rows * i // parts // CHUNK * CHUNK for i in range(1, parts))})
     return list(pairwise(cuts))
 
 

@@ -83,7 +83,7 @@ def plan(
     if config.active_sets == "row" and not full:
         active = batch * (hits + draws + 8) * 40  # lists of neurons by row and rows by neuron, logits
     else:
-        logits = 4 * (batch + 32) * (neurons + neurons // 64 + 65)  # rows are padded, blocks have a row more
+        logits = 4 * 146 * -(-batch // 128) * (neurons + 64)  # padded, and a row more for each block
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     links = 0
     if linked and wants_links(config):  # at most: lists by feature, and a share and a position of each label
