@@ -34,8 +34,8 @@ from .state_layout import CODES, MOVED
 from .storage import checked
 
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
-# A batch is cut into so many parts if it is large enough. With four, on 2 and 4 nodes at 100 Mbit/s and 1 Gbit/s, more was
-# hidden, but messages and small products cost more than that.
+# A batch is cut into so many parts if it is large enough. With four, on 2 and 4 nodes at 100 Mbit/s and 1 Gbit/s, more
+# was hidden, but messages and small products cost more than that.
 PARTS = 2
 CHUNK = 128  # rows of the batch that the output layer takes at a time: parts are made of these
 
