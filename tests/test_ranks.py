@@ -14,7 +14,8 @@ from plain import PLAIN
 from dslide import Config, Network, SparseRows
 from dslide.activations import Sparse
 from dslide.errors import ConfigError
-from dslide.network import Labels, exchanged_parts
+from dslide.labels import Labels
+from dslide.parts import exchanged_parts
 from dslide.shard import Shard, neuron_axis
 
 FEATURES, LABELS, ROWS, STEPS = 61, 83, 270, 4

@@ -13,7 +13,7 @@ from pathlib import Path
 from dslide import Config, _core
 from dslide.comm import Communicator, job
 from dslide.exchange import SUMMARY
-from dslide.network import exchanged_parts
+from dslide.parts import exchanged_parts
 from dslide.sampler import sampling_sizes
 
 from ..workload import BATCH, LABELS, NETWORK

@@ -20,9 +20,9 @@ LEVELS = _core.isa_levels()
 BLOCK = 64  # neurons
 FEATURES = 75  # of a row
 GEMM_SHAPES = [  # m, n, k; whether A is read transposed; whether C is added to
-    (96, 64, 128, False, False),  # logits of 96 rows and a block of neurons
-    (96, 128, 64, False, True),  # gradient of hidden units
-    (64, 128, 96, True, True),  # gradient of weights
+    (64, 128, 128, False, False),  # logits of a block of neurons and 128 rows
+    (128, 128, 64, True, True),  # gradient of hidden units
+    (64, 128, 128, False, True),  # gradient of weights
 ]
 
 
@@ -71,6 +71,11 @@ def softmax_gradient(kernels: Any, n: int) -> Callable[[], None]:
     return lambda: kernels.softmax_gradient(z, shift, norms, 0.5, dz)
 
 
+def exponentials(kernels: Any, n: int) -> Callable[[], None]:
+    z, shift, reference, total = floats(BLOCK, n // BLOCK), floats(BLOCK), floats(n // BLOCK), floats(n // BLOCK)
+    return lambda: kernels.exponentials(z, shift, reference, total)
+
+
 def column_sums(kernels: Any, n: int) -> Callable[[], None]:
     z, sums = floats(n // BLOCK, BLOCK), floats(BLOCK)
     return lambda: kernels.column_sums(z, sums)
@@ -87,6 +92,16 @@ def add_choices(kernels: Any, n: int) -> Callable[[], None]:
     return lambda: kernels.add_choices(tiles, choices, sums)
 
 
+def signed_sums(kernels: Any, n: int) -> Callable[[], None]:
+    x, tiles = floats(n // BLOCK, 4, 8), floats(n // BLOCK, 16, 8)
+    return lambda: kernels.signed_sums(x, tiles)
+
+
+def positive_bits(kernels: Any, n: int) -> Callable[[], None]:
+    tiles, words = floats(n // 8, 8), np.zeros(8, np.uint64)
+    return lambda: kernels.positive_bits(tiles, words)
+
+
 def sigmoid_gradient(kernels: Any, n: int) -> Callable[[], None]:
     z, shift, weight = (floats(n) for _ in range(3))
     return lambda: kernels.sigmoid_gradient(z, shift, weight, 0.5)
@@ -101,8 +116,11 @@ VECTOR_KERNELS = [  # call, length in training, bytes read and written for each 
     (shifted_max, 64, 8),
     (softmax_stats, 64, 8),
     (softmax_gradient, 64, 12),
+    (exponentials, 64, 8),
     (column_sums, 64, 4),
     (pack, 256, 8),
+    (signed_sums, 64, 10),
+    (positive_bits, 8, 4),
     (add_choices, 64, 4),
     (sigmoid_gradient, 64, 16),
 ]
@@ -123,7 +141,7 @@ def test_vectors(benchmark, make, length, bytes_each, times, level):
 @pytest.mark.parametrize(("m", "n", "k", "transposed", "accumulate"), GEMM_SHAPES)
 def test_gemm(benchmark, m, n, k, transposed, accumulate, level):
     kernels, a, b, c = _core.Kernels(level), floats(k, m) if transposed else floats(m, k), floats(k, n), floats(m, n)
-    benchmark.group = f"gemm, {m} x {n} x {k}"
+    benchmark.group = f"gemm, {m} x {n} x {k}{', added to what is there' if accumulate else ''}"
     benchmark(kernels.gemm, a, transposed, b, c, n, accumulate)
     if benchmark.stats:
         benchmark.extra_info["GFLOP/s"] = 2 * m * n * k / benchmark.stats["median"] / 1e9

@@ -219,7 +219,9 @@ void bind_hashing(nb::module_& m) {
         [](Out<bool, 1> marks, In<int32_t, 1> ids) {
           const int32_t* id = ids.data();
           for (size_t i = 0; i < ids.shape(0); ++i) {
-            if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) throw std::invalid_argument("an id is out of range");
+            if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) {
+              throw std::invalid_argument("an id is out of range");
+            }
             marks.data()[id[i]] = true;
           }
         },

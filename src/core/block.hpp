@@ -76,7 +76,8 @@ struct FoundLabels {
   // Those of a block, from a row of the batch on.
   const Entry* begin(size_t block, size_t row) const { return by_block.from(block, row); }
   const Entry* end(size_t block) const { return by_block.begin_of(block + 1); }
-  // Notes the logits of a block's labels in some rows: that of row i and column c is z[c * ldz + i - rows.begin], and its bias.
+  // Notes the logits of a block's labels in some rows: that of row i and column c is z[c * ldz + i - some.begin], and the
+  // column's bias.
   void note_logits(size_t block, Range some, const float* z, size_t ldz, const float* bias) {
     for (const Entry* e = begin(block, some.begin); e != end(block) && e->row < some.end; ++e) {
       logits[static_cast<size_t>(e->element)] = z[e->column * ldz + (e->row - some.begin)] + bias[e->column];

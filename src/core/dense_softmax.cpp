@@ -6,8 +6,8 @@
 // product left, that of exponentials and inputs times those factors. No exponential is computed twice, and gradients of
 // logits are never written out.
 //
-// Exponentials are relative to a reference for each row, a logit which a thread's blocks seldom change: it is kept with
-// every block.
+// Exponentials are relative to a reference for each row, a logit that seldom changes from one block of a thread to its
+// next: it is kept with every block.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -20,8 +20,8 @@
 namespace dslide {
 namespace {
 
-// Rows of the batch are laid out in chunks, of as many as the last one has. Numbers of one chunk lie close together: all
-// rows side by side would be a page apart for each neuron or input, and a core knows only so many pages by heart.
+// Rows of the batch are laid out in chunks of CHUNK, the last one smaller. Numbers of one chunk lie close together: with
+// all rows side by side each neuron or input would be on another page, and a core knows only so many pages by heart.
 struct Chunk {
   size_t begin, end;  // rows
   size_t rows() const { return end - begin; }
@@ -35,7 +35,7 @@ void each_chunk(Range range, const Fn& fn) {
   for (size_t r = range.begin; r < range.end; r += CHUNK) fn(Chunk{r, std::min(r + CHUNK, range.end)});
 }
 
-// Where the chunk that begins with a row is, among numbers of so many for each row of the batch.
+// Floats before the chunk that begins with a row, if every row of the batch has `height` numbers.
 size_t chunk_at(size_t row, size_t height) { return row / CHUNK * spread(CHUNK) * height; }
 
 // A block's exponentials, by chunk (BLOCK x rows), and behind them the references (rows).
@@ -94,8 +94,8 @@ void DenseLayer::softmax_first(const float* x, const ActiveSet& active, Range ra
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
     s.sum.assign(rows + LANES, 0.0f);
-    s.logits.resize(kept ? 0 : kept_block(rows));
-    s.dx.resize(sums.mean ? (range.end - range.begin) * ld : 0);
+    if (!kept) s.logits.resize(kept_block(rows));
+    if (sums.mean) s.dx.resize((range.end - range.begin) * ld);
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
       const BlockTerms terms(active, bias_, first, count);
@@ -208,8 +208,8 @@ void DenseLayer::exponentials_again(const ActiveSet& active, const AddedByBlock&
   });
 }
 
-// What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits: into s.factor; and
-// inputs times that: into s.dx. Nothing is done if both are there already.
+// What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits: into s.factor;
+// and inputs times that: into s.dx. Nothing is done if both are there already.
 void DenseLayer::scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
                             Scratch& s) const {
   const size_t inputs = weights_.stride, ld = spread(inputs);

@@ -1,9 +1,9 @@
 // The arithmetic everything else is made of: pure functions on float arrays, one set per instruction-set level.
 //
-// kernels_vector.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once per level (v2,
-// v3 and v4 of x86-64; one baseline elsewhere); kernels_reference.cpp holds slow, obvious ones with the same signatures, which the
-// tests hold the fast ones against and which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0
-// included.
+// kernels_vector.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once per level
+// (v2, v3 and v4 of x86-64; one baseline elsewhere); kernels_reference.cpp holds slow, obvious ones with the same
+// signatures, which the tests hold the fast ones against and which run everything if DSLIDE_ISA=reference. All lengths
+// may be any number, 0 included.
 #pragma once
 #include <cstddef>
 #include <cstdint>

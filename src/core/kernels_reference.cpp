@@ -207,9 +207,10 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference",      1,  gemm, pack, dot, axpy, signed_sums, positive_bits, add_choices, shifted_max,
-                         softmax_stats,    softmax_gradient, exponentials,     column_sums, sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
-                         adam,             adagrad, sgd};
+  static const Kernels t{
+      "reference", 1, gemm, pack, dot, axpy, signed_sums, positive_bits, add_choices, shifted_max, softmax_stats,
+      softmax_gradient, exponentials, column_sums, sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
+      adam, adagrad, sgd};
   return t;
 }
 

@@ -107,7 +107,8 @@ bool SparseLayer::learn(const SparseBatch& x, const ActiveSet& active, const flo
     groups_[t].fill(x, active.rows, {t, static_cast<size_t>(parts)});
   });
   std::atomic<bool> fine = true;
-  run_shared(parts, [&](size_t t) { return groups_[t].input.size(); }, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
+  const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
+  run_shared(parts, inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
     const Groups& g = groups_[t];
     if (!(active.is_everything ? learn_dense(g, {begin, end}, dz, ldz, dx, optimizer)
                                : learn_sampled(g, {begin, end}, active, dz, dx, optimizer))) {

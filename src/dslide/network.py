@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,24 +19,21 @@ import numpy.typing as npt
 
 from . import _core, phases, work
 from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
-from .config import Config
 from .data import SparseRows
 from .errors import Diverged
 from .labels import Labels
 from .layers import Layer
 from .links import Links, row_lengths
+from .parts import exchanged_parts
 from .predictor import Predictor
 from .profile import Profile, timed
 from .sampler import hidden_sampling_sizes, sampling_sizes
+from .slots import slot_lists, slots_of
 from .snapshot import Snapshot
 from .state_layout import CODES, MOVED
 from .storage import checked
 
 KEPT_BYTES = 64 << 20  # a batch's logits are kept from the first pass to the second if they take no more
-# A batch is cut into so many parts if it is large enough. With four, on 2 and 4 nodes at 100 Mbit/s and 1 Gbit/s, more
-# was hidden, but messages and small products cost more than that.
-PARTS = 2
-CHUNK = 128  # rows of the batch that the output layer takes at a time: parts are made of these
 
 Hits = tuple[Offsets, Ids]
 
@@ -253,7 +249,7 @@ class Network(Predictor):
         """Sums of a sampled layer become activations, by their numbers in the whole layer."""
         if self.config.activation == "relu":
             np.maximum(z, 0, out=z)
-        offsets, ids = _slot_lists(active)
+        offsets, ids = slot_lists(active)
         ids, values = self.shard.whole(ids), z.reshape(-1)
         if drop := self.config.dropout_hidden:
             _core.dropout_sparse(values, offsets, ids, drop, self._seed(step, 32 + i))
@@ -271,7 +267,7 @@ class Network(Predictor):
         if drop := self.config.dropout_hidden:
             _core.dropout_sparse(da, offsets, self.shard.whole(ids), drop, self._seed(step, 32 + i))
         dz = aligned_zeros(1, active.slots)
-        dz[0, _slots_of(offsets, ids, active)] = da  # activations that are 0 have no gradient, or none that matters
+        dz[0, slots_of(offsets, ids, active)] = da  # activations that are 0 have no gradient, or none that matters
         return dz
 
     def _sum(self, i: int, a: Activations, da: Floats) -> Callable[[], Floats]:
@@ -301,8 +297,9 @@ class Network(Predictor):
         softmax = self.config.loss == "softmax"
         target = (labels.offsets, labels.ids, labels.targets)
         if isinstance(x, Dense) and not active.is_per_row:
-            learn = self._learn_softmax if softmax else self._learn_sigmoid
-            return learn(x, active, _core.FoundLabels(active, *target), scale)
+            with self._phase(phases.ACTIVE):
+                found = _core.FoundLabels(active, *target)
+            return (self._learn_softmax if softmax else self._learn_sigmoid)(x, active, found, scale)
         reference, total = np.full(x.rows, -np.inf, np.float32), np.zeros(x.rows, np.float32)
         with self._phase(phases.FIRST_PASS, work.forward, layer, x, active):
             z = layer.forward(x, active)
@@ -382,14 +379,6 @@ class Network(Predictor):
             )
 
 
-def exchanged_parts(config: Config, rows: int, ranks: int) -> list[tuple[int, int]]:
-    """Cuts a batch into the parts that are exchanged one by one: their first and last rows. They begin at multiples of
-    128, as the output layer asks for."""
-    parts = 1 if ranks == 1 else config.micro_batches or PARTS
-    cuts = sorted({0, rows, *(rows * i // parts // CHUNK * CHUNK for i in range(1, parts))})
-    return list(pairwise(cuts))
-
-
 def _concatenated(parts: list[Floats]) -> Floats:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -400,20 +389,3 @@ def _joined(parts: list[Hits]) -> Hits:
         return parts[0]
     counts = np.concatenate([np.diff(offsets) for offsets, _ in parts])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.concatenate([ids for _, ids in parts])
-
-
-def _slot_lists(active: Any) -> tuple[Offsets, Ids]:
-    """The neurons of a sampled active set's slots, as CSR lists."""
-    if active.is_per_row:
-        return active.row_begin, active.ids[active.position]
-    count = len(active.ids)
-    return np.arange(active.rows + 1, dtype=np.int64) * count, np.tile(active.ids, active.rows)
-
-
-def _slots_of(offsets: Offsets, ids: Ids, active: Any) -> Offsets:
-    """The slots of a sampled active set that elements, a part of them, came from."""
-    slot_offsets, slot_ids = _slot_lists(active)
-    slot_rows = np.repeat(np.arange(active.rows), np.diff(slot_offsets))
-    rows = np.repeat(np.arange(active.rows), np.diff(offsets))
-    bound = int(slot_ids.max(initial=0)) + 1
-    return np.searchsorted(slot_rows * bound + slot_ids, rows * bound + ids)

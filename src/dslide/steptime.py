@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from .choices import settled
 from .config import Config
 from .errors import ConfigError
-from .network import exchanged_parts
+from .parts import exchanged_parts
 from .traffic import bytes_on_wire, messages_per_step, rounds_per_step
 
 # For a message sent and one received, by MPI over TCP: from 2 to 16 ranks on a 2-core machine the exchanges of a step

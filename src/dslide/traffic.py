@@ -9,7 +9,7 @@ from .comm.communicator import PIECE
 from .comm.frames import OVERHEAD
 from .config import Config
 from .exchange import SUMMARY
-from .network import exchanged_parts
+from .parts import exchanged_parts
 from .sampler import hidden_sampling_sizes, sampling_sizes
 
 # Packets of TCP over Ethernet: what they carry, and their headers. A message begins one, and what is over when it ends
