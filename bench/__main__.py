@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dslide.threads import available_cores
 
-from . import accuracy, growth, machine, measuring, phases, prediction, reading, renewal, threads, throughput
+from . import accuracy, growth, machine, measuring, phases, prediction, reading, renewal, threads, throughput, turns
 from .plan import Plan, full_plan, quick_plan
 from .report import Section
 
@@ -23,6 +23,7 @@ SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report
     "machine": machine.section,
     "threads": threads.section,
     "training-speed": throughput.section,
+    "turns": turns.section,
     "memory": throughput.memory_section,
     "phases": phases.section,
     "growth": growth.section,

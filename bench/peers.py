@@ -4,10 +4,12 @@ later take over the setting."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from dslide.data import Dataset
 from dslide.metrics import Evaluation
 
 from .workload import HIDDEN, NEGATIVES, Batch, batches, read_data, timed_training
@@ -18,8 +20,16 @@ ROWS_AT_A_TIME = 256  # in prediction
 
 def train_sampled(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
     """EmbeddingBag, ReLU, softmax over the batch's labels and shared random negatives, SparseAdam."""
-    torch = use_torch(threads, seed)
+    use_torch(threads, seed)
     data = read_data(folder)
+    step, optimizer = sampled_step(data, seed)
+    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: state_of(optimizer))
+
+
+def sampled_step(data: Dataset, seed: int) -> tuple[Callable[[Batch], float], Any]:
+    """One step of that network, which returns how many outputs were active, and its optimizer."""
+    import torch
+
     first = torch.nn.EmbeddingBag(data.features, HIDDEN, mode="sum", sparse=True)
     weights = torch.nn.Embedding(data.labels, HIDDEN, sparse=True)
     bias = torch.nn.Embedding(data.labels, 1, sparse=True)
@@ -35,7 +45,7 @@ def train_sampled(folder: str, threads: int, seconds: float, batch_size: int, se
         learn(optimizer, torch.nn.functional.cross_entropy(logits, target))
         return len(ids)
 
-    return timed_training(step, batches(data, batch_size, seed), seconds, lambda: state_of(optimizer))
+    return step, optimizer
 
 
 def train_dense(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:

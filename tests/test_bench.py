@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from bench import machine, quiet
+from bench import machine, quiet, turns
 from bench.__main__ import SECTIONS, measure
 from bench.micro.test_kernels import VECTOR_KERNELS
 from bench.plan import Plan
 from bench.report import Comparison, Figure, Section, as_json, comparison_table, system_table
 from bench.runs import Outcome, System, run_rounds
-from bench.workload import Shape
+from bench.workload import Shape, make_data
 from dslide import _core
 
 SPEED, MEMORY = Figure("speed", "samples/s"), Figure("memory", "GB", ".1f")
@@ -167,6 +167,14 @@ def test_sections_of_tiny_sizes_from_data_to_report(tiny, tmp_path, capsys):
     assert growth["systems"][0]["rounds"][0]["active"] <= 500
     assert 4000 < growth["systems"][1]["rounds"][0]["active"] < 6000
     assert 0 < hashing["systems"][0]["rounds"][0]["hashing_share"] < 1
+
+
+def test_turns_of_a_tiny_network_beside_pytorch(tiny):
+    pytest.importorskip("torch")
+    folder = str(make_data(tiny.data, tiny.speed))
+    found = turns.train(folder, threads=2, seconds=0.1, batch_size=64, seed=0)
+    assert found["turns"] >= 1
+    assert found["ratio"] == pytest.approx(found["dslide"] / found["torch"], rel=0.5)
 
 
 def test_a_failing_system_makes_the_exit_code_1(tiny, tmp_path, monkeypatch, capsys):

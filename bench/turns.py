@@ -1,0 +1,119 @@
+"""dslide and PyTorch's sampled softmax by turns, a few steps each: on a machine whose speed changes from second to
+second, both meet the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+from dslide import Config, Trainer
+
+from .peers import sampled_step, state_of, use_torch
+from .plan import Plan
+from .report import Figure, Section
+from .runs import System
+from .throughput import RANDOM
+from .workload import NETWORK, Batch, arrays_of, make_data, read_data, write_to
+from .workload import batches as cut
+
+SLICE = 0.3  # seconds of a turn, about
+PATIENCE = 120.0  # seconds for which the other process is waited for
+
+Step = Callable[[Batch], float]
+
+
+def _dslide(folder: str, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
+    data = read_data(folder)
+    config = Config(**NETWORK, **RANDOM, threads=threads, batch_size=batch_size, seed=seed)
+    trainer = Trainer(config, data.features, data.labels)
+    return lambda batch: trainer.train_batch(batch.x, batch.y, 0).active, lambda: arrays_of(trainer)
+
+
+def _torch(folder: str, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
+    use_torch(threads, seed)
+    step, optimizer = sampled_step(read_data(folder), seed)
+    return step, lambda: state_of(optimizer)
+
+
+def serve(pipe: Connection, make: Callable[..., Any], folder: str, threads: int, batch_size: int, seed: int) -> None:
+    """Trains for a turn whenever it is asked to; answers with rows a second."""
+    step, state = make(folder, threads, batch_size, seed)
+    work, done = cut(read_data(folder), batch_size, seed), 0
+    for batch in work[:5]:
+        step(batch)
+    write_to(state())
+    pipe.send("ready")
+    while pipe.recv() == "go":
+        start, rows = time.perf_counter(), 0
+        while time.perf_counter() - start < SLICE:
+            batch = work[done % len(work)]
+            step(batch)
+            rows, done = rows + len(batch.x), done + 1
+        pipe.send(rows / (time.perf_counter() - start))
+
+
+def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
+    """Rows a second of both in the median turn, and the median of the ratios of turns that follow one another."""
+    context, pipes, processes = get_context("spawn"), [], []
+    for make in (_dslide, _torch):
+        here, there = context.Pipe()
+        arguments = (there, make, folder, threads, batch_size, seed)
+        processes.append(context.Process(target=serve, args=arguments, daemon=True))
+        processes[-1].start()
+        there.close()
+        pipes.append(here)
+
+    def answer(pipe: Connection) -> Any:
+        if not pipe.poll(PATIENCE):
+            raise TimeoutError(f"a process that was to train gave no answer for {PATIENCE:.0f} s")
+        return pipe.recv()
+
+    for pipe in pipes:
+        answer(pipe)
+    speeds: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        turn = []
+        for pipe in pipes:
+            pipe.send("go")
+            turn.append(answer(pipe))
+        speeds.append((turn[0], turn[1]))
+    for pipe, process in zip(pipes, processes, strict=True):
+        pipe.send("end")
+        process.join(PATIENCE)
+    return {
+        "dslide": median(d for d, _ in speeds),
+        "torch": median(t for _, t in speeds),
+        "ratio": median(d / t for d, t in speeds),
+        "turns": len(speeds),
+    }
+
+
+def section(plan: Plan) -> Section:
+    """A row for each size of batch."""
+    folder = str(make_data(plan.data, plan.speed))
+    systems = [
+        System(
+            f"4,096 random, batch {size:,}",
+            f"{__name__}:train",
+            {"folder": folder, "threads": plan.threads, "seconds": 2 * plan.seconds, "batch_size": size},
+            needs="torch",
+        )
+        for size in (256, 1024)
+    ]
+    return Section(
+        "By turns with PyTorch",
+        f"dslide and PyTorch's sampled softmax as above, each in a process of its own, by turns of {SLICE} seconds: "
+        "samples a second in the median turn, and the median ratio of turns that follow one another.",
+        systems,
+        [
+            Figure("dslide", "dslide, samples/s"),
+            Figure("torch", "PyTorch, samples/s"),
+            Figure("ratio", "ratio", ".2f"),
+            Figure("turns", "turns"),
+        ],
+    )
