@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, phases, work
-from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
+from .activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_empty, aligned_zeros, padded
 from .data import SparseRows
 from .errors import Diverged
 from .labels import Labels
@@ -368,7 +368,7 @@ class Network(Predictor):
         if 4 * size > KEPT_BYTES:
             return None
         if len(self._logits) < size:
-            self._logits = np.empty(size, np.float32)
+            self._logits = aligned_empty(1, size)[0]
         return self._logits
 
     def _check(self, fine: bool, loss: float, layer: Layer, step: int, rate: float) -> None:
