@@ -11,13 +11,14 @@ from statistics import median
 from typing import Any
 
 from dslide import Config, Trainer
+from dslide.data import Dataset
 
 from .peers import sampled_step, state_of, use_torch
 from .plan import Plan
 from .report import Figure, Section
 from .runs import System
 from .throughput import RANDOM
-from .workload import NETWORK, Batch, arrays_of, make_data, read_data, write_to
+from .workload import NETWORK, WARM_UP_STEPS, Batch, arrays_of, make_data, read_data, write_to
 from .workload import batches as cut
 
 SLICE = 0.3  # seconds of a turn, about
@@ -26,24 +27,24 @@ PATIENCE = 120.0  # seconds for which the other process is waited for
 Step = Callable[[Batch], float]
 
 
-def _dslide(folder: str, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
-    data = read_data(folder)
+def _dslide(data: Dataset, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
     config = Config(**NETWORK, **RANDOM, threads=threads, batch_size=batch_size, seed=seed)
     trainer = Trainer(config, data.features, data.labels)
     return lambda batch: trainer.train_batch(batch.x, batch.y, 0).active, lambda: arrays_of(trainer)
 
 
-def _torch(folder: str, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
+def _torch(data: Dataset, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
     use_torch(threads, seed)
-    step, optimizer = sampled_step(read_data(folder), seed)
+    step, optimizer = sampled_step(data, seed)
     return step, lambda: state_of(optimizer)
 
 
 def serve(pipe: Connection, make: Callable[..., Any], folder: str, threads: int, batch_size: int, seed: int) -> None:
     """Trains for a turn whenever it is asked to; answers with rows a second."""
-    step, state = make(folder, threads, batch_size, seed)
-    work, done = cut(read_data(folder), batch_size, seed), 0
-    for batch in work[:5]:
+    data = read_data(folder)
+    step, state = make(data, threads, batch_size, seed)
+    work, done = cut(data, batch_size, seed), 0
+    for batch in work[:WARM_UP_STEPS]:
         step(batch)
     write_to(state())
     pipe.send("ready")
@@ -58,31 +59,33 @@ def serve(pipe: Connection, make: Callable[..., Any], folder: str, threads: int,
 
 def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
     """Rows a second of both in the median turn, and the median of the ratios of turns that follow one another."""
-    context, pipes, processes = get_context("spawn"), [], []
-    for make in (_dslide, _torch):
-        here, there = context.Pipe()
+    context, pipes, processes = get_context("spawn"), {}, []
+    for name, make in (("dslide", _dslide), ("PyTorch", _torch)):
+        pipes[name], there = context.Pipe()
         arguments = (there, make, folder, threads, batch_size, seed)
         processes.append(context.Process(target=serve, args=arguments, daemon=True))
         processes[-1].start()
         there.close()
-        pipes.append(here)
 
-    def answer(pipe: Connection) -> Any:
-        if not pipe.poll(PATIENCE):
-            raise TimeoutError(f"a process that was to train gave no answer for {PATIENCE:.0f} s")
-        return pipe.recv()
+    def answer(name: str) -> Any:
+        try:
+            if pipes[name].poll(PATIENCE):
+                return pipes[name].recv()
+        except EOFError:
+            raise RuntimeError(f"the process of {name} has ended") from None
+        raise TimeoutError(f"the process of {name} gave no answer for {PATIENCE:.0f} s")
 
-    for pipe in pipes:
-        answer(pipe)
+    for name in pipes:
+        answer(name)
     speeds: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         turn = []
-        for pipe in pipes:
+        for name, pipe in pipes.items():
             pipe.send("go")
-            turn.append(answer(pipe))
+            turn.append(answer(name))
         speeds.append((turn[0], turn[1]))
-    for pipe, process in zip(pipes, processes, strict=True):
+    for pipe, process in zip(pipes.values(), processes, strict=True):
         pipe.send("end")
         process.join(PATIENCE)
     return {

@@ -47,6 +47,7 @@ void bind_hashing(nb::module_& m);
 void bind_data(nb::module_& m);
 void bind_machine(nb::module_& m);
 void bind_kernels(nb::module_& m);
+void bind_active(nb::module_& m);
 void bind_layers(nb::module_& m);
 void bind_links(nb::module_& m);
 void bind_wire(nb::module_& m);

@@ -1,4 +1,4 @@
-// CSR lists and sparse rows as arguments, checked.
+// Stripes, CSR lists and sparse rows as arguments, checked.
 #pragma once
 #include <algorithm>
 #include <stdexcept>
@@ -11,6 +11,11 @@ namespace dslide {
 
 inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
+}
+
+inline Stripe stripe(size_t first, size_t step) {
+  require(first < step, "a stripe's first must be below its step");
+  return {first, step};
 }
 
 // How many rows there are, of offsets that begin at 0, never fall and end with the number of `elements`.

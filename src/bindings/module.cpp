@@ -6,6 +6,7 @@ NB_MODULE(_core, m) {
   dslide::bind_data(m);
   dslide::bind_machine(m);
   dslide::bind_kernels(m);
+  dslide::bind_active(m);
   dslide::bind_layers(m);
   dslide::bind_links(m);
   dslide::bind_wire(m);

@@ -30,7 +30,7 @@ struct DenseLayer::Pass {
   Range rows;                  // of the batch
   float* dx;                   // null: not wanted
   const Optimizer* optimizer;  // null: no step
-  float* kept;                 // null: logits are not kept
+  float* kept;                 // for gradients of the logits; null: they are not kept
   int parts = threads();
 };
 
@@ -149,7 +149,7 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
     Scratch& s = scratch_[static_cast<size_t>(thread)];
     s.packed.resize(inputs * PACKED);
     s.gradient.resize(ld * BLOCK);
-    s.logits.resize(ROWS * PACKED);
+    s.logits.resize(ROWS * BLOCK);
     for (size_t block = block_count(end - begin); block-- > 0;) {  // what the first pass had last is still in cache
       const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
       if (pass.dx) gather(active, first, count, s.gathered);
