@@ -13,7 +13,7 @@ namespace dslide {
 namespace {
 
 constexpr size_t ROWS = 96;  // of the batch at a time: their logits (24 KB) stay in the first-level cache
-constexpr size_t SOON = 2;    // neurons before its turn that the memory of one to be stepped is brought to that cache
+constexpr size_t SOON = 2;   // neurons before its turn that the memory of one to be stepped is asked for again
 
 // Gradients of logits of the block that begins at position `first`, from row r on: (rows x 64), block after block.
 template <class Float>

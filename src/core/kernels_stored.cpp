@@ -198,6 +198,16 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
   as_stored(w, [&](auto* weights) { step_row(weights, Nothing{}, Nothing{}, g, n, seed, on_numbers); });
 }
 
+constexpr size_t SOON = 16;  // rows before its turn that a row is asked for
+
+// Asks for so many numbers of a row, to lie in the second-level cache: a core can wait for far more lines on their way
+// there than for lines on their way to the nearest.
+template <class Stored>
+inline void ask_for(const Stored* row, size_t numbers) {
+  const char* const at = reinterpret_cast<const char*>(row);
+  for (size_t line = 0; line < numbers * sizeof(Stored); line += 64) __builtin_prefetch(at + line, 0, 2);
+}
+
 // COLUMNS vectors of the output stay in registers while all rows pass by.
 template <int COLUMNS>
 inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const float* base,
@@ -206,6 +216,7 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 #pragma GCC unroll 8
   for (int j = 0; j < COLUMNS; ++j) sum[j] = load(out + j * W);
   for (size_t i = 0; i < count; ++i) {
+    if (i + SOON < count) ask_for(base + static_cast<size_t>(ids[i + SOON]) * stride, COLUMNS * W);
     const float* row = base + static_cast<size_t>(ids[i]) * stride;
     const V value = splat(values[i]);
 #pragma GCC unroll 8
@@ -221,6 +232,7 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 #pragma GCC unroll 4
   for (int j = 0; j < COLUMNS / 2; ++j) sum[j] = get_pair(out + 2 * j * W);
   for (size_t i = 0; i < count; ++i) {
+    if (i + SOON < count) ask_for(base + static_cast<size_t>(ids[i + SOON]) * stride, COLUMNS * W);
     const Bf16* row = base + static_cast<size_t>(ids[i]) * stride;
     const V value = splat(values[i]);
 #pragma GCC unroll 4

@@ -8,53 +8,12 @@ namespace {
 constexpr size_t LINE = 16;  // floats in a cache line
 
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 6;  // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
+constexpr int TILE_ROWS = 6;     // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
+constexpr size_t STRETCH = 32;   // steps of k between two requests for memory
 #else
-constexpr int TILE_ROWS = 3;  // 3 rows x 4 vectors take 12 of 16 registers, 3 + 1 are left for the factors
+constexpr int TILE_ROWS = 3;     // 3 rows x 4 vectors take 12 of 16 registers, 3 + 1 are left for the factors
+constexpr size_t STRETCH = 128;  // a step is a quarter of the work
 #endif
-
-// ROWS x (VECTORS * W) of C, held in registers over the whole of k. Of A and B the smaller side is held as well while
-// the other passes by. Four steps of k at a time: with one, counting and branching take a sixth of the time. Whether to
-// accumulate is known to the compiler: deciding it here would put every sum into memory and back before the loop.
-template <int ROWS, int VECTORS, bool ACCUMULATE>
-inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
-                 size_t ldc) {
-  V sum[ROWS][VECTORS];
-#pragma GCC unroll 8
-  for (int i = 0; i < ROWS; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < VECTORS; ++j) sum[i][j] = ACCUMULATE ? load(c + i * ldc + j * W) : V{};
-  }
-#pragma GCC unroll 4
-  for (size_t p = 0; p < k; ++p) {
-    if constexpr (ROWS < VECTORS) {
-      V left[ROWS];
-#pragma GCC unroll 8
-      for (int i = 0; i < ROWS; ++i) left[i] = splat(a[i * a_row + p * a_col]);
-#pragma GCC unroll 8
-      for (int j = 0; j < VECTORS; ++j) {
-        const V right = load(b + p * ldb + j * W);
-#pragma GCC unroll 8
-        for (int i = 0; i < ROWS; ++i) sum[i][j] += left[i] * right;
-      }
-    } else {
-      V right[VECTORS];
-#pragma GCC unroll 8
-      for (int j = 0; j < VECTORS; ++j) right[j] = load(b + p * ldb + j * W);
-#pragma GCC unroll 8
-      for (int i = 0; i < ROWS; ++i) {
-        const V left = splat(a[i * a_row + p * a_col]);
-#pragma GCC unroll 8
-        for (int j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
-      }
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < ROWS; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < VECTORS; ++j) store(c + i * ldc + j * W, sum[i][j]);
-  }
-}
 
 // Asks for a line of each of the next few pieces. A request for a page not used lately holds up what comes behind it until
 // the page is found; those of several pieces are found at once.
@@ -74,14 +33,60 @@ inline void fetch_some(Ahead* ahead) {
   ahead->line = 0;
 }
 
+// ROWS x (VECTORS * W) of C, held in registers over the whole of k. Of A and B the smaller side is held as well while
+// the other passes by. Four steps of k at a time: with one, counting and branching take a sixth of the time. Whether to
+// accumulate is known to the compiler: deciding it here would put every sum into memory and back before the loop.
+template <int ROWS, int VECTORS, bool ACCUMULATE>
+inline void tile(size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
+                 size_t ldc, Ahead* ahead) {
+  V sum[ROWS][VECTORS];
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; ++j) sum[i][j] = ACCUMULATE ? load(c + i * ldc + j * W) : V{};
+  }
+  for (size_t from = 0; from < k; from += STRETCH) {
+    fetch_some(ahead);
+    const size_t to = k - from < STRETCH ? k : from + STRETCH;
+#pragma GCC unroll 4
+    for (size_t p = from; p < to; ++p) {
+      if constexpr (ROWS < VECTORS) {
+        V left[ROWS];
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; ++i) left[i] = splat(a[i * a_row + p * a_col]);
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; ++j) {
+          const V right = load(b + p * ldb + j * W);
+#pragma GCC unroll 8
+          for (int i = 0; i < ROWS; ++i) sum[i][j] += left[i] * right;
+        }
+      } else {
+        V right[VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; ++j) right[j] = load(b + p * ldb + j * W);
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; ++i) {
+          const V left = splat(a[i * a_row + p * a_col]);
+#pragma GCC unroll 8
+          for (int j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; ++j) store(c + i * ldc + j * W, sum[i][j]);
+  }
+}
+
 // All m rows of a panel of VECTORS * W columns, ROWS at a time.
 template <int ROWS, int VECTORS, bool ACCUMULATE>
 void panel(size_t m, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb, float* c,
            size_t ldc, Ahead* ahead) {
   size_t i = 0;
   for (; i + ROWS <= m && (m - i != ROWS + 1 || ROWS == 1); i += ROWS) {  // two small tiles rather than a single row
-    fetch_some(ahead);
-    tile<ROWS, VECTORS, ACCUMULATE>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc);
+    tile<ROWS, VECTORS, ACCUMULATE>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, ahead);
   }
   if constexpr (ROWS > 1) {
     if (i < m) {

@@ -86,7 +86,7 @@ void Parameters::ask_for_row(size_t i) const {
   ask_for(piece(value.from(at), width));
   if (moment1) ask_for(piece(moment1.from(at), width));
   if (moment2) ask_for(piece(moment2.from(at), width));
-  __builtin_prefetch(clock + i);
+  __builtin_prefetch(clock + i, 0, 2);
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {

@@ -55,7 +55,7 @@ struct Parameters {
   void add_moments(size_t i, std::vector<Piece>& pieces) const;
   void add_clock(size_t i, std::vector<Piece>& pieces) const;
 
-  // Asks for all that a step of row i needs, to lie in the nearest cache.
+  // Asks for all that a step of row i needs.
   void ask_for_row(size_t i) const;
 
   // One optimizer step on row i. What is stored as bf16 is rounded at random (kernels.hpp), with random bits that are a
@@ -68,9 +68,10 @@ struct Parameters {
                       const Optimizer& optimizer) const;
 };
 
-// Asks for memory, to lie in the nearest cache.
+// Asks for memory, to lie in the second-level cache: a core can wait for far more lines on their way there than for
+// lines on their way to the nearest.
 inline void ask_for(const Piece& piece) {
-  for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE);
+  for (size_t i = 0; i < piece.lines; ++i) __builtin_prefetch(piece.at + i * CACHE_LINE, 0, 2);
 }
 
 // Throws std::invalid_argument unless `bias` has one float for each of `neurons`.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t ROWS = 8;      // of the batch, and
 constexpr size_t INPUTS = 256;  // that a thread takes at a time
-constexpr size_t AHEAD = 4;  // inputs before its turn that a row's memory is asked for
+constexpr size_t AHEAD = 16;  // inputs before its turn that a row's memory is asked for
 
 // The slots of a row: slot s holds the neuron neurons[s - begin], through positions or directly.
 struct RowSlots {
@@ -125,22 +125,12 @@ bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size
   bool fine = true;
   AlignedFloats gradient(neurons);
   AlignedFloats room(weights_.room(1));
-  std::vector<Piece> ahead;  // the memory of a row whose turn comes soon
-  for (size_t k = some.begin; k < some.end; ++k) {
-    ahead.clear();
-    if (k + AHEAD < some.end) {
-      const auto next = static_cast<size_t>(g.input[k + AHEAD]);
-      weights_.add_value(next, ahead);
-      weights_.add_moments(next, ahead);
-      weights_.add_clock(next, ahead);
-    }
-    size_t asked = 0;  // a piece at a time: a core can't wait for all of it at once, and would do nothing else
-    if (asked < ahead.size()) ask_for(ahead[asked++]);
+  for (size_t k = some.end; k-- > some.begin;) {  // those before them have their turn next
+    if (k >= AHEAD) weights_.ask_for_row(static_cast<size_t>(g.input[k - AHEAD]));
     const auto input = static_cast<size_t>(g.input[k]);
     const size_t first = g.begin[k], count = g.begin[k + 1] - first;
     std::fill(gradient.begin(), gradient.end(), 0.0f);
     kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
-    if (asked < ahead.size()) ask_for(ahead[asked++]);
     if (dx) {
       const float* w = weights_.row(input, room.data());
       for (size_t e = first; e < first + count; ++e) {
@@ -148,7 +138,6 @@ bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size
       }
     }
     if (!weights_.update(input, gradient.data(), optimizer)) fine = false;
-    while (asked < ahead.size()) ask_for(ahead[asked++]);
   }
   return fine;
 }
