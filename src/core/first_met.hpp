@@ -11,26 +11,24 @@
 
 namespace dslide {
 
-// Cuts a number that is different for every neuron in two: its slot, and a tag that tells it from others in the slot.
+// Cuts a neuron's number in two: its slot, and a tag that tells it from others in the slot. Which of its bits are which
+// makes no difference to how often two neurons share a slot: those of one bucket never do, and what table has put which
+// neurons together is up to chance.
 struct FirstMetHash {
-  int bits = 1, tag_bits = 0;
+  int slot_bits = 1;
 
-  explicit FirstMetHash(size_t neurons = 1) : bits(std::max(1, static_cast<int>(std::bit_width(neurons - 1)))) {
-    tag_bits = bits - std::min(bits, std::max(LEAST_SLOT_BITS, bits - MOST_TAG_BITS));
+  explicit FirstMetHash(size_t neurons = 1) {
+    const int bits = std::max(1, static_cast<int>(std::bit_width(neurons - 1)));
+    slot_bits = std::min(bits, std::max(LEAST_SLOT_BITS, bits - MOST_TAG_BITS));
   }
 
-  size_t slots() const { return size_t{1} << (bits - tag_bits); }
-  size_t slot(int32_t neuron) const { return number(neuron) >> tag_bits; }
-  uint32_t tag(int32_t neuron) const { return (number(neuron) & ((uint32_t{1} << tag_bits) - 1)) + 1; }  // not 0
+  size_t slots() const { return size_t{1} << slot_bits; }
+  size_t slot(int32_t neuron) const { return static_cast<uint32_t>(neuron) & (slots() - 1); }
+  uint32_t tag(int32_t neuron) const { return (static_cast<uint32_t>(neuron) >> slot_bits) + 1; }  // not 0
 
  private:
-  static constexpr int LEAST_SLOT_BITS = 13;  // 16 KB
+  static constexpr int LEAST_SLOT_BITS = 15;  // 64 KB: few neurons find their slot taken by another
   static constexpr int MOST_TAG_BITS = 15;
-
-  // Multiplying by an odd number only changes the order of the neurons below 2^bits.
-  uint32_t number(int32_t neuron) const {
-    return static_cast<uint32_t>(neuron) * 0x9E3779B1u & ((uint32_t{1} << bits) - 1);
-  }
 };
 
 class FirstMet {
@@ -49,10 +47,10 @@ class FirstMet {
     for (size_t i = 0; i < count; ++i) {
       const int32_t neuron = neurons[i];
       uint16_t& slot = tags[hash.slot(neuron)];
-      const uint32_t before = slot, taken = before != 0;
-      slot = static_cast<uint16_t>(before | (hash.tag(neuron) & (taken - 1)));
+      const uint32_t before = slot;
+      slot = static_cast<uint16_t>(before ? before : hash.tag(neuron));
       *others = neuron;
-      others += taken;
+      others += before != 0;
     }
     return others;
   }

@@ -70,7 +70,7 @@ void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
     }
     const auto bucket = s.next_buckets[t] = tables_.bucket(t, codes[t]);
     for (size_t i = 0; i < std::min(bucket.size(), MOST_ASKED_FOR); i += CACHE_LINE / sizeof(int32_t)) {
-      __builtin_prefetch(bucket.data() + i);
+      __builtin_prefetch(bucket.data() + i, 0, 2);
     }
   }
 }

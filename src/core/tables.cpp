@@ -110,18 +110,13 @@ void Tables::keep_newest(std::span<int32_t> bucket, size_t table) const {
 
 // Moves the bucket_size neurons with the smallest lots to the front in ascending order.
 void Tables::keep_sample(std::span<int32_t> bucket, size_t table, std::vector<Lot>& scratch) const {
-  scratch.clear();  // a heap with the largest of the smallest lots on top
+  scratch.clear();
   for (const int32_t neuron : bucket) {
-    const Lot lot = draw_lot(mix(spec_.seed, table, static_cast<uint64_t>(neuron)), neuron);
-    if (scratch.size() == spec_.bucket_size) {
-      if (lot > scratch.front()) continue;
-      std::pop_heap(scratch.begin(), scratch.end());
-      scratch.pop_back();
-    }
-    scratch.push_back(lot);
-    std::push_heap(scratch.begin(), scratch.end());
+    scratch.push_back(draw_lot(mix(spec_.seed, table, static_cast<uint64_t>(neuron)), neuron));
   }
-  std::transform(scratch.begin(), scratch.end(), bucket.begin(), neuron_of);
+  const auto kept = scratch.begin() + static_cast<ptrdiff_t>(spec_.bucket_size);
+  std::nth_element(scratch.begin(), kept, scratch.end());
+  std::transform(scratch.begin(), kept, bucket.begin(), neuron_of);
   std::sort(bucket.begin(), bucket.begin() + static_cast<ptrdiff_t>(spec_.bucket_size));
 }
 
