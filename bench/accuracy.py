@@ -10,7 +10,7 @@ from dslide.metrics import Evaluation
 from .plan import Plan
 from .report import Comparison, Figure, Section
 from .runs import System
-from .throughput import RANDOM, STORED
+from .throughput import HALVES, RANDOM
 from .workload import BATCH, HIDDEN, NETWORK, RATE, make_data, read_data
 
 PRECISION = Figure("p_at_1", "P@1", ".3f")
@@ -36,8 +36,8 @@ def section(plan: Plan) -> Section:
     work = {"folder": str(make_data(plan.data, shape)), "threads": plan.threads, "epochs": plan.epochs}
     defaults = System("dslide, default sampling", f"{__name__}:learn", work)
     random = System("dslide, 4,096 random", f"{__name__}:learn", work | RANDOM)
-    stored = [
-        System(f"dslide, default sampling, {name}", f"{__name__}:learn", work | more) for name, more in STORED.items()
+    halves = [
+        System(f"dslide, default sampling, {name}", f"{__name__}:learn", work | more) for name, more in HALVES.items()
     ]
     full = System("dslide, full softmax", f"{__name__}:learn", work | {"output": "full"})
     faster = {"learning_rate": FASTER * RATE}
@@ -54,13 +54,13 @@ def section(plan: Plan) -> Section:
         f"{shape.test_rows:,} test rows. A seed for each round. PyTorch begins with its own initial weights, in "
         "the first layer ten times as large as dslide's, and without dslide's first biases, which follow from the "
         "labels' frequencies.",
-        [defaults, random, *stored, full, *twice, torch],
+        [defaults, random, *halves, full, *twice, torch],
         [PRECISION, SECONDS],
         [
             *(
                 Comparison(sampled, whole, PRECISION, "difference")
                 for whole in (full, torch)
-                for sampled in (defaults, random, *stored)
+                for sampled in (defaults, random, *halves)
             ),
             *(Comparison(twice[0], whole, PRECISION, "difference") for whole in (full, twice[1])),
             Comparison(full, torch, PRECISION, "difference"),

@@ -18,16 +18,19 @@ RATE = 1e-3  # of learning, where only speed is measured
 ROWS_AT_A_TIME = 256  # in prediction
 
 
-def train_sampled(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
+def train_sampled(
+    folder: str, threads: int, seconds: float, batch_size: int, seed: int, autocast: bool = False
+) -> dict[str, float]:
     """EmbeddingBag, ReLU, softmax over the batch's labels and shared random negatives, SparseAdam."""
     use_torch(threads, seed)
     data = read_data(folder)
-    step, optimizer = sampled_step(data, seed)
+    step, optimizer = sampled_step(data, seed, autocast)
     return timed_training(step, batches(data, batch_size, seed), seconds, lambda: state_of(optimizer))
 
 
-def sampled_step(data: Dataset, seed: int) -> tuple[Callable[[Batch], float], Any]:
-    """One step of that network, which returns how many outputs were active, and its optimizer."""
+def sampled_step(data: Dataset, seed: int, autocast: bool = False) -> tuple[Callable[[Batch], float], Any]:
+    """One step of that network, which returns how many outputs were active, and its optimizer. `autocast`: PyTorch may
+    compute in bf16 what it thinks fit."""
     import torch
 
     first = torch.nn.EmbeddingBag(data.features, HIDDEN, mode="sum", sparse=True)
@@ -41,8 +44,10 @@ def sampled_step(data: Dataset, seed: int) -> tuple[Callable[[Batch], float], An
         ids = np.union1d(batch.y.indices, drawn).astype(np.int64)
         target = _target(batch, np.searchsorted(ids, batch.y.indices), len(ids))
         chosen = torch.from_numpy(ids)
-        logits = _hidden(first, batch.x) @ weights(chosen).T + bias(chosen).T
-        learn(optimizer, torch.nn.functional.cross_entropy(logits, target))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = _hidden(first, batch.x) @ weights(chosen).T + bias(chosen).T
+            loss = torch.nn.functional.cross_entropy(logits, target)
+        learn(optimizer, loss)
         return len(ids)
 
     return step, optimizer

@@ -19,7 +19,12 @@ MEMORY = [
     Figure("peak_over_state", "ratio", ".2f"),
 ]
 RANDOM: dict[str, Any] = {"output": "random", "draws": NEGATIVES}
-STORED = {"bf16 moments": {"moments": "bf16"}, "all bf16": {"weights": "bf16", "moments": "bf16"}}
+HALVES: dict[str, dict[str, Any]] = {  # what can be of 16 bits
+    "bf16 products": {"products": "bf16"},
+    "bf16 moments": {"moments": "bf16"},
+    "bf16 storage": {"weights": "bf16", "moments": "bf16"},
+    "all bf16": {"weights": "bf16", "moments": "bf16", "products": "bf16"},
+}
 
 
 def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int, **options: Any) -> dict[str, float]:
@@ -46,10 +51,11 @@ def section(plan: Plan) -> Section:
     sampled = {
         size: _torch(plan, f"PyTorch sampled softmax, batch {size:,}", "train_sampled", size) for size in (256, 1024)
     }
+    rounded = _torch(plan, "PyTorch sampled softmax, bf16 autocast, batch 256", "train_sampled", 256, autocast=True)
     dense = _torch(plan, "PyTorch full softmax, batch 128", "train_dense", 128)
-    stored = {
+    halves = {
         name: _dslide(plan, f"dslide, 4,096 random, batch 256, {name}", **RANDOM, **options)
-        for name, options in STORED.items()
+        for name, options in HALVES.items()
     }
     return Section(
         "Training speed",
@@ -59,11 +65,13 @@ def section(plan: Plan) -> Section:
         "the batch and 4,096 random negatives, and SparseAdam; its full softmax has fused Adam. Other peers on PyPI "
         "are not run: napkinXC and omikuji train linear classifiers in label trees and fastText knows no feature "
         "values, so that their samples are not these; TensorFlow's sampled softmax would compare.",
-        [defaults, random[256], *stored.values(), sampled[256], random[1024], sampled[1024], dense],
+        [defaults, random[256], *halves.values(), sampled[256], rounded, random[1024], sampled[1024], dense],
         [SPEED, ACTIVE],
         [
             Comparison(defaults, sampled[256], SPEED),
-            *(Comparison(system, random[256], SPEED) for system in stored.values()),
+            *(Comparison(system, random[256], SPEED) for system in halves.values()),
+            *(Comparison(halves[name], sampled[256], SPEED) for name in ("bf16 products", "all bf16")),
+            *(Comparison(halves[name], rounded, SPEED) for name in ("bf16 products", "all bf16")),
             *(Comparison(random[size], sampled[size], SPEED) for size in random),
             *(Comparison(system, dense, SPEED) for system in (defaults, *random.values())),
         ],
@@ -90,8 +98,8 @@ def _dslide(plan: Plan, name: str, batch_size: int = 256, threads: int = 0, **op
     return System(name, f"{__name__}:train", arguments)
 
 
-def _torch(plan: Plan, name: str, function: str, batch_size: int) -> System:
-    return System(name, f"bench.peers:{function}", _work(plan, batch_size), needs="torch")
+def _torch(plan: Plan, name: str, function: str, batch_size: int, **options: Any) -> System:
+    return System(name, f"bench.peers:{function}", _work(plan, batch_size) | options, needs="torch")
 
 
 def _work(plan: Plan, batch_size: int) -> dict[str, Any]:

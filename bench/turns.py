@@ -17,7 +17,7 @@ from .peers import sampled_step, state_of, use_torch
 from .plan import Plan
 from .report import Figure, Section
 from .runs import System
-from .throughput import RANDOM
+from .throughput import HALVES, RANDOM
 from .workload import NETWORK, WARM_UP_STEPS, Batch, arrays_of, make_data, read_data, write_to
 from .workload import batches as cut
 
@@ -27,22 +27,29 @@ PATIENCE = 120.0  # seconds for which the other process is waited for
 Step = Callable[[Batch], float]
 
 
-def _dslide(data: Dataset, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
-    config = Config(**NETWORK, **RANDOM, threads=threads, batch_size=batch_size, seed=seed)
+def _dslide(
+    data: Dataset, threads: int, batch_size: int, seed: int, **options: Any
+) -> tuple[Step, Callable[[], list[Any]]]:
+    config = Config(**NETWORK, **RANDOM, **options, threads=threads, batch_size=batch_size, seed=seed)
     trainer = Trainer(config, data.features, data.labels)
     return lambda batch: trainer.train_batch(batch.x, batch.y, 0).active, lambda: arrays_of(trainer)
 
 
-def _torch(data: Dataset, threads: int, batch_size: int, seed: int) -> tuple[Step, Callable[[], list[Any]]]:
+def _torch(
+    data: Dataset, threads: int, batch_size: int, seed: int, autocast: bool
+) -> tuple[Step, Callable[[], list[Any]]]:
     use_torch(threads, seed)
-    step, optimizer = sampled_step(data, seed)
+    step, optimizer = sampled_step(data, seed, autocast)
     return step, lambda: state_of(optimizer)
 
 
-def serve(pipe: Connection, make: Callable[..., Any], folder: str, threads: int, batch_size: int, seed: int) -> None:
+def serve(
+    pipe: Connection, make: Callable[..., Any], options: dict[str, Any], folder: str, threads: int, batch_size: int,
+    seed: int,
+) -> None:  # fmt: skip
     """Trains for a turn whenever it is asked to; answers with rows a second."""
     data = read_data(folder)
-    step, state = make(data, threads, batch_size, seed)
+    step, state = make(data, threads, batch_size, seed, **options)
     work, done = cut(data, batch_size, seed), 0
     for batch in work[:WARM_UP_STEPS]:
         step(batch)
@@ -57,12 +64,19 @@ def serve(pipe: Connection, make: Callable[..., Any], folder: str, threads: int,
         pipe.send(rows / (time.perf_counter() - start))
 
 
-def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int) -> dict[str, float]:
-    """Rows a second of both in the median turn, and the median of the ratios of turns that follow one another."""
+def train(
+    folder: str, threads: int, seconds: float, batch_size: int, seed: int, autocast: bool = False, **options: Any
+) -> dict[str, float]:
+    """Rows a second of both in the median turn, and the median of the ratios of turns that follow one another.
+    `options` are dslide's."""
     context, pipes, processes = get_context("spawn"), {}, []
-    for name, make in (("dslide", _dslide), ("PyTorch", _torch)):
+    systems: list[tuple[str, Any, dict[str, Any]]] = [
+        ("dslide", _dslide, options),
+        ("PyTorch", _torch, {"autocast": autocast}),
+    ]
+    for name, make, own in systems:
         pipes[name], there = context.Pipe()
-        arguments = (there, make, folder, threads, batch_size, seed)
+        arguments = (there, make, own, folder, threads, batch_size, seed)
         processes.append(context.Process(target=serve, args=arguments, daemon=True))
         processes[-1].start()
         there.close()
@@ -97,21 +111,22 @@ def train(folder: str, threads: int, seconds: float, batch_size: int, seed: int)
 
 
 def section(plan: Plan) -> Section:
-    """A row for each size of batch."""
-    folder = str(make_data(plan.data, plan.speed))
+    """A row for each size of batch, and for 16-bit numbers."""
+    work = {"folder": str(make_data(plan.data, plan.speed)), "threads": plan.threads, "seconds": 2 * plan.seconds}
     systems = [
-        System(
-            f"4,096 random, batch {size:,}",
-            f"{__name__}:train",
-            {"folder": folder, "threads": plan.threads, "seconds": 2 * plan.seconds, "batch_size": size},
-            needs="torch",
-        )
+        System(f"4,096 random, batch {size:,}{name}", f"{__name__}:train", work | {"batch_size": size} | more, "torch")
         for size in (256, 1024)
+        for name, more in (
+            ("", {}),
+            (", bf16 products", HALVES["bf16 products"]),
+            (", all bf16; PyTorch with bf16 autocast", HALVES["all bf16"] | {"autocast": True}),
+        )
     ]
     return Section(
         "By turns with PyTorch",
         f"dslide and PyTorch's sampled softmax as above, each in a process of its own, by turns of {SLICE} seconds: "
-        "samples a second in the median turn, and the median ratio of turns that follow one another.",
+        "samples a second in the median turn, and the median ratio of turns that follow one another. Where PyTorch is "
+        "not named, it computes with 32-bit floats.",
         systems,
         [
             Figure("dslide", "dslide, samples/s"),

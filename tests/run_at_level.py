@@ -83,6 +83,8 @@ def main() -> None:
         results[f"training-{loss}"] = train(config.replace(output="full"))
         # random and not lsh: a rounding error may move a neuron to another bucket
         results[f"training-{loss}-sampled"] = train(config.replace(output="random", active_sets="row", draws=10))
+    options = {"hidden": (33,), "epochs": 6, "batch_size": 50, "epsilon": 1e-4, "threads": 1, "products": "bf16"}
+    results["training-bf16"] = train(Config(**PLAIN | options))
     np.savez(sys.argv[1], isa=np.array(_core.isa()), **results)
 
 

@@ -44,7 +44,7 @@ def test_levels_are_ordered_and_one_is_in_use():
 
 
 def test_levels_are_compiled_for_what_they_are_called():
-    lanes = {"reference": 1, "v2": 4, "v3": 8, "v4": 16, "neon": 4, "baseline": 4}
+    lanes = {"reference": 1, "v2": 4, "v3": 8, "v4": 16, "v4bf16": 16, "neon": 4, "baseline": 4}
     for name in _core.isa_levels():
         assert _core.Kernels(name).lanes == lanes[name]
 

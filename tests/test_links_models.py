@@ -92,11 +92,11 @@ def test_links_are_mapped_from_the_file_for_prediction(tmp_path):
     assert len(Vectors.open(tmp_path / "m")) == FEATURES
 
 
-def test_the_manifest_has_format_4_and_format_2_opens(tmp_path):
+def test_the_manifest_has_format_5_and_format_2_opens(tmp_path):
     """Models of format 2 had no links, and no options for them."""
     plain = CONFIG.replace(links=0)
     ids, _ = save(tmp_path / "m", 1, plain)
-    assert json.loads((tmp_path / "m" / MANIFEST).read_text())["format"] == 4
+    assert json.loads((tmp_path / "m" / MANIFEST).read_text())["format"] == 5
     options = json.loads((tmp_path / "m/config.json").read_text())
     del options["links"], options["link_scale"]
     files = Manifest.read(tmp_path / "m").files | {"config.json": write_json(tmp_path / "m/config.json", options)}

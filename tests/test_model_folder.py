@@ -224,7 +224,7 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 5}, r"the model has format 5, written by dslide .*please upgrade"),
+        ({"format": 6}, r"the model has format 6, written by dslide .*please upgrade"),
         ({"format": "1"}, "expected a format number, not '1'"),
         ({"format": True}, "expected a format number"),
         ({"files": []}, "no list of files"),

@@ -19,11 +19,13 @@ from saved_models import CONFIGS, FEATURES, LABELS, ONE, a_model, check, names_i
 from dslide.comm import Communicator
 from dslide.config import Config
 from dslide.errors import ModelError
+from dslide.model_files import MANIFEST, Manifest, write_arrays, write_json
 from dslide.model_folder import SavedModel, load_model, save_model
 from dslide.model_peers import load_together
 from dslide.network import Network
 from dslide.shard import WHOLE, Shard
 from dslide.state_layout import array_layouts
+from dslide.tensors import read_tensors
 
 SAMPLE = Path(__file__).parent / "samples/format1"
 SIZES = (1, 2, 3, 4, 7)
@@ -57,7 +59,7 @@ def test_the_files_of_a_model(tmp_path: Path) -> None:
     shards = [f"{kind}-{rank}-of-3.safetensors" for kind in ("optimizer", "weights") for rank in range(3)]
     assert names_in(tmp_path / "m") == sorted(["config.json", "manifest.json", "progress.json", *shards])
     manifest = json.loads((tmp_path / "m/manifest.json").read_text())
-    assert (manifest["format"], manifest["shards"]) == (4, 3)
+    assert (manifest["format"], manifest["shards"]) == (5, 3)
     assert sorted(manifest["files"]) == [name for name in names_in(tmp_path / "m") if name != "manifest.json"]
     for name, entry in manifest["files"].items():
         assert entry["size"] == (tmp_path / "m" / name).stat().st_size
@@ -293,3 +295,26 @@ def test_a_model_of_format_1_is_cut_for_ranks_and_trained_on(tmp_path: Path) -> 
     again = load_model(saved_again(tmp_path / "m", 3), optimizer=True, verify=True)
     same_arrays(again.state, dict(whole.state))
     assert again.progress == whole.progress
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_hash_tables_of_format_4_are_left_alone_and_made_anew(tmp_path: Path, ranks: int) -> None:
+    """There were more of them."""
+    save(tmp_path / "m", ranks, ONE)
+    manifest = Manifest.read(tmp_path / "m")
+    files = dict(manifest.files)
+    for path in (tmp_path / "m").glob("optimizer*"):
+        arrays = {name: np.array(array) for name, array in read_tensors(path).items()}
+        arrays["layer0.codes"] = np.repeat(arrays["layer0.codes"], 2, axis=0)
+        path.unlink()
+        files[path.name] = write_arrays(path, arrays)
+    write_json(tmp_path / "m" / MANIFEST, {"format": 4, "dslide": "0.1", "shards": ranks, "files": files})
+    found = load_model(tmp_path / "m", optimizer=True, verify=True)
+    expected = network_state(ONE, FEATURES, LABELS)
+    del expected["layer0.codes"], expected["layer0.moved"]
+    same_arrays(found.state, expected)
+    network = Network(found.config, FEATURES, LABELS)
+    network.load_state(found.state)
+    assert network.layers[0].sampler is not None
+    assert not network.layers[0].sampler.renewed
+    assert network.renew_tables() == ONE.hidden[0]

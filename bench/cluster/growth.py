@@ -29,7 +29,7 @@ from ..picture import write_curves
 from ..plan import ACCURACY
 from ..report import Comparison, Figure, Section
 from ..runs import Outcome, System
-from ..throughput import ACTIVE, MEMORY, SPEED, STORED, timed_dslide
+from ..throughput import ACTIVE, HALVES, MEMORY, SPEED, timed_dslide
 from ..workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, NETWORK, RATE, Batch, Shape, batches, make_data, read_data
 from .knees import choice_words, failed, points, precision_words, speed_words
 
@@ -38,7 +38,7 @@ BYTES = Figure("bytes_per_sample", f"bytes a sample, {NODES} nodes")
 RENEWAL = Figure("renew_seconds", "renewing all, s", ".2f")
 LONG = Figure("long_run", "samples/s with renewals")  # in a run of as many rows as Amazon-670K has
 SENT = Figure("sent_per_sample", "bytes a sample on the wire")
-STORAGES = {"float32": {}, "bf16": STORED["all bf16"]}
+STORAGES = {"float32": {}, "bf16": HALVES["bf16 storage"]}
 WIRES = ("float32", "bf16", "int8")
 MOST_BYTES = 14e9  # of memory that a run may take
 CAUTION = (

@@ -15,6 +15,9 @@ void same_size(size_t a, size_t b) {
   if (a != b) throw std::invalid_argument("arrays of different lengths");
 }
 
+const BfPair* pairs(const uint32_t* bits) { return reinterpret_cast<const BfPair*>(bits); }
+BfPair* pairs(uint32_t* bits) { return reinterpret_cast<BfPair*>(bits); }
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -38,6 +41,36 @@ void bind_kernels(nb::module_& m) {
            },
            nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
            nb::arg("accumulate"))
+      .def("gemm_pairs",
+           [](const Kernels& k, In<uint32_t, 2> a, bool transposed, In<uint32_t, 2> b, Out<float, 2> c, size_t n,
+              bool accumulate) {
+             const size_t rows = transposed ? a.shape(1) : a.shape(0), inner = transposed ? a.shape(0) : a.shape(1);
+             same_size(inner, b.shape(0));
+             same_size(rows, c.shape(0));
+             if (n > b.shape(1) || n > c.shape(1)) throw std::invalid_argument("n is more than there are columns");
+             k.gemm_pairs(rows, n, inner, pairs(a.data()), transposed ? 1 : a.shape(1), transposed ? a.shape(1) : 1,
+                          pairs(b.data()), b.shape(1), c.data(), c.shape(1), accumulate, nullptr);
+           },
+           nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
+           nb::arg("accumulate"), "As gemm; uint32 is a pair of bf16.")
+      .def("dot_pairs",
+           [](const Kernels& k, In<uint32_t, 1> a, In<uint32_t, 1> b) {
+             same_size(a.shape(0), b.shape(0));
+             return k.dot_pairs(pairs(a.data()), pairs(b.data()), a.shape(0));
+           })
+      .def("pair_up",
+           [](const Kernels& k, In<float, 1> low, In<float, 1> high, Out<uint32_t, 1> out) {
+             same_size(low.shape(0), high.shape(0));
+             same_size(low.shape(0), out.shape(0));
+             k.pair_up(low.data(), high.data(), low.shape(0), pairs(out.data()));
+           },
+           nb::arg("low"), nb::arg("high"), nb::arg("out").noconvert())
+      .def("pair_neighbours",
+           [](const Kernels& k, In<float, 1> x, Out<uint32_t, 1> out) {
+             same_size((x.shape(0) + 1) / 2, out.shape(0));
+             k.pair_neighbours(x.data(), x.shape(0), pairs(out.data()));
+           },
+           nb::arg("x"), nb::arg("out").noconvert())
       .def("pack",
            [](const Kernels& k, In<float, 2> rows, Out<float, 2> out, size_t width) {
              const size_t n = rows.shape(1);

@@ -147,7 +147,11 @@ void bind_parameters(nb::module_& m) {
 
 void bind_dense(nb::module_& m) {
   nb::class_<DenseLayer>(m, "DenseLayer", "A layer over dense inputs, one row of weights per neuron.")
-      .def(nb::init<const Parameters&, const Parameters&>(), nb::arg("weights"), nb::arg("bias"), nb::keep_alive<1, 2>(),
+      .def("__init__",
+           [](DenseLayer* l, const Parameters& weights, const Parameters& bias, bool bf16_products) {
+             new (l) DenseLayer(weights, bias, bf16_products ? Products::bf16 : Products::floats);
+           },
+           nb::arg("weights"), nb::arg("bias"), nb::arg("bf16_products") = false, nb::keep_alive<1, 2>(),
            nb::keep_alive<1, 3>())
       .def("forward",
            [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 2> z) {

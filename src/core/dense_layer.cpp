@@ -34,7 +34,8 @@ struct DenseLayer::Pass {
   int parts = threads();
 };
 
-DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
+DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, Products products)
+    : weights_(weights), bias_(bias), products_(products) {
   check_bias(bias, weights.rows);
   if (weights.stride % 16 != 0) throw std::invalid_argument("rows of weights must be padded to a multiple of 16");
 }

@@ -29,10 +29,13 @@ struct SoftmaxSums {
   float* mean;       // (rows x stride), or null: not wanted
 };
 
+// What the matrix products of softmax are computed with; sums are floats in any case.
+enum class Products { floats, bf16 };
+
 class DenseLayer {
  public:
   // weights: neurons x inputs, bias: neurons x 1
-  DenseLayer(const Parameters& weights, const Parameters& bias);
+  DenseLayer(const Parameters& weights, const Parameters& bias, Products products = Products::floats);
   const Parameters& weights() const { return weights_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
@@ -49,6 +52,7 @@ class DenseLayer {
   // hold the sums' mean, becomes the gradients of the inputs; the loss is returned. And when all rows have been through
   // that: the active neurons' step; false: some gradient was not finite. The gradients can be on their way to others
   // meanwhile. `kept` is room for kept_size() floats, or null: then logits are computed a second time for the step.
+  // With bf16, what is multiplied is rounded to the nearest: inputs, weights and exponentials.
   static size_t kept_size(const ActiveSet& active);
   void softmax_first(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels, const SoftmaxSums& sums,
                      float* kept);
@@ -75,6 +79,16 @@ class DenseLayer {
                      float* scores) const;
 
  private:
+  // What softmax multiplies, as floats or as pairs of bf16. In a product's left side pairs are of columns, in its right
+  // side of rows.
+  template <class Number>
+  struct Operands {
+    Aligned<Number> left;          // 64 x inputs, rows spread: the block, as left side
+    Aligned<Number> right;         // the same as right side, if that is something else
+    Aligned<Number> exponentials;  // 64 x rows of a chunk, as left side when transposed, if that is something else
+    Aligned<Number> factor;        // rows: what exponentials have to be multiplied with, as left side
+    Aligned<Number> scaled;        // rows x inputs, rows spread: inputs times that, as right side
+  };
   struct alignas(2 * CACHE_LINE) Scratch {  // of a thread; threads that wrote to one line would wait for each other
     AlignedFloats packed;    // inputs x 64: the block, transposed
     AlignedFloats gathered;  // 64 x inputs, rows spread: the block
@@ -82,22 +96,22 @@ class DenseLayer {
     AlignedFloats room;      // for rows that are not stored as floats
     AlignedFloats logits;    // of a block that are not kept, or their exponentials or gradients
     AlignedFloats dx;        // rows x inputs, rows spread, of the rows at hand
-    AlignedFloats reference, sum, factor;  // of softmax, rows
+    AlignedFloats again;     // of softmax: exponentials of a block that were not kept
+    AlignedFloats reference, sum;  // of softmax, rows
+    Operands<float> floats;
+    Operands<BfPair> pairs;
     std::vector<Piece> pieces;  // of memory that is needed next
   };
 
   void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
-  void turn_rows(const float* x, size_t rows, Range range);
   Ahead ahead_of(const ActiveSet& active, Range stepped, Range next, std::vector<Piece>& pieces) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
   void gather(const ActiveSet& active, size_t first, size_t count, AlignedFloats& gathered) const;
   bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient, const float* bias_gradient,
                   const Optimizer& optimizer) const;
   void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
-  void scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
-                  Scratch& s) const;
-  void exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
-                          const float* log_norm, Scratch& s) const;
+  template <class Number>
+  struct Softmax;  // what is done with such numbers
   struct Pass;
   template <class MakeGradient>
   bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
@@ -107,8 +121,10 @@ class DenseLayer {
   void sum_dx(Range rows, float* dx) const;
 
   Parameters weights_, bias_;
+  Products products_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls
-  AlignedFloats turned_;          // inputs x rows, by chunk: the inputs at hand, for softmax
+  AlignedFloats turned_;          // inputs x rows, by chunk: the inputs at hand, as right side, for softmax
+  Aligned<BfPair> turned_pairs_;  // the same
   AlignedFloats batch_;           // rows x inputs, rows spread: the inputs at hand
 };
 

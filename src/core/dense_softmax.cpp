@@ -8,6 +8,9 @@
 //
 // Exponentials are relative to a reference for each row, a logit that seldom changes from one block of a thread to its
 // next: it is kept with every block.
+//
+// Products are of floats, or of bf16 in pairs, which some CPUs multiply twice as fast. What is different then is how what is
+// multiplied lies in memory, and that exponentials are rounded behind the first pass's sums.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,59 +19,11 @@
 
 #include "block.hpp"
 #include "dense_layer.hpp"
+#include "softmax_layout.hpp"
 
 namespace dslide {
-namespace {
-
-// Rows of the batch are laid out in chunks of CHUNK, the last one smaller. Numbers of one chunk lie close together: with
-// all rows side by side each neuron or input would be on another page, and a core knows only so many pages by heart.
-struct Chunk {
-  size_t begin, end;  // rows
-  size_t rows() const { return end - begin; }
-  size_t wide() const { return (rows() + LANES - 1) / LANES * LANES; }  // columns that are computed
-  size_t ld() const { return spread(wide()); }                          // floats from one row of numbers to the next
-};
-
-// fn(chunk) for those of a range of rows, which begins with a chunk.
-template <class Fn>
-void each_chunk(Range range, const Fn& fn) {
-  for (size_t r = range.begin; r < range.end; r += CHUNK) fn(Chunk{r, std::min(r + CHUNK, range.end)});
-}
-
-// Floats before the chunk that begins with a row, if every row of the batch has `height` numbers.
-size_t chunk_at(size_t row, size_t height) { return row / CHUNK * spread(CHUNK) * height; }
-
-// A block's exponentials, by chunk (BLOCK x rows), and behind them the references (rows).
-size_t references_at(size_t rows) { return chunk_at(rows + CHUNK - 1, BLOCK); }
-size_t kept_block(size_t rows) { return references_at(rows) + (rows + LANES - 1) / LANES * LANES; }
-
-// Adds a block's exponentials to a list of memory.
-void add_exponentials(const float* e, size_t rows, std::vector<Piece>& pieces) {
-  each_chunk({0, rows}, [&](const Chunk& chunk) {
-    for (size_t c = 0; c < BLOCK; ++c) {
-      const float* const at = e + chunk_at(chunk.begin, BLOCK) + c * chunk.ld();
-      pieces.push_back({reinterpret_cast<const char*>(at), chunk.wide() * sizeof(float) / CACHE_LINE});
-    }
-  });
-}
-
-}  // namespace
-
 size_t DenseLayer::kept_size(const ActiveSet& active) {
-  return block_count(active.ids.size()) * kept_block(active.rows);
-}
-
-// The batch, by chunk, transposed: (inputs x rows), columns from the last row to the next multiple of LANES zero.
-void DenseLayer::turn_rows(const float* x, size_t rows, Range range) {
-  const size_t inputs = weights_.stride;
-  turned_.resize(std::max(turned_.size(), chunk_at(rows + CHUNK - 1, inputs)));
-  run_parts(range.end - range.begin, [&](size_t begin, size_t end, int) {
-    each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
-      const float* row[CHUNK];
-      for (size_t i = 0; i < chunk.rows(); ++i) row[i] = x + (chunk.begin + i) * inputs;
-      kernels().pack(row, chunk.rows(), chunk.wide(), inputs, &turned_[chunk_at(chunk.begin, inputs)], chunk.ld());
-    });
-  }, CHUNK);
+  return block_count(active.ids.size()) * kept_block<float>(active.rows);  // pairs take less
 }
 
 // The weights of a block as floats: (count x inputs), rows spread.
@@ -82,50 +37,257 @@ void DenseLayer::gather(const ActiveSet& active, size_t first, size_t count, Ali
   }
 }
 
-void DenseLayer::softmax_first(const float* x, const ActiveSet& active, Range range, FoundLabels* labels,
-                               const SoftmaxSums& sums, float* kept) {
-  const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
-  const int parts = threads();
-  turn_rows(x, rows, range);
-  const AddedByBlock added(active.added, range, block_count(active.ids.size()));
-  scratch_.resize(static_cast<size_t>(parts));
-  run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
-    Scratch& s = scratch_[static_cast<size_t>(thread)];
-    s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
-    s.sum.assign(rows + LANES, 0.0f);
-    if (!kept) s.logits.resize(kept_block(rows));
-    if (sums.mean) s.dx.resize((range.end - range.begin) * ld);
-    for (size_t first = begin; first < end; first += BLOCK) {
-      const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
-      const BlockTerms terms(active, bias_, first, count);
-      float* const block_kept = kept ? kept + block * kept_block(rows) : s.logits.data();
-      gather(active, first, count, s.gathered);
-      Ahead ahead = ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.pieces);
-      size_t next = added.first(block, range.begin);
-      each_chunk(range, [&](const Chunk& chunk) {
-        const size_t r = chunk.begin, ldz = chunk.ld();
-        float* const z = block_kept + chunk_at(r, BLOCK);
-        kernel.gemm(count, chunk.wide(), inputs, s.gathered.data(), ld, 1, &turned_[chunk_at(r, inputs)], ldz, z, ldz,
-                    false, &ahead);
-        added.add(block, r, chunk.rows(), z, 1, ldz, next);
-        if (labels) labels->note_logits(block, {r, chunk.end}, z, ldz, terms.bias);
-        float before[CHUNK];
-        std::copy_n(&s.reference[r], chunk.rows(), before);
-        const bool raised = kernel.exponentials(count, chunk.wide(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
-        if (!sums.mean) return;
-        float* const dx = &s.dx[(r - range.begin) * ld];
-        for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // sums so far are brought along
-          if (s.reference[r + i] == before[i]) continue;
-          const float factor = std::exp(before[i] - s.reference[r + i]);
-          for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
-        }
-        kernel.gemm(chunk.rows(), inputs, count, z, 1, ldz, s.gathered.data(), ld, dx, ld, first > begin, &ahead);
-      });
-      std::copy(&s.reference[range.begin], &s.reference[range.end], block_kept + references_at(rows) + range.begin);
+// What softmax does with floats or with pairs of bf16.
+template <class Number>
+struct DenseLayer::Softmax {
+  DenseLayer& layer;
+  size_t inputs = layer.weights_.stride, ld = spread(inputs), inner = numbers_for<Number>(inputs), ld_left = spread(inner);
+
+  Operands<Number>& operands(Scratch& s) const {
+    if constexpr (IS_FLOAT<Number>) {
+      return s.floats;
+    } else {
+      return s.pairs;
     }
-  }, BLOCK, parts);
-  join_sums(active, range, sums, parts);
+  }
+  Aligned<Number>& turned() const {
+    if constexpr (IS_FLOAT<Number>) {
+      return layer.turned_;
+    } else {
+      return layer.turned_pairs_;
+    }
+  }
+  static const Number* exponentials_in(const float* block, size_t row) {
+    return reinterpret_cast<const Number*>(block + kept_at<Number>(row));
+  }
+
+  // The batch, by chunk, transposed: (inputs x rows), columns from the last row to the next multiple of LANES zero.
+  void turn_rows(const float* x, size_t rows, Range range) const {
+    turned().resize(std::max(turned().size(), chunk_at(rows + CHUNK - 1, inner)));
+    run_parts(range.end - range.begin, [&](size_t begin, size_t end, int) {
+      Aligned<BfPair> rounded(IS_FLOAT<Number> ? 0 : CHUNK * inner);
+      each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
+        const float* row[CHUNK];
+        for (size_t i = 0; i < chunk.rows(); ++i) {
+          row[i] = x + (chunk.begin + i) * inputs;
+          if constexpr (!IS_FLOAT<Number>) {
+            kernels().pair_neighbours(row[i], inputs, &rounded[i * inner]);
+            row[i] = reinterpret_cast<const float*>(&rounded[i * inner]);  // pairs change places as floats do
+          }
+        }
+        float* const out = reinterpret_cast<float*>(&turned()[chunk_at(chunk.begin, inner)]);
+        kernels().pack(row, chunk.rows(), chunk.wide(), inner, out, chunk.ld());
+      });
+    }, CHUNK);
+  }
+
+  // The weights of a block, as left side; as right side too if that is wanted.
+  void gather(const ActiveSet& active, size_t first, size_t count, bool both, Scratch& s) const {
+    Operands<Number>& o = operands(s);
+    if constexpr (IS_FLOAT<Number>) {
+      layer.gather(active, first, count, o.left);
+    } else {
+      layer.gather(active, first, count, s.gathered);
+      o.left.resize(ld_left * BLOCK);
+      for (size_t c = 0; c < count; ++c) kernels().pair_neighbours(&s.gathered[c * ld], inputs, &o.left[c * ld_left]);
+      if (!both) return;
+      o.right.resize(ld * BLOCK / 2);
+      pair_rows(s.gathered.data(), count, inputs, ld, o.right.data(), ld);
+    }
+  }
+
+  // Where the logits of a block and chunk are computed: where they are kept, or for pairs where they are rounded from.
+  float* logits_at(float* block, const Chunk& chunk, Scratch& s) const {
+    if constexpr (IS_FLOAT<Number>) {
+      return block + kept_at<Number>(chunk.begin);
+    } else {
+      s.logits.resize(std::max(s.logits.size(), BLOCK * spread(CHUNK)));
+      return s.logits.data();
+    }
+  }
+  void compute_logits(size_t count, const Chunk& chunk, Scratch& s, float* z, Ahead* ahead) const {
+    multiply(count, chunk.wide(), inputs, operands(s).left.data(), ld_left, 1, &turned()[chunk_at(chunk.begin, inner)],
+             chunk.ld(), z, chunk.ld(), false, ahead);
+  }
+  // Keeps a chunk's exponentials with their block, if they are not there already.
+  void keep(size_t count, const Chunk& chunk, const float* z, float* block) const {
+    if constexpr (!IS_FLOAT<Number>) {
+      auto* const out = reinterpret_cast<Number*>(block + kept_at<Number>(chunk.begin));
+      for (size_t c = 0; c < count; ++c) {
+        kernels().pair_neighbours(z + c * chunk.ld(), chunk.wide(), out + c * chunk.ld_kept<Number>());
+      }
+    }
+  }
+  // dx (rows x inputs) = or += exponentials times weights
+  void add_weights(size_t count, const Chunk& chunk, const float* z, Scratch& s, float* dx, bool accumulate,
+                   Ahead* ahead) const {
+    Operands<Number>& o = operands(s);
+    if constexpr (IS_FLOAT<Number>) {
+      multiply(chunk.rows(), inputs, count, z, 1, chunk.ld(), o.left.data(), ld, dx, ld, accumulate, ahead);
+    } else {
+      o.exponentials.resize(BLOCK / 2 * spread(CHUNK));
+      pair_rows(z, count, chunk.wide(), chunk.ld(), o.exponentials.data(), chunk.ld());
+      multiply(chunk.rows(), inputs, count, o.exponentials.data(), 1, chunk.ld(), o.right.data(), ld, dx, ld, accumulate,
+               ahead);
+    }
+  }
+
+  void first_pass(const float* x, const ActiveSet& active, Range range, FoundLabels* labels, const SoftmaxSums& sums,
+                  float* kept) const {
+    const size_t rows = active.rows;
+    const int parts = threads();
+    turn_rows(x, rows, range);
+    const AddedByBlock added(active.added, range, block_count(active.ids.size()));
+    layer.scratch_.resize(static_cast<size_t>(parts));
+    run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
+      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+      s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
+      s.sum.assign(rows + LANES, 0.0f);
+      if (!kept) s.again.resize(kept_block<Number>(rows));
+      if (sums.mean) s.dx.resize((range.end - range.begin) * ld);
+      for (size_t first = begin; first < end; first += BLOCK) {
+        const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
+        const BlockTerms terms(active, layer.bias_, first, count);
+        float* const block_kept = kept ? kept + block * kept_block<Number>(rows) : s.again.data();
+        gather(active, first, count, sums.mean, s);
+        Ahead ahead = layer.ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.pieces);
+        size_t next = added.first(block, range.begin);
+        each_chunk(range, [&](const Chunk& chunk) {
+          const size_t r = chunk.begin, ldz = chunk.ld();
+          float* const z = logits_at(block_kept, chunk, s);
+          compute_logits(count, chunk, s, z, &ahead);
+          added.add(block, r, chunk.rows(), z, 1, ldz, next);
+          if (labels) labels->note_logits(block, {r, chunk.end}, z, ldz, terms.bias);
+          float before[CHUNK];
+          std::copy_n(&s.reference[r], chunk.rows(), before);
+          const bool raised =
+              kernels().exponentials(count, chunk.wide(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
+          if (kept) keep(count, chunk, z, block_kept);
+          if (!sums.mean) return;
+          float* const dx = &s.dx[(r - range.begin) * ld];
+          for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // sums so far are brought along
+            if (s.reference[r + i] == before[i]) continue;
+            const float factor = std::exp(before[i] - s.reference[r + i]);
+            for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
+          }
+          add_weights(count, chunk, z, s, dx, first > begin, &ahead);
+        });
+        std::copy(&s.reference[range.begin], &s.reference[range.end],
+                  block_kept + references_at<Number>(rows) + range.begin);
+      }
+    }, BLOCK, parts);
+    layer.join_sums(active, range, sums, parts);
+  }
+
+  // The block's exponentials, relative to the normaliser, where they were not kept: (count x rows).
+  const float* exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
+                                  const float* log_norm, Scratch& s) const {
+    const size_t rows = active.rows;
+    const BlockTerms terms(active, layer.bias_, first, count);
+    s.again.assign(kept_block<Number>(rows), 0.0f);
+    s.room.assign(whole_vectors(rows), 0.0f);  // sums that nobody asks for
+    float* const reference = s.again.data() + references_at<Number>(rows);
+    std::copy_n(log_norm, rows, reference);
+    gather(active, first, count, false, s);
+    size_t next = added.first(first / BLOCK, 0);
+    each_chunk({0, rows}, [&](const Chunk& chunk) {
+      float* const z = logits_at(s.again.data(), chunk, s);
+      compute_logits(count, chunk, s, z, nullptr);
+      added.add(first / BLOCK, chunk.begin, chunk.rows(), z, 1, chunk.ld(), next);
+      kernels().exponentials(count, chunk.wide(), z, chunk.ld(), terms.shift, reference + chunk.begin,
+                             &s.room[chunk.begin]);
+      keep(count, chunk, z, s.again.data());
+    });
+    return s.again.data();
+  }
+
+  // What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits, and inputs
+  // times that. Nothing is done if both are there already.
+  void scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
+                  Scratch& s) const {
+    if (std::memcmp(reference, s.reference.data(), rows * sizeof(float)) == 0) return;
+    std::copy_n(reference, rows, s.reference.data());
+    Operands<Number>& o = operands(s);
+    o.scaled.resize(numbers_for<Number>(rows) * ld);
+    o.factor.resize(numbers_for<Number>(rows));
+    float factor[CHUNK];
+    each_chunk({0, rows}, [&](const Chunk& chunk) {
+      AlignedFloats& scaled = rows_to_scale(o, s);
+      float* const out = IS_FLOAT<Number> ? &scaled[chunk.begin * ld] : scaled.data();
+      for (size_t i = 0; i < chunk.rows(); ++i) {
+        const size_t row = chunk.begin + i;
+        factor[i] = scale * std::exp(reference[row] - log_norm[row]);
+        for (size_t j = 0; j < inputs; ++j) out[i * ld + j] = factor[i] * x[row * inputs + j];
+      }
+      if constexpr (IS_FLOAT<Number>) {
+        std::copy_n(factor, chunk.rows(), &o.factor[chunk.begin]);
+      } else {
+        kernels().pair_neighbours(factor, chunk.rows(), &o.factor[chunk.begin / 2]);
+        pair_rows(out, chunk.rows(), inputs, ld, &o.scaled[chunk.begin / 2 * ld], ld);
+      }
+    });
+  }
+  AlignedFloats& rows_to_scale(Operands<Number>& o, Scratch& s) const {
+    if constexpr (IS_FLOAT<Number>) {
+      return o.scaled;
+    } else {
+      s.dx.resize(std::max(s.dx.size(), CHUNK * ld));
+      return s.dx;
+    }
+  }
+
+  bool step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm, float scale,
+            const float* kept, const Optimizer& optimizer) const {
+    const size_t rows = active.rows;
+    const Added nothing;
+    const AddedByBlock added(kept ? nothing : active.added, {0, rows}, block_count(active.ids.size()));
+    if (!kept) turn_rows(x, rows, {0, rows});
+    const int parts = threads();
+    layer.scratch_.resize(static_cast<size_t>(parts));
+    std::atomic<bool> fine = true;
+    for (Scratch& s : layer.scratch_) s.reference.assign(rows, -std::numeric_limits<float>::infinity());
+    run_shared(active.ids.size(), BLOCK, [&](size_t first, size_t end, int thread) {
+      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+      const Operands<Number>& o = operands(s);
+      const size_t count = end - first, block = first / BLOCK;
+      const float* const e = kept ? kept + block * kept_block<Number>(rows)
+                                  : exponentials_again(active, added, first, count, log_norm, s);
+      scale_rows(x, rows, e + references_at<Number>(rows), log_norm, scale, s);
+      layer.ahead_of(active, {first, end}, {first, end}, s.pieces);
+      if (kept && block > 0) add_exponentials<Number>(e - kept_block<Number>(rows), rows, s.pieces);  // their turn is next
+      Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
+      s.gradient.resize(ld * BLOCK);
+      float bias_gradient[BLOCK] = {};
+      each_chunk({0, rows}, [&](const Chunk& chunk) {
+        const Number* const here = exponentials_in(e, chunk.begin);
+        const size_t lde = chunk.ld_kept<Number>(), at = numbers_for<Number>(chunk.begin);
+        multiply(count, inputs, chunk.rows(), here, lde, 1, &o.scaled[at * ld], ld, s.gradient.data(), ld,
+                 chunk.begin > 0, &ahead);
+        for (size_t c = 0; c < count; ++c) bias_gradient[c] += dot(here + c * lde, &o.factor[at], chunk.rows());
+      });
+      for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
+        const float gradient = -scale * labels.targets[l->element];
+        bias_gradient[l->column] += gradient;
+        kernels().axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
+      }
+      if (!layer.step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
+    }, parts);
+    return fine;
+  }
+};
+
+void DenseLayer::softmax_first(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels,
+                               const SoftmaxSums& sums, float* kept) {
+  if (products_ == Products::bf16) return Softmax<BfPair>{*this}.first_pass(x, active, rows, labels, sums, kept);
+  Softmax<float>{*this}.first_pass(x, active, rows, labels, sums, kept);
+}
+
+bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
+                              float scale, const float* kept, const Optimizer& optimizer) {
+  if (products_ == Products::bf16) {
+    return Softmax<BfPair>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);
+  }
+  return Softmax<float>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);
 }
 
 // The sums of all threads, brought to one reference for each row.
@@ -185,82 +347,6 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
   double loss = 0;
   for (const double row : losses) loss += row;
   return loss;
-}
-
-// The block's exponentials, relative to the normaliser, where they were not kept: (count x rows).
-void DenseLayer::exponentials_again(const ActiveSet& active, const AddedByBlock& added, size_t first, size_t count,
-                                    const float* log_norm, Scratch& s) const {
-  const Kernels& kernel = kernels();
-  const size_t rows = active.rows, inputs = weights_.stride;
-  const BlockTerms terms(active, bias_, first, count);
-  s.logits.resize(kept_block(rows));
-  s.room.assign(rows, 0.0f);  // sums that nobody asks for
-  float* const reference = s.logits.data() + references_at(rows);
-  std::copy_n(log_norm, rows, reference);
-  gather(active, first, count, s.gathered);
-  size_t next = added.first(first / BLOCK, 0);
-  each_chunk({0, rows}, [&](const Chunk& chunk) {
-    float* const z = &s.logits[chunk_at(chunk.begin, BLOCK)];
-    kernel.gemm(count, chunk.wide(), inputs, s.gathered.data(), spread(inputs), 1,
-                &turned_[chunk_at(chunk.begin, inputs)], chunk.ld(), z, chunk.ld(), false, nullptr);
-    added.add(first / BLOCK, chunk.begin, chunk.rows(), z, 1, chunk.ld(), next);
-    kernel.exponentials(count, chunk.rows(), z, chunk.ld(), terms.shift, reference + chunk.begin, &s.room[chunk.begin]);
-  });
-}
-
-// What exponentials relative to `reference` (rows) have to be multiplied with, to be gradients of logits: into s.factor;
-// and inputs times that: into s.dx. Nothing is done if both are there already.
-void DenseLayer::scale_rows(const float* x, size_t rows, const float* reference, const float* log_norm, float scale,
-                            Scratch& s) const {
-  const size_t inputs = weights_.stride, ld = spread(inputs);
-  if (std::memcmp(reference, s.reference.data(), rows * sizeof(float)) == 0) return;
-  std::copy_n(reference, rows, s.reference.data());
-  s.factor.resize(rows);
-  s.dx.resize(rows * ld);
-  for (size_t i = 0; i < rows; ++i) {
-    s.factor[i] = scale * std::exp(reference[i] - log_norm[i]);
-    for (size_t j = 0; j < inputs; ++j) s.dx[i * ld + j] = s.factor[i] * x[i * inputs + j];
-  }
-}
-
-bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
-                              float scale, const float* kept, const Optimizer& optimizer) {
-  const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, ld = spread(inputs), rows = active.rows;
-  const Added nothing;
-  const AddedByBlock added(kept ? nothing : active.added, {0, rows}, block_count(active.ids.size()));
-  if (!kept) turn_rows(x, rows, {0, rows});
-  const int parts = threads();
-  scratch_.resize(static_cast<size_t>(parts));
-  std::atomic<bool> fine = true;
-  for (Scratch& s : scratch_) s.reference.assign(rows, -std::numeric_limits<float>::infinity());
-  run_shared(active.ids.size(), BLOCK, [&](size_t first, size_t end, int thread) {
-    Scratch& s = scratch_[static_cast<size_t>(thread)];
-    const size_t count = end - first, block = first / BLOCK;
-    if (!kept) exponentials_again(active, added, first, count, log_norm, s);
-    const float* const e = kept ? kept + block * kept_block(rows) : s.logits.data();
-    scale_rows(x, rows, e + references_at(rows), log_norm, scale, s);
-    ahead_of(active, {first, end}, {first, end}, s.pieces);
-    if (kept && block > 0) add_exponentials(e - kept_block(rows), rows, s.pieces);  // their turn is next
-    Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
-    s.gradient.resize(ld * BLOCK);
-    float bias_gradient[BLOCK] = {};
-    each_chunk({0, rows}, [&](const Chunk& chunk) {
-      const float* const here = e + chunk_at(chunk.begin, BLOCK);
-      kernel.gemm(count, inputs, chunk.rows(), here, chunk.ld(), 1, &s.dx[chunk.begin * ld], ld, s.gradient.data(), ld,
-                  chunk.begin > 0, &ahead);
-      for (size_t c = 0; c < count; ++c) {
-        bias_gradient[c] += kernel.dot(here + c * chunk.ld(), &s.factor[chunk.begin], chunk.rows());
-      }
-    });
-    for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
-      const float gradient = -scale * labels.targets[l->element];
-      bias_gradient[l->column] += gradient;
-      kernel.axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
-    }
-    if (!step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
-  }, parts);
-  return fine;
 }
 
 }  // namespace dslide

@@ -19,6 +19,9 @@ const Kernels& table();
 namespace v4 {
 const Kernels& table();
 }
+namespace v4bf16 {
+void add_pairs(Kernels& table);
+}
 #else
 namespace native_baseline {
 const Kernels& table();
@@ -47,6 +50,10 @@ const std::vector<Kernels>& sets() {
           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
           __builtin_cpu_supports("avx512vl")) {
         s.push_back(named("v4", v4::table()));
+        if (__builtin_cpu_supports("avx512bf16")) {
+          s.push_back(named("v4bf16", v4::table()));
+          v4bf16::add_pairs(s.back());
+        }
       }
     }
 #elif defined(__aarch64__)

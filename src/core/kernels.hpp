@@ -1,9 +1,9 @@
 // The arithmetic everything else is made of: pure functions on float arrays, one set per instruction-set level.
 //
-// kernels_vector.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once per level
-// (v2, v3 and v4 of x86-64; one baseline elsewhere); kernels_reference.cpp holds slow, obvious ones with the same
-// signatures, which the tests hold the fast ones against and which run everything if DSLIDE_ISA=reference. All lengths
-// may be any number, 0 included.
+// kernels_vector.cpp, _pairs.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once per
+// level (v2, v3 and v4 of x86-64; one baseline elsewhere; pairs once more for v4 with bf16 instructions);
+// kernels_reference.cpp holds slow, obvious ones with the same signatures, which the tests hold the fast ones against and
+// which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0 included.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -50,6 +50,20 @@ struct Kernels {
   // is asked for on the way, as much as there is time for.
   void (*gemm)(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
                float* c, size_t ldc, bool accumulate, Ahead* ahead);
+
+  // The same of pairs: the product of two pairs is that of their first numbers and that of their second, added up. k counts
+  // pairs. Denormal numbers may count as 0.
+  void (*gemm_pairs)(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, size_t a_col, const BfPair* b,
+                     size_t ldb, float* c, size_t ldc, bool accumulate, Ahead* ahead);
+
+  // sum of the products of a[i] and b[i], i < n
+  float (*dot_pairs)(const BfPair* a, const BfPair* b, size_t n);
+
+  // out[i] = (low[i], high[i]), rounded to the nearest; i < n
+  void (*pair_up)(const float* low, const float* high, size_t n, BfPair* out);
+
+  // out[i] = (x[2 i], x[2 i + 1]), rounded to the nearest; n numbers, and a 0 behind them if need be
+  void (*pair_neighbours)(const float* x, size_t n, BfPair* out);
 
   // Rows side by side: out[p * ld + c] = rows[c][p] for c < count and p < n, and 0 for c from count to width. n and width
   // are multiples of 4.

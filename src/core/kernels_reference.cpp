@@ -20,6 +20,39 @@ void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_c
   }
 }
 
+double product_of(BfPair a, BfPair b) {
+  const auto half = [](uint32_t bits) { return double{std::bit_cast<float>(bits << 16)}; };
+  return half(a.bits) * half(b.bits) + half(a.bits >> 16) * half(b.bits >> 16);
+}
+
+void gemm_pairs(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, size_t a_col, const BfPair* b, size_t ldb,
+                float* c, size_t ldc, bool accumulate, Ahead*) {
+  for (size_t i = 0; i < m; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      double sum = accumulate ? c[i * ldc + j] : 0.0;
+      for (size_t p = 0; p < k; ++p) sum += product_of(a[i * a_row + p * a_col], b[p * ldb + j]);
+      c[i * ldc + j] = static_cast<float>(sum);
+    }
+  }
+}
+
+float dot_pairs(const BfPair* a, const BfPair* b, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += product_of(a[i], b[i]);
+  return static_cast<float>(sum);
+}
+
+void pair_up(const float* low, const float* high, size_t n, BfPair* out) {
+  for (size_t i = 0; i < n; ++i) out[i].bits = uint32_t{nearest(low[i]).bits} | uint32_t{nearest(high[i]).bits} << 16;
+}
+
+void pair_neighbours(const float* x, size_t n, BfPair* out) {
+  for (size_t i = 0; i < n; i += 2) {
+    const float second = i + 1 < n ? x[i + 1] : 0.0f;
+    out[i / 2].bits = uint32_t{nearest(x[i]).bits} | uint32_t{nearest(second).bits} << 16;
+  }
+}
+
 void pack(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld) {
   for (size_t p = 0; p < n; ++p) {
     for (size_t c = 0; c < width; ++c) out[p * ld + c] = c < count ? rows[c][p] : 0.0f;
@@ -208,9 +241,9 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 
 const Kernels& table() {
   static const Kernels t{
-      "reference", 1, gemm, pack, dot, axpy, signed_sums, positive_bits, add_choices, shifted_max, softmax_stats,
-      softmax_gradient, exponentials, column_sums, sigmoid_gradient, multiply_add, weighted_sum, weighted_sum_half, widen,
-      adam, adagrad, sgd};
+      "reference", 1, gemm, gemm_pairs, dot_pairs, pair_up, pair_neighbours, pack, dot, axpy, signed_sums, positive_bits,
+      add_choices, shifted_max, softmax_stats, softmax_gradient, exponentials, column_sums, sigmoid_gradient, multiply_add,
+      weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
   return t;
 }
 

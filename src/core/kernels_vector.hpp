@@ -16,7 +16,8 @@
 namespace dslide {
 namespace DSLIDE_LEVEL {
 
-// Set the kernels of kernels_stored.cpp, kernels_loss.cpp and kernels_simhash.cpp.
+// Set the kernels of kernels_pairs.cpp, kernels_stored.cpp, kernels_loss.cpp and kernels_simhash.cpp.
+void add_pairs(Kernels& table);
 void add_stored(Kernels& table);
 void add_loss(Kernels& table);
 void add_simhash(Kernels& table);

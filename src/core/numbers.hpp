@@ -14,6 +14,11 @@ struct Bf16 {
   uint16_t bits;
 };
 
+// Two bf16 side by side, the first in the lower half.
+struct BfPair {
+  uint32_t bits;
+};
+
 inline float widen(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 
 // The nearest bf16 of a finite number, of two as near the even one.

@@ -103,7 +103,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         weight_decay: float = Config.weight_decay,
         dropout_input: float = Config.dropout_input,
         dropout_hidden: float = Config.dropout_hidden,
-        weights: str = Config.weights, moments: str = Config.moments,
+        weights: str = Config.weights, moments: str = Config.moments, products: str = Config.products,
         epochs: int = Config.epochs,
         batch_size: int = Config.batch_size,
         seed: int = Config.seed,

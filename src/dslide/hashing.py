@@ -10,7 +10,7 @@ from .errors import ConfigError
 # What one code says about a vector, in bits: a sign; the position of the largest of eight; for minhash about
 # four, since two random sets of an eighth of all coordinates agree in one code of 15.
 CODE_BITS = {"simhash": 1, "wta": 3, "dwta": 3, "minhash": 4}
-TABLES = 24
+TABLES = 16
 LARGEST_MEAN_BUCKET = 100
 MOST_TABLE_BITS = 24
 

@@ -50,8 +50,13 @@ class Layer:
             self._make_parameters("weights", rows, width, moments, trainable, config),
             self._make_parameters("bias", neurons, 1, moments, trainable, config),
         ]
-        kind: Any = _core.SparseLayer if sparse_input else _core.DenseLayer
-        self.native = kind(*self._parameters)
+        of_weights, of_bias = self._parameters
+        self.native: Any = (
+            _core.SparseLayer(of_weights, of_bias)
+            if sparse_input
+            else _core.DenseLayer(of_weights, of_bias, config.products == "bf16")
+        )
+        self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number kept from the first pass to the second
         self.snapshot: Snapshot | None = None  # is told what is about to change
         family = training_family(config.family)
         self.sampler = Sampler(total, inputs, family, config, seed, shard) if sampled and trainable else None

@@ -18,7 +18,7 @@ from .errors import ModelError
 from .plain_files import open_plain, read_plain_json
 from .tensors import Array, stream_tensors
 
-FORMAT = 4  # raised when older versions of dslide can't read the folder any more
+FORMAT = 5  # raised when older versions of dslide can't read the folder any more
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
 LABEL_COUNTS = "label_counts.safetensors"

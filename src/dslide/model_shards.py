@@ -80,6 +80,11 @@ class SavedArrays:
             if (optimizer or is_parameter(name)) and layout.since <= self.manifest.format
         }
 
+    def _outdated(self) -> set[str]:
+        """Arrays that mean something else since the folder's format, and are not looked at."""
+        every = array_layouts(self.config, self.features, self.labels)
+        return {name for name, layout in every.items() if layout.since > self.manifest.format}
+
     def open(self, part: Part, verify: bool) -> OpenPart:
         """Maps a file. ModelError if it is missing, damaged or not of this network; with `verify`, by its checksum."""
         path, writer = self.folder / part.name, part.writer
@@ -94,7 +99,8 @@ class SavedArrays:
         if part.kind == WEIGHTS and wants_links(self.config) and links_of(file.arrays):
             links = _links(path, file, self.features, writer.count(self.labels))
         expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (part.kind == WEIGHTS)}
-        _check_arrays(path, {a: file.arrays[a] for a in file.arrays if a not in links}, expected, writer)
+        left_out = links.keys() | self._outdated()
+        _check_arrays(path, {a: file.arrays[a] for a in file.arrays if a not in left_out}, expected, writer)
         return OpenPart(part, file, links)
 
     def read(self, shard: Shard, optimizer: bool, verify: bool) -> Mapping[str, Array]:

@@ -16,7 +16,7 @@ from .shard import WHOLE, Shard, neuron_axis
 from .storage import STORAGE
 
 CODES, MOVED = "codes", "moved"  # a sampled layer's hash tables: buckets of neurons, and which changed since
-TABLES_SINCE = 4  # the format of models with them
+TABLES_SINCE = 5  # the format of models with them; those of format 4 were of more tables, and are made anew
 MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # what optimizers keep of a parameter
 
 

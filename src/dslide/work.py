@@ -64,8 +64,8 @@ def first_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
     """Softmax's first pass over some rows: logits, and exponentials times weights, 2 B U K each; weights U K and inputs
     B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
     flops, logits = _product(layer, x, active)
-    moved = _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + (logits if kept else 0))
-    return Work(2 * flops, moved)
+    moved = _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs)
+    return Work(2 * flops, moved + (logits * layer.kept_bytes if kept else 0))
 
 
 def softmax_backward(layer: Layer, x: Floats) -> Work:
@@ -92,8 +92,8 @@ def step(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
     """The step that is left then: gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K
     and what was kept, B U, read, weights and moments U K read and written."""
     flops, logits = _product(layer, x, active)
-    moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs + (logits if kept else 0))
-    return Work(flops * (1 if kept else 2), moved)
+    moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs)
+    return Work(flops * (1 if kept else 2), moved + (logits * layer.kept_bytes if kept else 0))
 
 
 def _product(layer: Layer, x: Floats, active: Any) -> tuple[int, int]:
