@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_elastic import RANKS, Run, check_end, made, run, wait_for  # noqa: F401
+from test_elastic import EPOCHS, RANKS, Run, check_end, made, run, wait_for  # noqa: F401
 from test_elastic_hosts import SUPERVISE
 from test_netlab import missing
 
@@ -20,6 +20,7 @@ from dslide.netlab import system
 
 NAME = f"dslidecut{os.getpid()}"
 CUT = 1  # the node
+LONGER = 4 * EPOCHS  # not done before the node is back
 WATCHDOG = 3.0  # seconds, of ranks that wait for others
 LAUNCHER_WATCHDOG = 5.0  # of the launcher, and of ranks that hear nothing of it
 ENDING = 2.0  # seconds that the launcher gives the others, and mpiexec, to end
@@ -45,7 +46,7 @@ def job(lab: netlab.Lab, run: Callable[..., Run], tmp_path: Path, monkeypatch: p
     start = [sys.executable, "-c", SUPERVISE, str(tmp_path / "run"), str(hosts), "1"]
     command = netlab.supervise([*start, sys.executable, "-m", "dslide.cli", "train"], NAME)
     monkeypatch.setattr("test_elastic.COMMAND", command)
-    begun = run("--hosts", hosts)
+    begun = run("--hosts", hosts, "--epochs", LONGER)
     begun.train()
     wait_for(lambda: len(list((tmp_path / "run" / "checkpoints").glob("*/manifest.json"))) > 0)
     return begun
@@ -73,7 +74,7 @@ def test_the_labs_shell_needs_a_network(lab: netlab.Lab, silently: bool) -> None
 
 def test_a_node_is_cut_off_silently(lab: netlab.Lab, job: Run) -> None:
     cut_off(lab, job, silently=True)
-    check_end(job, 1, ranks=2)
+    check_end(job, 1, ranks=2, epochs=LONGER)
     netlab.restore(CUT, NAME)  # what may be left of mpiexec there hears now that nobody is interested in it
     wait_for(lambda: not system.any_process([lab.control, *lab.hosts], b""), 10)
 

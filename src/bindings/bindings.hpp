@@ -25,6 +25,20 @@ using InStored = nb::ndarray<nb::ro, nb::ndim<N>, nb::c_contig, nb::device::cpu>
 template <int N>
 using OutStored = nb::ndarray<nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 
+// The same for rows of numbers that may be apart.
+using InStoredRows = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
+using OutStoredRows = nb::ndarray<nb::ndim<2>, nb::device::cpu>;
+
+// Numbers from one row to the next.
+template <class Array>
+size_t pitch(const Array& rows) {
+  const auto columns = static_cast<int64_t>(rows.shape(1));
+  if (rows.size() && ((columns > 1 && rows.stride(1) != 1) || (rows.shape(0) > 1 && rows.stride(0) < columns))) {
+    throw std::invalid_argument("the numbers of a row must lie side by side");
+  }
+  return rows.shape(0) > 1 ? static_cast<size_t>(rows.stride(0)) : rows.shape(1);
+}
+
 // What is in such an array; null if it is empty.
 template <class Array>
 Numbers numbers(const Array& array) {

@@ -96,7 +96,7 @@ void bind_parameters(nb::module_& m) {
 
   nb::class_<Parameters>(m, "Parameters", "Views of rows x stride arrays; empty moments where there are none.")
       .def("__init__",
-           [](Parameters* p, InStored<2> value, OutStored<2> moment1, OutStored<2> moment2, Out<uint32_t, 1> clock,
+           [](Parameters* p, InStoredRows value, OutStoredRows moment1, OutStoredRows moment2, Out<uint32_t, 1> clock,
               size_t width) {
              const size_t rows = value.shape(0), stride = value.shape(1);
              require(width <= stride, "width is more than the stride");
@@ -105,22 +105,25 @@ void bind_parameters(nb::module_& m) {
                require(moment.size() == 0 || (moment.shape(0) == rows && moment.shape(1) == stride),
                        "moments must have the shape of the values");
              }
-             require(moment1.size() == 0 || moment1.dtype() == moment2.dtype(), "moments must be stored alike");
+             require(moment1.size() == 0 || (moment1.dtype() == moment2.dtype() && pitch(moment1) == pitch(moment2)),
+                     "moments must be stored alike");
              // Without clocks nothing is ever written, and the values may be mapped read-only.
              new (p) Parameters{numbers(value), numbers(moment1), numbers(moment2),
-                                clock.size() ? clock.data() : nullptr, rows, width, stride};
+                                clock.size() ? clock.data() : nullptr, rows, width, stride, pitch(value),
+                                pitch(moment2)};
            },
            nb::arg("value").noconvert(), nb::arg("moment1").noconvert(), nb::arg("moment2").noconvert(),
            nb::arg("clock").noconvert(), nb::arg("width"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
            nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
 
   m.def("initialise",
-        [](OutStored<2> value, size_t width, float scale, uint64_t seed, size_t first, size_t step, size_t axis) {
+        [](OutStoredRows value, size_t width, float scale, uint64_t seed, size_t first, size_t step, size_t axis) {
           require(width <= value.shape(1), "width is more than the stride");
           const Stripe own = stripe(first, step);
           const Numbers stored = numbers(value);
+          const size_t apart = pitch(value);
           release unlocked;
-          initialise(stored, value.shape(0), width, value.shape(1), scale, seed, axis == 0 ? own : Stripe{},
+          initialise(stored, value.shape(0), width, value.shape(1), apart, scale, seed, axis == 0 ? own : Stripe{},
                      axis == 0 ? Stripe{} : own);
         },
         nb::arg("value").noconvert(), nb::arg("width"), nb::arg("scale"), nb::arg("seed"), nb::arg("first") = 0,

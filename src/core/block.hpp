@@ -127,7 +127,7 @@ struct BlockTerms {
     for (size_t c = 0; c < BLOCK; ++c) {
       const bool used = c < count;
       const float log_weight = used ? active.log_weight[first + c] : 0.0f;
-      bias[c] = used ? biases.value[active.ids[first + c]] : NOTHING;
+      bias[c] = used ? biases.at(static_cast<size_t>(active.ids[first + c]), 0) : NOTHING;
       shift[c] = bias[c] + log_weight;
       weight[c] = used ? std::exp(log_weight) : 0.0f;
     }

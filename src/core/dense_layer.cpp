@@ -89,7 +89,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
         for (int64_t s = active.neuron_begin[p]; s < active.neuron_begin[p + 1]; ++s) {
           const auto row = static_cast<size_t>(active.neuron_row[static_cast<size_t>(s)]);
           z[active.neuron_slot[static_cast<size_t>(s)]] =
-              kernel.dot(x + row * inputs, w, inputs) + bias_.value[neuron];
+              kernel.dot(x + row * inputs, w, inputs) + bias_.at(neuron, 0);
         }
       }
     });
@@ -110,7 +110,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
         for (size_t i = 0; i < chunk; ++i) {
           float* out = z + (r + i) * ldz + first;
           for (size_t c = 0; c < count; ++c) {
-            out[c] = logits[i * BLOCK + c] + bias_.value[active.ids[first + c]];
+            out[c] = logits[i * BLOCK + c] + bias_.at(static_cast<size_t>(active.ids[first + c]), 0);
           }
         }
       }

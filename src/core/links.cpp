@@ -4,10 +4,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "aligned.hpp"
 #include "pool.hpp"
 
 namespace dslide {
 namespace {
+
+constexpr int64_t SOON = 4;                                 // inputs before its turn that one's links are asked for
+constexpr size_t ASKED_FOR = 4;                             // cache lines of them
+constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);       // links in a cache line
 
 // Rows by column: those that have column c are row[begin[c]] .. row[begin[c + 1]], ascending.
 struct Columns {
@@ -153,13 +158,17 @@ LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_
 Links::Links(const int64_t* begin, const int32_t* neuron, const float* weight, size_t inputs, const float* share,
              size_t neurons, float scale)
     : begin_(begin), neuron_(neuron), weight_(weight), inputs_(inputs), share_(share), neurons_(neurons),
-      scale_(scale), position_(neurons, -1) {}
+      scale_(scale), is_active_(neurons / 64 + 1, 0), position_(neurons) {}
 
 void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
   for (size_t p = 0; p < active.ids.size(); ++p) {
-    position_[static_cast<size_t>(active.ids[p])] = static_cast<int32_t>(p);
+    const auto neuron = static_cast<size_t>(active.ids[p]);
+    position_[neuron] = static_cast<int32_t>(p);
+    is_active_[neuron / 64] |= uint64_t{1} << neuron % 64;
   }
+  // Nearly all links lead to neurons that are not active, far apart: their bits, unlike positions, stay in near caches.
+  const auto is_active = [&](size_t neuron) { return (is_active_[neuron / 64] >> neuron % 64 & 1) != 0; };
   struct Part {
     std::vector<int64_t> count;  // by row
     std::vector<int32_t> position;
@@ -177,17 +186,21 @@ void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, f
       const auto row = static_cast<int64_t>(i);
       if (own.offsets) {
         for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
-          const int32_t p = position_[static_cast<size_t>(*l)];
-          if (p >= 0) owner[static_cast<size_t>(p)] = row;
+          const auto neuron = static_cast<size_t>(*l);
+          if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
         }
       }
       touched.clear();
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
+        if (e + SOON < x.offsets[last]) {  // the links of an input whose turn comes soon
+          const int32_t* const soon = neuron_ + begin_[x.ids[e + SOON]];
+          for (size_t line = 0; line < ASKED_FOR; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
+        }
         const auto unit = static_cast<float>(x.values[e] / lengths[i]);
         const float value = scale_ * unit, itself = keep * unit;
         for (int64_t k = begin_[x.ids[e]]; k < begin_[x.ids[e] + 1]; ++k) {
           const auto neuron = static_cast<size_t>(neuron_[k]);
-          if (position_[neuron] < 0) continue;
+          if (!is_active(neuron)) continue;
           const auto p = static_cast<size_t>(position_[neuron]);
           if (row_of[p] != row) {
             row_of[p] = row;
@@ -205,7 +218,7 @@ void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, f
       part.count.push_back(static_cast<int64_t>(touched.size()));
     }
   }, 1, parts);
-  for (const int32_t id : active.ids) position_[static_cast<size_t>(id)] = -1;
+  for (const int32_t id : active.ids) is_active_[static_cast<size_t>(id) / 64] = 0;
 
   Added& added = active.added;
   added.begin.assign(1, 0);

@@ -59,8 +59,9 @@ class Links {
   const float* share_;
   size_t neurons_;
   float scale_;
-  std::mutex in_use_;              // of position_
-  std::vector<int32_t> position_;  // by neuron: where the active set at hand has it; -1 between calls
+  std::mutex in_use_;              // of what follows
+  std::vector<uint64_t> is_active_;  // a bit for each neuron: whether the active set at hand has it; 0 between calls
+  std::vector<int32_t> position_;    // by neuron: where it has it
 };
 
 }  // namespace dslide

@@ -54,7 +54,7 @@ Piece piece(const Numbers& x, size_t count) {
 }  // namespace
 
 const float* Parameters::row(size_t i, float* room) const {
-  const Numbers from = value.from(i * stride);
+  const Numbers from = value_of(i);
   if (!from.is_half) return from.floats();
   kernels().widen(from.halves(), room, stride);
   return room;
@@ -62,19 +62,19 @@ const float* Parameters::row(size_t i, float* room) const {
 
 void Parameters::add_rows(const int32_t* ids, const float* values, size_t count, float* out) const {
   if (value.is_half) {
-    kernels().weighted_sum_half(out, width, ids, values, count, value.halves(), stride);
+    kernels().weighted_sum_half(out, width, ids, values, count, value.halves(), value_pitch);
   } else {
-    kernels().weighted_sum(out, width, ids, values, count, value.floats(), stride);
+    kernels().weighted_sum(out, width, ids, values, count, value.floats(), value_pitch);
   }
 }
 
 void Parameters::add_value(size_t i, std::vector<Piece>& pieces) const {
-  pieces.push_back(piece(value.from(i * stride), width));
+  pieces.push_back(piece(value_of(i), width));
 }
 
 void Parameters::add_moments(size_t i, std::vector<Piece>& pieces) const {
-  if (moment1) pieces.push_back(piece(moment1.from(i * stride), width));
-  if (moment2) pieces.push_back(piece(moment2.from(i * stride), width));
+  if (moment1) pieces.push_back(piece(moment1_of(i), width));
+  if (moment2) pieces.push_back(piece(moment2_of(i), width));
 }
 
 void Parameters::add_clock(size_t i, std::vector<Piece>& pieces) const {
@@ -82,18 +82,15 @@ void Parameters::add_clock(size_t i, std::vector<Piece>& pieces) const {
 }
 
 void Parameters::ask_for_row(size_t i) const {
-  const size_t at = i * stride;
-  ask_for(piece(value.from(at), width));
-  if (moment1) ask_for(piece(moment1.from(at), width));
-  if (moment2) ask_for(piece(moment2.from(at), width));
+  ask_for(piece(value_of(i), width));
+  if (moment1) ask_for(piece(moment1_of(i), width));
+  if (moment2) ask_for(piece(moment2_of(i), width));
   __builtin_prefetch(clock + i, 0, 2);
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
   if (!usable(gradient, width)) return false;
-  const size_t at = i * stride;
-  step(value.from(at), moment1.from(at), moment2.from(at), gradient, width, clock[i], optimizer,
-       rounding_seed(*this, i));
+  step(value_of(i), moment1_of(i), moment2_of(i), gradient, width, clock[i], optimizer, rounding_seed(*this, i));
   ++clock[i];
   return true;
 }
@@ -103,9 +100,9 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
   if (!usable(gradient, count)) return false;
   const uint32_t seed = rounding_seed(*this, i);
   for (size_t j = 0; j < count; ++j) {
-    const size_t at = i * stride + static_cast<size_t>(columns[j]);
-    step(value.from(at), moment1.from(at), moment2.from(at), gradient + j, 1, clock[i], optimizer,
-         seed + static_cast<uint32_t>(columns[j]) * COLUMN_SEED);
+    const auto column = static_cast<size_t>(columns[j]);
+    step(value_of(i).from(column), moment1_of(i).from(column), moment2_of(i).from(column), gradient + j, 1, clock[i],
+         optimizer, seed + static_cast<uint32_t>(columns[j]) * COLUMN_SEED);
   }
   ++clock[i];
   return true;
@@ -117,13 +114,13 @@ void check_bias(const Parameters& bias, size_t neurons) {
   }
 }
 
-void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
+void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale, uint64_t seed,
                 const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
   run_parts(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const uint64_t row_seed = mix(seed, rows_of.whole(i));
-      const Numbers row = value.from(i * stride);
+      const Numbers row = value.from(i * pitch);
       for (size_t j = 0; j < stride; ++j) {
         const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.whole(j))) - 1);
         row.set_nearest(j, j < width ? number : 0);

@@ -34,18 +34,25 @@ class Optimizer {
   std::vector<float> correct1_, correct2_;  // by clock, until both are 1 to float precision
 };
 
+// A row's numbers and moments may lie side by side, in a record, or in arrays apart. A row has room for `stride` numbers,
+// `width` of which are used; the distance from one row to the next is that or more.
 struct Parameters {
-  Numbers value;             // rows x width, rows `stride` apart
-  Numbers moment1;           // same shape, or null if the optimizer has none
-  Numbers moment2;           // same shape, or null; stored as moment1 is
-  uint32_t* clock;           // rows
+  Numbers value;                     // rows x stride
+  Numbers moment1;                   // same shape, or null if the optimizer has none
+  Numbers moment2;                   // same shape, or null; stored as moment1 is
+  uint32_t* clock;                   // rows
   size_t rows, width, stride;
+  size_t value_pitch, moment_pitch;  // numbers from one row to the next
+
+  Numbers value_of(size_t i) const { return value.from(i * value_pitch); }
+  Numbers moment1_of(size_t i) const { return moment1.from(i * moment_pitch); }
+  Numbers moment2_of(size_t i) const { return moment2.from(i * moment_pitch); }
 
   // Row i as floats, padding included: in place if it is stored so, else in `room`, which must be `stride` floats.
   const float* row(size_t i, float* room) const;
   // How much room that takes for so many rows at a time.
   size_t room(size_t count) const { return value.is_half ? count * stride : 0; }
-  float at(size_t i, size_t column) const { return value[i * stride + column]; }
+  float at(size_t i, size_t column) const { return value[i * value_pitch + column]; }
 
   // out[j] += sum over e < count of values[e] * row ids[e]'s column j, j < width
   void add_rows(const int32_t* ids, const float* values, size_t count, float* out) const;
@@ -77,11 +84,11 @@ inline void ask_for(const Piece& piece) {
 // Throws std::invalid_argument unless `bias` has one float for each of `neurons`.
 void check_bias(const Parameters& bias, size_t neurons);
 
-// Fills rows x width numbers, rows `stride` apart, uniformly in ±scale*sqrt(3) (standard deviation `scale`), each a
+// Fills rows x width numbers, rows `pitch` apart, uniformly in ±scale*sqrt(3) (standard deviation `scale`), each a
 // function of (seed, row, column) alone, rounded to the nearest if need be; the padding between width and stride is set
 // to zero.
 // `rows_of` and `columns_of` say which rows and columns of the whole matrix these are.
-void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, float scale, uint64_t seed,
+void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale, uint64_t seed,
                 const Stripe& rows_of, const Stripe& columns_of);
 
 }  // namespace dslide

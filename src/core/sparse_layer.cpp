@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "aligned.hpp"
 #include "pool.hpp"
@@ -38,20 +37,22 @@ SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : we
 }
 
 void SparseLayer::forward(const SparseBatch& x, const ActiveSet& active, float* z, size_t ldz) const {
+  std::vector<float> bias(bias_.rows);
+  for (size_t j = 0; j < bias.size(); ++j) bias[j] = bias_.at(j, 0);
   run_shared(active.rows, ROWS, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const int64_t first = x.offsets[i];
       const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
       if (active.is_everything) {
         float* out = z + i * ldz;
-        std::memcpy(out, bias_.value.floats(), bias_.rows * sizeof(float));
+        std::copy(bias.begin(), bias.end(), out);
         weights_.add_rows(x.ids + first, x.values + first, count, out);
         continue;
       }
       const RowSlots slots = row_slots(active, i);
       for (int64_t s = slots.begin; s < slots.end; ++s) {
         const auto neuron = static_cast<size_t>(active.ids[slot_position(active, slots, s)]);
-        float sum = bias_.value[neuron];
+        float sum = bias[neuron];
         for (int64_t e = first; e < x.offsets[i + 1]; ++e) {
           sum += x.values[e] * weights_.at(static_cast<size_t>(x.ids[e]), neuron);
         }

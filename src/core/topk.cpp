@@ -93,7 +93,8 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
         block_rows[c] = weights_.row(first + c, room.data() + weights_.room(c));
       }
       kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
-      const float* bias = bias_.value.floats() + first;
+      float bias[BLOCK];
+      for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
       size_t next = added_by_block.first(first / BLOCK, 0);
       for (size_t r = 0; r < rows; r += ROWS) {
         const size_t chunk = std::min(ROWS, rows - r);
@@ -145,12 +146,12 @@ void DenseLayer::topk_of_lists(const float* x, size_t rows, const Lists& lists, 
       if (!more.empty()) set_more(i, true);
       for (const int32_t* id = lists.begin(i); id != lists.end(i); ++id) {
         if (id + PREFETCH < lists.end(i)) {
-          __builtin_prefetch(weights_.value.from(static_cast<size_t>(id[PREFETCH]) * inputs).data);
+          __builtin_prefetch(weights_.value_of(static_cast<size_t>(id[PREFETCH])).data);
         }
         const auto neuron = static_cast<size_t>(*id);
         const float* w = weights_.row(neuron, room.data());
         const float extra = more.empty() ? 0.0f : more[neuron];
-        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.value[neuron] + extra, *id}, k);
+        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra, *id}, k);
       }
       if (!more.empty()) set_more(i, false);
       all = best.all();

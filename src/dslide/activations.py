@@ -3,7 +3,7 @@ ones (CSR) for the network's input and behind a sampled layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,15 @@ def padded(width: int) -> int:
 def aligned_zeros(rows: int, columns: int, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
     """Zeros that begin at a cache line; memory is taken from the system only where it is written to."""
     return _aligned(np.zeros, rows, columns, dtype)
+
+
+def aligned_records(rows: int, columns: int, dtypes: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
+    """Arrays of zeros (rows, columns), one of each type. In memory the first rows of all of them lie side by side, then
+    the second ones, and so on: what belongs together is read and written together."""
+    sizes = [columns * np.dtype(dtype).itemsize for dtype in dtypes]
+    ends = np.cumsum(sizes).tolist()
+    records = aligned_zeros(rows, ends[-1], np.uint8)
+    return [records[:, end - size : end].view(dtype) for end, size, dtype in zip(ends, sizes, dtypes, strict=True)]
 
 
 def aligned_empty(rows: int, columns: int) -> Floats:

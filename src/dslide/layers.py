@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_empty, aligned_zeros, padded
+from .activations import Activations, Dense, Floats, Ids, Sparse, aligned_empty, aligned_records, aligned_zeros, padded
 from .config import Config
 from .hashing import training_family
 from .sampler import Codes, Sampler
@@ -25,8 +25,9 @@ class Layer:
     """Parameters and native code of one layer.
 
     Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. `arrays` names
-    every array that makes up the layer's state; optimizer state is there only if the layer is to be trained. Of the
-    layer's neurons, `total` in all, only those of the shard are here: `neurons`, numbered from 0.
+    every array that makes up the layer's state. Optimizer state is there only if the layer is to be trained, and lies
+    beside the numbers it is about, row by row: a row that is far from others is gone to once. Of the layer's neurons,
+    `total` in all, only those of the shard are here: `neurons`, numbered from 0.
     """
 
     def __init__(
@@ -40,17 +41,12 @@ class Layer:
             config.optimizer, config.beta1, config.beta2, config.epsilon, config.weight_decay
         )
         rows, width = (inputs, neurons) if sparse_input else (neurons, inputs)
-        moments = MOMENTS[config.optimizer] if trainable else ()
+        self.arrays: dict[str, npt.NDArray[Any]] = dict(weights or {})
+        of_weights = self._make_parameters("weights", rows, width, padded(width), trainable, config)
+        of_bias = self._make_parameters("bias", neurons, 1, 1, trainable, config)
         if weights is None:
-            stored = aligned_zeros(rows, padded(width), array_dtype(config, "weights"))
-            weights = {"weights": stored, "bias": aligned_zeros(neurons, 1)}
-            _core.initialise(stored, width, scale, seed, shard.rank, shard.size, axis=1 if sparse_input else 0)
-        self.arrays: dict[str, npt.NDArray[Any]] = dict(weights)
-        self._parameters = [
-            self._make_parameters("weights", rows, width, moments, trainable, config),
-            self._make_parameters("bias", neurons, 1, moments, trainable, config),
-        ]
-        of_weights, of_bias = self._parameters
+            axis = 1 if sparse_input else 0
+            _core.initialise(self.arrays["weights"], width, scale, seed, shard.rank, shard.size, axis)
         self.native: Any = (
             _core.SparseLayer(of_weights, of_bias)
             if sparse_input
@@ -61,18 +57,17 @@ class Layer:
         family = training_family(config.family)
         self.sampler = Sampler(total, inputs, family, config, seed, shard) if sampled and trainable else None
 
-    def _make_parameters(
-        self, which: str, rows: int, width: int, moments: tuple[str, ...], trainable: bool, config: Config
-    ) -> Any:
-        value = self.arrays[which]
-        none = np.zeros((0, 0), np.float32)
-        for name in (f"{which}_{moment}" for moment in moments):
-            self.arrays[name] = aligned_zeros(len(value), value.shape[1], array_dtype(config, name))
+    def _make_parameters(self, which: str, rows: int, width: int, stride: int, trainable: bool, config: Config) -> Any:
+        moments = [f"{which}_{moment}" for moment in MOMENTS[config.optimizer]] if trainable else []
+        missing = [name for name in (which, *moments) if name not in self.arrays]
+        made = aligned_records(rows, stride, [array_dtype(config, name) for name in missing]) if missing else []
+        self.arrays |= zip(missing, made, strict=True)
         clock = np.zeros(rows if trainable else 0, np.uint32)
         if trainable:
             self.arrays[f"{which}_clock"] = clock
+        none = np.zeros((0, 0), np.float32)
         m1, m2 = (self.arrays.get(f"{which}_moment{i}", none) for i in (1, 2))
-        return _core.Parameters(value, m1, m2, clock, width)
+        return _core.Parameters(self.arrays[which], m1, m2, clock, width)
 
     @property
     def state(self) -> dict[str, npt.NDArray[Any]]:

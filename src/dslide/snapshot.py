@@ -23,7 +23,7 @@ class Cancelled(Exception):
 
 
 class Snapshot:
-    """The arrays, each C-contiguous, as they are when this is made. `read` is for the writer's thread, `before_change`
+    """The arrays as they are when this is made. `read` is for the writer's thread, `before_change`
     for that of training; `limit` is how many bytes may be put aside."""
 
     def __init__(self, arrays: Mapping[str, Array], limit: int) -> None:
@@ -72,8 +72,6 @@ class _Watched:
     """One array, and what was put aside of it."""
 
     def __init__(self, array: Array) -> None:
-        if not array.flags.c_contiguous:
-            raise ValueError("a snapshot takes contiguous arrays only")
         self._array = array
         self._rows = len(array)
         self.row_bytes = array.nbytes // max(1, self._rows)

@@ -61,10 +61,12 @@ def stream_tensors(
 
 
 def _pieces(array: Array) -> Iterator[Array]:
-    flat = array.reshape(-1)
-    items = max(1, BLOCK // flat.dtype.itemsize)
-    for begin in range(0, flat.size, items):
-        yield np.ascontiguousarray(flat[begin : begin + items])
+    """The array's content, flat, in pieces that are copied if its rows are apart."""
+    if array.flags.c_contiguous:
+        array = array.reshape(-1)
+    rows = max(1, BLOCK // max(1, array.nbytes // max(1, len(array))))
+    for begin in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[begin : begin + rows]).reshape(-1)
 
 
 @dataclass(frozen=True)
