@@ -15,11 +15,11 @@ namespace {
 using release = nb::gil_scoped_release;
 
 // A numpy array that owns the vector.
-template <class T>
-nb::ndarray<nb::numpy, T> array(std::vector<T>&& v) {
-  auto* kept = new std::vector<T>(std::move(v));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner);
+template <class Vector>
+auto array(Vector&& v) {
+  auto* kept = new Vector(std::move(v));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Vector*>(p); });
+  return nb::ndarray<nb::numpy, typename Vector::value_type>(kept->data(), {kept->size()}, owner);
 }
 
 }  // namespace

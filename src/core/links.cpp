@@ -4,15 +4,14 @@
 #include <cmath>
 #include <numeric>
 
-#include "aligned.hpp"
 #include "pool.hpp"
 
 namespace dslide {
 namespace {
 
-constexpr int64_t SOON = 4;                                 // inputs before its turn that one's links are asked for
-constexpr size_t ASKED_FOR = 4;                             // cache lines of them
-constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);       // links in a cache line
+constexpr int64_t SOON = 8;                            // inputs before its turn that one's links are asked for
+constexpr size_t ASKED_FOR = 4;                        // cache lines of them
+constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links in a cache line
 
 // Rows by column: those that have column c are row[begin[c]] .. row[begin[c + 1]], ascending.
 struct Columns {
@@ -192,9 +191,10 @@ void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, f
       }
       touched.clear();
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        if (e + SOON < x.offsets[last]) {  // the links of an input whose turn comes soon
+        if (e + 2 * SOON < x.offsets[last]) {  // the links of an input whose turn comes soon, and where those of a later are
           const int32_t* const soon = neuron_ + begin_[x.ids[e + SOON]];
           for (size_t line = 0; line < ASKED_FOR; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
+          __builtin_prefetch(begin_ + x.ids[e + 2 * SOON]);
         }
         const auto unit = static_cast<float>(x.values[e] / lengths[i]);
         const float value = scale_ * unit, itself = keep * unit;

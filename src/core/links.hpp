@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "active.hpp"
+#include "aligned.hpp"
 #include "sparse_layer.hpp"
 #include "stripe.hpp"
 
@@ -21,10 +22,10 @@ namespace dslide {
 
 // Links by input: those of input i are begin[i] .. begin[i + 1], by ascending label.
 struct LinkLists {
-  std::vector<int64_t> begin;   // inputs + 1
-  std::vector<int32_t> label;
-  std::vector<float> weight;
-  std::vector<float> share;     // by label: what the sum of its rows is multiplied with; 0 for one without rows
+  Aligned<int64_t> begin;   // inputs + 1
+  Aligned<int32_t> label;
+  Aligned<float> weight;
+  Aligned<float> share;     // by label: what the sum of its rows is multiplied with; 0 for one without rows
 };
 
 // The Euclidean length of each row; 1 for one that has none.
