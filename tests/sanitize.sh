@@ -8,12 +8,12 @@ set -eu
 kind=${1:?usage: tests/sanitize.sh address|thread}
 cd "$(dirname "$0")/.."
 core_tests="tests/test_active.py tests/test_layers.py tests/test_threads.py tests/test_tables.py tests/test_query.py
-            tests/test_data_parse.py tests/test_wire.py tests/test_links.py"
+            tests/test_data_parse.py tests/test_wire.py tests/test_links.py tests/test_products.py"
 case $kind in
   address)
     flags=address,undefined
     libraries="libasan.so libubsan.so"
-    core_tests="$core_tests tests/test_kernels.py tests/test_kernels_stored.py tests/test_hash.py
+    core_tests="$core_tests tests/test_kernels.py tests/test_kernels_pairs.py tests/test_kernels_stored.py tests/test_hash.py
                 tests/test_network_gradients.py tests/test_fuzz.py"
     ;;
   thread)
