@@ -50,6 +50,27 @@ def dot(kernels: Any, n: int) -> Callable[[], None]:
     return lambda: kernels.dot(a, b)
 
 
+def pairs(*shape: int) -> np.ndarray:
+    """Pairs of bf16."""
+    bits = floats(*shape).view(np.uint32) >> 16
+    return bits | bits << 16
+
+
+def dot_pairs(kernels: Any, n: int) -> Callable[[], None]:
+    a, b = pairs(n), pairs(n)
+    return lambda: kernels.dot_pairs(a, b)
+
+
+def pair_up(kernels: Any, n: int) -> Callable[[], None]:
+    low, high, out = floats(n), floats(n), pairs(n)
+    return lambda: kernels.pair_up(low, high, out)
+
+
+def pair_neighbours(kernels: Any, n: int) -> Callable[[], None]:
+    x, out = floats(2 * n), pairs(n)
+    return lambda: kernels.pair_neighbours(x, out)
+
+
 def axpy(kernels: Any, n: int) -> Callable[[], None]:
     x, y = floats(n), floats(n)
     return lambda: kernels.axpy(0.5, x, y)
@@ -112,6 +133,9 @@ VECTOR_KERNELS = [  # call, length in training, bytes read and written for each 
     (adagrad, 128, 20),
     (sgd, 128, 12),
     (dot, 128, 8),
+    (dot_pairs, 64, 8),
+    (pair_up, 128, 12),
+    (pair_neighbours, 64, 12),
     (axpy, 64, 12),
     (shifted_max, 64, 8),
     (softmax_stats, 64, 8),
@@ -143,6 +167,17 @@ def test_gemm(benchmark, m, n, k, transposed, accumulate, level):
     kernels, a, b, c = _core.Kernels(level), floats(k, m) if transposed else floats(m, k), floats(k, n), floats(m, n)
     benchmark.group = f"gemm, {m} x {n} x {k}{', added to what is there' if accumulate else ''}"
     benchmark(kernels.gemm, a, transposed, b, c, n, accumulate)
+    if benchmark.stats:
+        benchmark.extra_info["GFLOP/s"] = 2 * m * n * k / benchmark.stats["median"] / 1e9
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("m", "n", "k", "transposed", "accumulate"), GEMM_SHAPES)
+def test_gemm_pairs(benchmark, m, n, k, transposed, accumulate, level):
+    kernels, inner = _core.Kernels(level), k // 2
+    a, b, c = pairs(inner, m) if transposed else pairs(m, inner), pairs(inner, n), floats(m, n)
+    benchmark.group = f"gemm of bf16, {m} x {n} x {k}{', added to what is there' if accumulate else ''}"
+    benchmark(kernels.gemm_pairs, a, transposed, b, c, n, accumulate)
     if benchmark.stats:
         benchmark.extra_info["GFLOP/s"] = 2 * m * n * k / benchmark.stats["median"] / 1e9
 
