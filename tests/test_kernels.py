@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kernel_cases import REFERENCE, few, lengths, seeds
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dslide import _core
 
-REFERENCE = _core.Kernels("reference")
 LEVELS = [name for name in _core.isa_levels() if name != "reference"]
-lengths = st.integers(0, 70) | st.sampled_from([127, 128, 129, 200, 257])
-seeds = st.integers(0, 2**32 - 1)
-few = settings(max_examples=60, deadline=None)
 
 
 @pytest.fixture(params=LEVELS, scope="module")

@@ -6,19 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bf16 import SMALLEST, STORED, UNIT, nearest, stored
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kernel_cases import REFERENCE, few, lengths, seeds
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dslide import _core
 from dslide.storage import widened
 
-REFERENCE = _core.Kernels("reference")
 ADAM = {"rate": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "correct1": 2.0, "correct2": 3.0, "keep": 0.99}
 COLUMN_SEED = 0x9E37
-lengths = st.integers(0, 70) | st.sampled_from([127, 128, 129, 200, 257])
-seeds = st.integers(0, 2**32 - 1)
-few = settings(max_examples=60, deadline=None)
 
 
 @pytest.fixture(params=_core.isa_levels(), scope="module")

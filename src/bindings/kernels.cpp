@@ -18,6 +18,18 @@ void same_size(size_t a, size_t b) {
 const BfPair* pairs(const uint32_t* bits) { return reinterpret_cast<const BfPair*>(bits); }
 BfPair* pairs(uint32_t* bits) { return reinterpret_cast<BfPair*>(bits); }
 
+// A matrix product of the kernels, of arrays whose numbers begin at a_data and b_data.
+template <class Product, class Array, class Number>
+void multiply(const Product& product, const Array& a, const Number* a_data, bool transposed, const Array& b,
+              const Number* b_data, const Out<float, 2>& c, size_t n, bool accumulate) {
+  const size_t rows = transposed ? a.shape(1) : a.shape(0), inner = transposed ? a.shape(0) : a.shape(1);
+  same_size(inner, b.shape(0));
+  same_size(rows, c.shape(0));
+  if (n > b.shape(1) || n > c.shape(1)) throw std::invalid_argument("n is more than there are columns");
+  product(rows, n, inner, a_data, transposed ? 1 : a.shape(1), transposed ? a.shape(1) : 1, b_data, b.shape(1), c.data(),
+          c.shape(1), accumulate, nullptr);
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -31,25 +43,13 @@ void bind_kernels(nb::module_& m) {
       .def_ro("lanes", &Kernels::lanes, "Floats in a vector.")
       .def("gemm",
            [](const Kernels& k, In<float, 2> a, bool transposed, In<float, 2> b, Out<float, 2> c, size_t n,
-              bool accumulate) {
-             const size_t rows = transposed ? a.shape(1) : a.shape(0), inner = transposed ? a.shape(0) : a.shape(1);
-             same_size(inner, b.shape(0));
-             same_size(rows, c.shape(0));
-             if (n > b.shape(1) || n > c.shape(1)) throw std::invalid_argument("n is more than there are columns");
-             k.gemm(rows, n, inner, a.data(), transposed ? 1 : a.shape(1), transposed ? a.shape(1) : 1, b.data(),
-                    b.shape(1), c.data(), c.shape(1), accumulate, nullptr);
-           },
+              bool accumulate) { multiply(k.gemm, a, a.data(), transposed, b, b.data(), c, n, accumulate); },
            nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
            nb::arg("accumulate"))
       .def("gemm_pairs",
            [](const Kernels& k, In<uint32_t, 2> a, bool transposed, In<uint32_t, 2> b, Out<float, 2> c, size_t n,
               bool accumulate) {
-             const size_t rows = transposed ? a.shape(1) : a.shape(0), inner = transposed ? a.shape(0) : a.shape(1);
-             same_size(inner, b.shape(0));
-             same_size(rows, c.shape(0));
-             if (n > b.shape(1) || n > c.shape(1)) throw std::invalid_argument("n is more than there are columns");
-             k.gemm_pairs(rows, n, inner, pairs(a.data()), transposed ? 1 : a.shape(1), transposed ? a.shape(1) : 1,
-                          pairs(b.data()), b.shape(1), c.data(), c.shape(1), accumulate, nullptr);
+             multiply(k.gemm_pairs, a, pairs(a.data()), transposed, b, pairs(b.data()), c, n, accumulate);
            },
            nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
            nb::arg("accumulate"), "As gemm; uint32 is a pair of bf16.")

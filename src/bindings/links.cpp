@@ -42,14 +42,14 @@ void bind_links(nb::module_& m) {
            In<int64_t, 1> y_offsets, In<int32_t, 1> y_ids, size_t labels, size_t most, double power, bool skip_same,
            size_t first, size_t step) {
           require(x_offsets.shape(0) > 0 && inputs <= 0x7fffffff && labels <= 0x7fffffff, "expected rows and columns");
-          require(first < step, "a stripe's first must be below its step");
+          const Stripe own = stripe(first, step);
           const size_t rows = x_offsets.shape(0) - 1;
           const SparseBatch x = batch(x_offsets, x_ids, x_values, rows, inputs);
           const Lists y = lists(y_offsets, y_ids, rows, labels);
           LinkLists links;
           {
             release unlocked;
-            links = count_links(x, inputs, y, labels, rows, most, power, skip_same, {first, step});
+            links = count_links(x, inputs, y, labels, rows, most, power, skip_same, own);
           }
           return nb::make_tuple(array(std::move(links.begin)), array(std::move(links.label)),
                                 array(std::move(links.weight)), array(std::move(links.share)));

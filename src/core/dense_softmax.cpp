@@ -212,8 +212,7 @@ struct DenseLayer::Softmax {
     o.factor.resize(numbers_for<Number>(rows));
     float factor[CHUNK];
     each_chunk({0, rows}, [&](const Chunk& chunk) {
-      AlignedFloats& scaled = rows_to_scale(o, s);
-      float* const out = IS_FLOAT<Number> ? &scaled[chunk.begin * ld] : scaled.data();
+      float* const out = scaled_rows(chunk, s);
       for (size_t i = 0; i < chunk.rows(); ++i) {
         const size_t row = chunk.begin + i;
         factor[i] = scale * std::exp(reference[row] - log_norm[row]);
@@ -227,12 +226,13 @@ struct DenseLayer::Softmax {
       }
     });
   }
-  AlignedFloats& rows_to_scale(Operands<Number>& o, Scratch& s) const {
+  // Where a chunk's scaled inputs are computed: where they stay, or for pairs where they are rounded from.
+  float* scaled_rows(const Chunk& chunk, Scratch& s) const {
     if constexpr (IS_FLOAT<Number>) {
-      return o.scaled;
+      return &s.floats.scaled[chunk.begin * ld];
     } else {
       s.dx.resize(std::max(s.dx.size(), CHUNK * ld));
-      return s.dx;
+      return s.dx.data();
     }
   }
 

@@ -6,19 +6,10 @@ namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
-typedef uint32_t U __attribute__((vector_size(W * sizeof(uint32_t))));
-
 inline U load_bits(const void* p) {
   U v;
   memcpy(&v, p, sizeof v);
   return v;
-}
-template <class To, class From>
-inline To same_bits(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  memcpy(&to, &from, sizeof to);
-  return to;
 }
 
 struct Pairs {  // what kernels_product.hpp multiplies

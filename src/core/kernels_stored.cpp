@@ -5,16 +5,7 @@ namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
-typedef uint32_t U __attribute__((vector_size(W * sizeof(uint32_t))));
 typedef uint16_t H __attribute__((vector_size(2 * W * sizeof(uint16_t))));
-
-template <class To, class From>
-inline To same_bits(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  memcpy(&to, &from, sizeof to);
-  return to;
-}
 
 inline float get(const float* p) { return *p; }
 inline float get(const Bf16* p) { return same_bits<float>(static_cast<uint32_t>(p->bits) << 16); }

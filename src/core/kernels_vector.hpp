@@ -34,6 +34,15 @@ constexpr size_t W = 4;
 
 typedef float V __attribute__((vector_size(W * sizeof(float))));
 typedef int32_t I __attribute__((vector_size(W * sizeof(int32_t))));
+typedef uint32_t U __attribute__((vector_size(W * sizeof(uint32_t))));
+
+template <class To, class From>
+inline To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
 
 inline V load(const float* p) {
   V v;
