@@ -15,7 +15,7 @@ report: .venv/installed
 	$(BIN)/dslide report demo/run demo/two-ranks --out demo/report.html
 
 # Tests that mostly wait, for ranks and nodes that are lost, run beside the others; what they print comes at their end.
-WAITING := $(wildcard tests/test_elastic*.py) tests/test_netlab.py tests/test_bench_cluster_rivals.py
+WAITING := $(wildcard tests/integration/test_elastic*.py) tests/netlab/test_netlab.py tests/bench/test_cluster_rivals.py
 test: .venv/installed-tests
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory -j2 test-waiting test-others
@@ -34,7 +34,7 @@ lint: .venv/installed-tests
 # Damaged input for every reader, other damage each time: make fuzz MINUTES=60 TARGETS="model npz"
 MINUTES ?= 10
 fuzz: .venv/installed-tests
-	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) $(TARGETS)
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) $(TARGETS)
 
 # Compared with PyTorch too if it is there: .venv/bin/pip install torch==2.13.0
 bench: .venv/installed-bench

@@ -7,14 +7,14 @@ set -eu
 
 kind=${1:?usage: tests/sanitize.sh address|thread}
 cd "$(dirname "$0")/.."
-core_tests="tests/test_active.py tests/test_layers.py tests/test_threads.py tests/test_tables.py tests/test_query.py
-            tests/test_data_parse.py tests/test_wire.py tests/test_links.py tests/test_products.py"
+core_tests="tests/core/test_active.py tests/core/test_layers.py tests/core/test_threads.py tests/core/test_tables.py tests/core/test_query.py
+            tests/data/test_parse.py tests/core/test_wire.py tests/core/test_label_prior.py tests/model/test_products.py"
 case $kind in
   address)
     flags=address,undefined
     libraries="libasan.so libubsan.so"
-    core_tests="$core_tests tests/test_kernels.py tests/test_kernels_pairs.py tests/test_kernels_stored.py tests/test_hash.py
-                tests/test_network_gradients.py tests/test_fuzz.py"
+    core_tests="$core_tests tests/core/test_kernels.py tests/core/test_kernels_pairs.py tests/core/test_kernels_stored.py tests/core/test_hash.py
+                tests/model/test_network_gradients.py tests/integration/test_fuzz.py"
     ;;
   thread)
     flags=thread

@@ -6,14 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import Config
-    from .data import Dataset, SparseRows
-    from .data.load import load
-    from .estimator import SlideClassifier
-    from .model_folder import load_model
-    from .network import Network
-    from .trainer import Callback, Trainer
-    from .vectors import Vectors
+    from dslide.checkpoint.saved_model import load_model
+    from dslide.checkpoint.vectors import Vectors
+    from dslide.config import Config
+    from dslide.data import Dataset, SparseRows
+    from dslide.data.load import load
+    from dslide.model.network import Network
+    from dslide.sklearn.estimator import SlideClassifier
+    from dslide.training.trainer import Callback, Trainer
 
     __version__: str
 
@@ -33,16 +33,16 @@ __all__ = [
 
 # Imported when first asked for: the command line starts without scikit-learn, scipy and the native module.
 _HOMES = {
-    "Callback": "trainer",
+    "Callback": "training.trainer",
     "Config": "config",
     "Dataset": "data",
-    "Network": "network",
-    "SlideClassifier": "estimator",
+    "Network": "model.network",
+    "SlideClassifier": "sklearn.estimator",
     "SparseRows": "data",
-    "Trainer": "trainer",
-    "Vectors": "vectors",
+    "Trainer": "training.trainer",
+    "Vectors": "checkpoint.vectors",
     "load": "data",
-    "load_model": "model_folder",
+    "load_model": "checkpoint.saved_model",
 }
 
 

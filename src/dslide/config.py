@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import ConfigError
+from dslide.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +23,16 @@ else:
 
 
 LARGEST = 2**31 - 1  # of whole numbers that have no smaller bound
+RENAMED = {  # old names of options, refused with the new one
+    "links": "prior_labels",
+    "link_power": "prior_power",
+    "link_boost": "prior_boost",
+    "link_scale": "prior_scale",
+    "hits": "hash_hits",
+    "draws": "random_negatives",
+    "renew_every": "rebuild_every",
+    "renew_growth": "rebuild_growth",
+}
 
 
 def option(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -58,27 +68,30 @@ class Config:
         "sigmoid: an independent yes or no for every label; auto: sigmoid where rows of features have several labels "
         "and all outputs are computed, else softmax",
     )
-    links: int = option(
+    prior_labels: int = option(
         -1,
-        "labels that each feature is linked to directly, beside the hidden layers: those it goes together with most in "
-        "the training data; 0: none; -1: chosen from the data. There are none for streams of words, with active_sets = "
-        "row, and with sampled hidden layers",
+        "label prior: labels that each feature scores directly, beside the hidden layers: those it co-occurs with most "
+        "in the training data; 0: no label prior; -1: chosen from the data. There is none for streams of words, with "
+        "active_sets = row, and with sampled hidden layers",
         -1,
         2**20,
     )
-    link_power: float = option(
+    prior_power: float = option(
         -1.0,
-        "how far the links of a label are divided by its size, which makes rare labels count as much as frequent ones: "
-        "1 fully, 0 not at all; -1: chosen from the data",
+        "label prior: power of a label's frequency that its weights are divided by, so that rare labels count as much "
+        "as frequent ones; 0: not divided; -1: chosen from the data",
         -1,
         2,
     )
-    link_boost: float = option(
-        -1.0, "factor on links in prediction, over that in training; -1: chosen from the data", -1, 1e6
-    )
-    link_scale: float = option(
+    prior_boost: float = option(
         -1.0,
-        "factor on what links add to logits, for which rows are scaled to length 1; -1: chosen from the data",
+        "label prior: factor on its logits in prediction, over that in training; -1: chosen from the data",
+        -1,
+        1e6,
+    )
+    prior_scale: float = option(
+        -1.0,
+        "label prior: factor on what it adds to logits, with rows scaled to length 1; -1: chosen from the data",
         -1,
         1e6,
     )
@@ -95,12 +108,12 @@ class Config:
         "shared: one active set for the whole batch, the union of what its rows ask for; "
         "row: an active set of its own for each row, as in the SLIDE papers",
     )
-    hits: int = option(
-        -1, "output neurons that each row adds to the active set through its hash hits; -1: chosen from the size", -1
+    hash_hits: int = option(
+        -1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the size", -1
     )
-    draws: int = option(
+    random_negatives: int = option(
         -1,
-        "output neurons added at random, to the batch's active set (shared) or to each row's (row); "
+        "random negatives: output neurons sampled uniformly, for the batch's active set (shared) or each row's (row); "
         "-1: chosen from the size",
         -1,
     )
@@ -126,8 +139,8 @@ class Config:
         "met in most tables, threshold those met in at least probe_threshold tables",
     )
     probe_threshold: int = option(2, "tables a neuron must be met in, with probe = threshold", 1)
-    renew_every: int = option(50, "steps before hash tables are renewed for the first time", 1)
-    renew_growth: float = option(1.3, "factor by which the interval between renewals grows", 1, 100)
+    rebuild_every: int = option(50, "steps before hash tables are rebuilt for the first time", 1)
+    rebuild_growth: float = option(1.3, "factor by which the interval between rebuilds grows", 1, 100)
 
     # the optimizer
     optimizer: Literal["adam", "sgd", "adagrad"] = option(
@@ -232,6 +245,8 @@ def check_name(name: str, valid: typing.Iterable[str] | None = None, what: str =
     """Raises ConfigError, with the nearest valid name, if there is no such option."""
     names = [f.name for f in dataclasses.fields(Config)] if valid is None else list(valid)
     if name not in names:
+        if valid is None and name in RENAMED:
+            raise ConfigError(f"there is no option {name!r}: it is called {RENAMED[name]!r} now")
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no {what} {name!r}{hint}")

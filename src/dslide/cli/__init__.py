@@ -7,11 +7,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from ..config import check_name
-from ..errors import USER_ERROR
-from .endings import run_to_end
-from .parser import Parser, parse
-from .ranks import start_ranks
+from dslide.cli.endings import run_to_end
+from dslide.cli.parser import Parser, parse
+from dslide.cli.ranks import start_ranks
+from dslide.config import check_name
+from dslide.errors import USER_ERROR
 
 COMMANDS = {
     "train": "train a network",
@@ -37,16 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         check_name(argv[0], COMMANDS, "command")
-    top = Parser(
-        prog="dslide", description="Neural networks with enormous output layers, on plain CPU machines."
-    )
+    top = Parser(prog="dslide", description="Neural networks with enormous output layers, on plain CPU machines.")
     top.add_argument("--version", action="store_true", help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     asked = argv[0] if argv else ""
     for name, help_text in COMMANDS.items():
-        parser = commands.add_parser(
-            name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
-        )
+        parser = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
         if name == asked:
             module = importlib.import_module(f".{name}", __name__)
             module.add_arguments(parser)
@@ -61,4 +57,3 @@ def _run(argv: list[str]) -> int:
         return USER_ERROR
     code = start_ranks(arguments, argv)
     return int(module.run(arguments)) if code is None else code
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .options import add_reading_options, add_text_options, reading_options, text_options
+from dslide.cli.options import add_reading_options, add_text_options, reading_options, text_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..data import convert
+    from dslide.data import convert
 
     convert(arguments.data, arguments.out, **reading_options(arguments), **text_options(arguments))
     print(f"wrote {arguments.out}; use it like the file: dslide train {arguments.out}")

@@ -11,12 +11,12 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..comm import job
-from ..config import Config
-from ..errors import ConfigError
-from ..memory import available_bytes, format_bytes
-from .options import add_config_options, given, whole_number
-from .ranks import add_rank_options
+from dslide.cli.options import add_config_options, given, whole_number
+from dslide.cli.ranks import add_rank_options
+from dslide.comm import job
+from dslide.config import Config
+from dslide.errors import ConfigError
+from dslide.util.memory import available_bytes, format_bytes
 
 EXAMPLE = {"features": 135_909, "labels": 670_091}  # of Amazon-670K
 PER_ROW = {"features_per_row": 75, "labels_per_row": 5}
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(shape)
     comm = job(config.watchdog)
     if comm.size > 1:
-        from .doctor_ranks import examine
+        from dslide.cli.doctor_ranks import examine
 
         examine(comm, config, EXAMPLE | PER_ROW | shape, is_example="labels" not in shape)
         return 0
@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def facts() -> dict[str, str]:
     """What to know about the machine, by name."""
-    from .. import _core
-    from ..threads import available_cores, instruction_set
+    from dslide import _core
+    from dslide.util.threads import available_cores, instruction_set
 
     launcher = shutil.which("mpiexec") or shutil.which("mpirun")
     return {

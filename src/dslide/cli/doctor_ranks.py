@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from ..comm import Communicator, ranks_in_words
-from ..config import Config
-from ..errors import ConfigError, MemoryNeeded, known_to_all
-from ..linktest import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
-from ..memory import available_bytes, format_bytes
-from ..plan import plan
-from ..ranks import neighbours
-from ..threads import available_cores, instruction_set
-from ..timing import StepTime, time_step
-from ..traffic import bytes_per_step, rounds_per_step
-from ..trial_rows import made_up
-from .doctor import installed
+from dslide.cli.doctor import installed
+from dslide.comm import Communicator, ranks_in_words
+from dslide.comm.topology import neighbours
+from dslide.config import Config
+from dslide.errors import ConfigError, MemoryNeeded, known_to_all
+from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
+from dslide.planner.memory import plan
+from dslide.planner.traffic import bytes_per_step, rounds_per_step
+from dslide.planner.trial_rows import made_up
+from dslide.planner.trial_steps import StepTime, time_step
+from dslide.util.memory import available_bytes, format_bytes
+from dslide.util.threads import available_cores, instruction_set
 
 MATRIX_RANKS = 8  # up to which figures of all pairs are printed
 SLOWEST = 3  # pairs that are named otherwise

@@ -11,8 +11,8 @@ import time
 import traceback
 from collections.abc import Callable
 
-from ..comm import Communicator, current, end_job, job, launched_as
-from ..errors import (
+from dslide.comm import Communicator, current, end_job, job, launched_as
+from dslide.errors import (
     BROKEN_PIPE,
     BUG,
     DIVERGED,
@@ -26,7 +26,7 @@ from ..errors import (
     Terminated,
     UserError,
 )
-from ..link import link
+from dslide.launch.rank_client import link
 
 _RANK_0_SECONDS = 2.0  # in which rank 0 must have said what all ranks know
 

@@ -7,17 +7,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..comm import job
-from ..errors import ConfigError
-from .models import load_for, open_model, pieces
-from .options import add_k_option, add_reading_options, default_ks, describe, parse_ks, reading_options, whole_number
-from .ranks import add_rank_options
+from dslide.cli.models import load_for, open_model, pieces
+from dslide.cli.options import (
+    add_k_option,
+    add_reading_options,
+    default_ks,
+    describe,
+    parse_ks,
+    reading_options,
+    whole_number,
+)
+from dslide.cli.ranks import add_rank_options
+from dslide.comm import job
+from dslide.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..data import Data, SparseRows
-    from ..model_folder import SavedModel
-    from ..predictor import Predictor
-    from ..tensors import Array as Ids  # [rows, k] int32
+    from dslide.checkpoint.saved_model import SavedModel
+    from dslide.checkpoint.tensor_file import Array as Ids  # [rows, k] int32
+    from dslide.data import Data, SparseRows
+    from dslide.model.predictor import Predictor
 
 METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
 
@@ -92,7 +100,7 @@ def evaluate(
     """Metrics of a way to predict with its rows_per_second, and the ids it predicts."""
     import numpy as np
 
-    from ..metrics import Evaluation
+    from dslide.training.metrics import Evaluation
 
     evaluation = Evaluation(ks, label_counts, rows)
     seconds, all_ids = 0.0, []
@@ -128,15 +136,11 @@ def table(result: dict[str, float], ks: Sequence[int]) -> str:
     for name, title in METRICS.items():
         if f"{name}_at_{ks[0]}" in result:
             lines.append(f"{title:>8}" + "".join(f"{result[f'{name}_at_{k}']:>9.4f}" for k in ks))
-    lines.append(
-        f"over {result['rows']:,.0f} rows; {result['rows_without_labels']:,.0f} without labels left out"
-    )
+    lines.append(f"over {result['rows']:,.0f} rows; {result['rows_without_labels']:,.0f} without labels left out")
     return "\n".join(lines)
 
 
 def agreement(exact: Ids, quick: Ids, k: int) -> float:
     """The mean share of each row's exact top k that is also in its approximate top k."""
-    found = sum(
-        len(set(a) & set(b)) for a, b in zip(exact[:, :k].tolist(), quick[:, :k].tolist(), strict=True)
-    )
+    found = sum(len(set(a) & set(b)) for a, b in zip(exact[:, :k].tolist(), quick[:, :k].tolist(), strict=True))
     return found / max(exact[:, :k].size, 1)

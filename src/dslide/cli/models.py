@@ -6,46 +6,42 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, DataError
-from ..model_folder import SavedModel
-from ..model_peers import load_together
-from .tokens import is_stream, load_stream, options_of
+from dslide.checkpoint.collective_load import load_together
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.cli.tokens import is_stream, load_stream, options_of
+from dslide.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from ..comm import Communicator
-    from ..data import Data, Dataset, TextVectorizer
-    from ..predictor import Predictor
+    from dslide.comm import Communicator
+    from dslide.data import Data, Dataset, TextVectorizer
+    from dslide.model.predictor import Predictor
 
 ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
 
 
 def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[SavedModel, Predictor]:
     """A model ready to predict, split over the ranks there are; its files are checked."""
-    from ..predictor import Predictor
-    from ..ranks import neighbours
-    from ..threads import use_threads
+    from dslide.comm.topology import neighbours
+    from dslide.model.predictor import Predictor
+    from dslide.util.threads import use_threads
 
     saved = load_together(path, comm, verify=True)
     use_threads(threads or neighbours(comm).threads)
     network = comm.together(
         "making the network",
-        lambda: Predictor(
-            saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state
-        ),
+        lambda: Predictor(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),
     )
     return saved, network
 
 
 def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
     """What turns text into the model's features."""
-    from ..data import TextVectorizer
+    from dslide.data import TextVectorizer
 
     return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
 
 
-def load_for(
-    saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None = None
-) -> Data:
+def load_for(saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None = None) -> Data:
     """Data with the columns of the model; DataError if it has features that the model lacks."""
     if options["format"] == "auto" and saved.interactions:
         options = options | {"format": "interactions"}
@@ -64,7 +60,7 @@ def _load_interactions(
     saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None
 ) -> Dataset:
     """Interactions with the items of the model."""
-    from ..data import for_items, load
+    from dslide.data import for_items, load
 
     counts = saved.label_counts
     earlier = None if history is None else for_items(load(history, format="interactions"), saved.features, counts)
@@ -83,7 +79,7 @@ def load_like(
     features: int,
 ) -> Dataset:
     """Data read the way the training data was; DataError if it has more features."""
-    from ..data import detect_format, load
+    from dslide.data import detect_format, load
 
     options = dict(options)
     if options["format"] == "auto":
@@ -94,9 +90,7 @@ def load_like(
         options["base"] = base
     data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
     if data.x.columns > features:
-        raise DataError(
-            f"{path}: has {data.x.columns:,} features, but the model was trained with {features:,}"
-        )
+        raise DataError(f"{path}: has {data.x.columns:,} features, but the model was trained with {features:,}")
     return data
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import ConfigError
-from .options import whole_number
+from dslide.cli.options import whole_number
+from dslide.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
-    from ..vectors import Vectors
+    from dslide.checkpoint.vectors import Vectors
 
     vectors = Vectors.open(arguments.model)
     found = [vectors.nearest(word, arguments.k) for word in arguments.words]

@@ -8,23 +8,12 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..errors import ConfigError
-from ..memory import format_bytes
-from ..netlab import (
-    DEFAULT_NAME,
-    Traffic,
-    cut,
-    down,
-    find,
-    format_rate,
-    restore,
-    set_rate,
-    status,
-    up,
-)
-from ..netlab import run as run_job
-from .options import whole_number
-from .parser import Parser
+from dslide.cli.options import whole_number
+from dslide.cli.parser import Parser
+from dslide.errors import ConfigError
+from dslide.netlab import DEFAULT_NAME, Traffic, cut, down, find, format_rate, restore, set_rate, status, up
+from dslide.netlab import run as run_job
+from dslide.util.memory import format_bytes
 
 NOT_UP = 1  # exit code of `status`
 

@@ -8,11 +8,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..config import Config, literal_choices
-from ..errors import ConfigError
+from dslide.config import Config, literal_choices
+from dslide.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..data import Data
+    from dslide.data import Data
 
 
 TEXT_HELP = {
@@ -58,9 +58,7 @@ def given(arguments: argparse.Namespace, fields_of: type) -> dict[str, Any]:
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Everything in Config, and `--config` for a file of it."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="TOML file with options, by the names they have here"
-    )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options, by the names they have here")
     add_fields(parser, "network and training", Config)
 
 
@@ -75,9 +73,7 @@ def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> 
         metavar="{auto,0,1}",
         help="number of the first feature and label in text files (default: auto)",
     )
-    group.add_argument(
-        "--y", metavar="FILE", help="file with the labels, where they are not in DATA (default: none)"
-    )
+    group.add_argument("--y", metavar="FILE", help="file with the labels, where they are not in DATA (default: none)")
     for what in ("label", "text"):
         group.add_argument(
             f"--{what}-column",
@@ -102,14 +98,14 @@ def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """How raw text becomes features."""
-    from ..data import TextOptions
+    from dslide.data import TextOptions
 
     add_fields(parser, "features of raw text", TextOptions, TEXT_HELP)
 
 
 def text_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The text options, if any are given, as `dslide.data.load` takes them; ConfigError if DATA is not."""
-    from ..data import TextOptions, TextVectorizer, detect_format
+    from dslide.data import TextOptions, TextVectorizer, detect_format
 
     options = given(arguments, TextOptions)
     if not options:
@@ -125,7 +121,7 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("format", "base", "y", "features", "labels", "label_column", "text_column")
     options = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
     if getattr(arguments, "label_names", None) is not None:
-        from ..data import read_names
+        from dslide.data import read_names
 
         options["label_names"] = read_names(arguments.label_names)
     return options
@@ -133,9 +129,7 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_k_option(parser: argparse.ArgumentParser) -> None:
     """The ranks at which metrics are told."""
-    parser.add_argument(
-        "--k", metavar="N,N,...", help="ranks to report (default: 1,3,5; for interactions 1,5,20)"
-    )
+    parser.add_argument("--k", metavar="N,N,...", help="ranks to report (default: 1,3,5; for interactions 1,5,20)")
 
 
 def parse_ks(text: str | None) -> tuple[int, ...] | None:
@@ -153,14 +147,14 @@ def parse_ks(text: str | None) -> tuple[int, ...] | None:
 
 def default_ks(data: Data) -> tuple[int, ...]:
     """Ranks to report if none are given."""
-    from ..metrics import KS, RECOMMENDATION_KS
+    from dslide.training.metrics import KS, RECOMMENDATION_KS
 
     return KS if data.seen is None else RECOMMENDATION_KS
 
 
 def describe(name: str, data: Data) -> str:
     """One line about a data set."""
-    from ..data import Tokens
+    from dslide.data import Tokens
 
     if isinstance(data, Tokens):
         return f"{name}: {data.in_words()}"

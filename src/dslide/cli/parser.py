@@ -6,8 +6,8 @@ import argparse
 import difflib
 from typing import Any, NoReturn
 
-from ..config import check_name, load_toml
-from ..errors import ConfigError
+from dslide.config import check_name, load_toml
+from dslide.errors import ConfigError
 
 NOT_IN_TOML = ("help", "config", "resume")
 

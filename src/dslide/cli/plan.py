@@ -7,24 +7,22 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..config import LARGEST, Config
-from ..errors import ConfigError
-from ..memory import available_bytes, format_bytes, parse_bytes
-from .options import add_config_options, add_reading_options, given, reading_options, whole_number
-from .tokens import add_token_options, is_stream, load_stream, token_options
+from dslide.cli.options import add_config_options, add_reading_options, given, reading_options, whole_number
+from dslide.cli.tokens import add_token_options, is_stream, load_stream, token_options
+from dslide.config import LARGEST, Config
+from dslide.errors import ConfigError
+from dslide.util.memory import available_bytes, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from ..calibration import Calibration
-    from ..data import Data
-    from ..forecast import Forecast
-    from ..steptime import Link
-    from ..trial_rows import TrialRows
+    from dslide.data import Data
+    from dslide.planner.calibration import Calibration
+    from dslide.planner.forecast import Forecast
+    from dslide.planner.step_time import Link
+    from dslide.planner.trial_rows import TrialRows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "data", metavar="DATA", nargs="?", help="data to train on; without it, give the numbers below"
-    )
+    parser.add_argument("data", metavar="DATA", nargs="?", help="data to train on; without it, give the numbers below")
     for name, default in (("rows", 0), ("features-per-row", 75), ("labels-per-row", 5)):
         parser.add_argument(
             f"--{name}",
@@ -69,18 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory)
     _check(arguments)
 
-    from ..choices import settled
-    from ..netlab.rates import parse_rate
-    from ..steptime import Link, parse_seconds
-    from ..threads import available_cores
+    from dslide.model.defaults import settled
+    from dslide.netlab.rates import parse_rate
+    from dslide.planner.step_time import Link, parse_seconds
+    from dslide.util.threads import available_cores
 
     link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency))
     cores = available_cores() if arguments.cores is None else arguments.cores
     rows, data_bytes, linked = arguments.rows, 0, True
     if arguments.data is not None:
-        from ..choices import for_data
-        from ..data import Dataset
-        from ..trial_rows import rows_of
+        from dslide.data import Dataset
+        from dslide.model.defaults import for_data
+        from dslide.planner.trial_rows import rows_of
 
         data = _read(arguments)
         config = for_data(config, data)
@@ -88,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         trial = rows_of(data, config.batch_size, config.seed)
         rows = data.rows_per_epoch
     else:
-        from ..data.dataset import rows_bytes
-        from ..trial_rows import made_up
+        from dslide.data.dataset import rows_bytes
+        from dslide.planner.trial_rows import made_up
 
         if arguments.features is None or arguments.labels is None:
             raise ConfigError("without DATA, --features and --labels are needed")
@@ -111,7 +109,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _read(arguments: argparse.Namespace) -> Data:
-    from ..data import load
+    from dslide.data import load
 
     options = reading_options(arguments)
     stream = is_stream(options, None)
@@ -123,9 +121,9 @@ def _tell(
     config: Config, trial: TrialRows, rows: int, data_bytes: int, linked: bool, nodes: int, cores: int, memory: int,
     link: Link,
 ) -> None:  # fmt: skip
-    from ..calibration import calibrate
-    from ..forecast import NODES, forecast, recommended
-    from ..plan import plan
+    from dslide.planner.calibration import calibrate
+    from dslide.planner.forecast import NODES, forecast, recommended
+    from dslide.planner.memory import plan
 
     most = min(trial.labels, *config.hidden)
     counts = sorted({nodes, *(count for count in NODES if count <= most)})
@@ -156,8 +154,8 @@ def _tell(
 
 def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
     """The forecast for the nodes that were asked for."""
-    from ..netlab.rates import format_rate
-    from ..progress import clock
+    from dslide.netlab.rates import format_rate
+    from dslide.training.logging import clock
 
     step, lines = found.step, []
     computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.kind}"

@@ -11,17 +11,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..comm import job
-from ..data.files import new_file
-from ..errors import ConfigError, DataError
-from ..model_folder import SavedModel
-from .models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
-from .options import add_reading_options, reading_options, whole_number
-from .ranks import add_rank_options
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.cli.models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
+from dslide.cli.options import add_reading_options, reading_options, whole_number
+from dslide.cli.ranks import add_rank_options
+from dslide.comm import job
+from dslide.data.files import new_file
+from dslide.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from ..comm import Communicator
-    from ..data import Data, SparseRows
+    from dslide.comm import Communicator
+    from dslide.data import Data, SparseRows
 
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DATA",
         help="data, or - for lines from stdin: text or interactions if the model was trained on them, else libsvm",
     )
-    parser.add_argument(
-        "--k", type=whole_number, default=5, metavar="N", help="labels for each row (default: 5)"
-    )
+    parser.add_argument("--k", type=whole_number, default=5, metavar="N", help="labels for each row (default: 5)")
     parser.add_argument("--output", metavar="FILE", help="where to write (default: stdout)")
     parser.add_argument(
         "--approximate",

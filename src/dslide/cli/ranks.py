@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..comm import launched_as
-from ..comm.communicator import DEFAULT_LIMIT
-from ..errors import ConfigError
-from ..link import link
-from .options import whole_number
+from dslide.cli.options import whole_number
+from dslide.comm import launched_as
+from dslide.comm.communicator import DEFAULT_LIMIT
+from dslide.errors import ConfigError
+from dslide.launch.rank_client import link
 
 if TYPE_CHECKING:
-    from ..mpiexec import Host
+    from dslide.launch.mpiexec import Host
 
 
 def add_rank_options(parser: argparse.ArgumentParser) -> None:
@@ -74,8 +74,8 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     if ranks == 1 and file is None and not arguments.elastic:
         return None
 
-    from ..launch import launch
-    from ..mpiexec import read_hosts
+    from dslide.launch.launcher import launch
+    from dslide.launch.mpiexec import read_hosts
 
     hosts = [] if file is None else read_hosts(file)
     total = sum(host.ranks for host in hosts) or ranks or 1
@@ -89,8 +89,8 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
 
 def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
     """Runs `dslide train --elastic`."""
-    from ..supervisor import Supervisor
-    from .train import free_folder
+    from dslide.cli.train import free_folder
+    from dslide.launch.elastic import Supervisor
 
     least = 1 if arguments.min_ranks is None else arguments.min_ranks
     if not 1 <= least <= ranks:

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..report import write_report
+    from dslide.report import write_report
 
     write_report(arguments.runs, arguments.out)
     print(f"wrote {arguments.out}; open it in a browser")

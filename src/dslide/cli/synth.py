@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .options import whole_number
+from dslide.cli.options import whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..data import synthesize
+    from dslide.data import synthesize
 
     synthesize(
         arguments.out,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
-from .options import number, whole_number
+from dslide.cli.options import number, whole_number
+from dslide.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..model_folder import SavedModel
+    from dslide.checkpoint.saved_model import SavedModel
 
 
 def add_testing_options(parser: argparse.ArgumentParser) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, DataError
-from .options import add_fields, given
+from dslide.cli.options import add_fields, given
+from dslide.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from ..data import TokenOptions, Tokens
-    from ..model_folder import SavedModel
+    from dslide.checkpoint.saved_model import SavedModel
+    from dslide.data import TokenOptions, Tokens
 
 
 def add_token_options(parser: argparse.ArgumentParser) -> None:
     """How a stream of words becomes rows."""
-    from ..data import TokenOptions
+    from dslide.data import TokenOptions
 
     add_fields(parser, "rows of a stream of words (--format tokens)", TokenOptions)
 
@@ -32,7 +32,7 @@ def is_stream(options: dict[str, Any], saved: SavedModel | None) -> bool:
 def token_options(arguments: argparse.Namespace, saved: SavedModel | None, stream: bool) -> TokenOptions:
     """The options to train with; ConfigError if some are given that DATA has no use for, or that have to stay as they
     were when the run was begun."""
-    from ..data import TokenOptions
+    from dslide.data import TokenOptions
 
     options = given(arguments, TokenOptions)
     if options and not stream:
@@ -52,7 +52,7 @@ def token_options(arguments: argparse.Namespace, saved: SavedModel | None, strea
 def options_of(saved: SavedModel, path: str | Path) -> TokenOptions:
     """The options that a model was trained with; DataError if that was no stream of words, so that it can't read the
     file as one."""
-    from ..data import TokenOptions
+    from dslide.data import TokenOptions
 
     if saved.tokens is None:
         raise DataError(f"{path}: is to be read as a stream of words, but the model was not trained on one")
@@ -63,7 +63,7 @@ def load_stream(
     path: str | Path, reading: dict[str, Any], options: TokenOptions, names: Sequence[str] | None = None
 ) -> Tokens:
     """Reads a stream of words; `reading` are the reading options, few of which it has a use for."""
-    from ..data import load_tokens
+    from dslide.data import load_tokens
 
     unused = [name for name in reading if name not in ("format", "base")]
     if reading["base"] != "auto":

@@ -7,11 +7,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..comm import job
-from ..config import Config
-from ..errors import INTERRUPTED, ConfigError, DataError, ModelError, Terminated
-from ..interrupt import terminated
-from .options import (
+from dslide.cli.options import (
     add_config_options,
     add_k_option,
     add_reading_options,
@@ -22,15 +18,19 @@ from .options import (
     reading_options,
     text_options,
 )
-from .ranks import add_elastic_options, add_rank_options
-from .testing_options import add_testing_options, check_testing_options, held_out_share
-from .tokens import add_token_options, is_stream, load_stream, token_options
+from dslide.cli.ranks import add_elastic_options, add_rank_options
+from dslide.cli.testing_options import add_testing_options, check_testing_options, held_out_share
+from dslide.cli.tokens import add_token_options, is_stream, load_stream, token_options
+from dslide.comm import job
+from dslide.config import Config
+from dslide.errors import INTERRUPTED, ConfigError, DataError, ModelError, Terminated
+from dslide.util.signals import terminated
 
 if TYPE_CHECKING:
-    from ..comm import Communicator
-    from ..data import Data
-    from ..model_folder import SavedModel
-    from ..profile import Profile
+    from dslide.checkpoint.saved_model import SavedModel
+    from dslide.comm import Communicator
+    from dslide.data import Data
+    from dslide.training.profiler import Profile
 
 
 MAY_CHANGE = (  # when a run is resumed
@@ -40,17 +40,13 @@ MAY_CHANGE = (  # when a run is resumed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
-    parser.add_argument(
-        "--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)"
-    )
+    parser.add_argument("--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)")
     parser.add_argument(
         "--resume",
         metavar="RUN",
         help="go on with this run; --epochs, --threads and options of several ranks may change",
     )
-    parser.add_argument(
-        "--quiet", action="store_true", help="print only errors and the summary (default: no)"
-    )
+    parser.add_argument("--quiet", action="store_true", help="print only errors and the summary (default: no)")
     parser.add_argument(
         "--profile",
         action="store_true",
@@ -87,10 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
     data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, folder, config.seed))
 
-    from ..choices import for_data
-    from ..data import Dataset
-    from ..plan import plan
-    from ..ranks import neighbours
+    from dslide.comm.topology import neighbours
+    from dslide.data import Dataset
+    from dslide.model.defaults import for_data
+    from dslide.planner.memory import plan
 
     if saved is None:
         config = for_data(config, data)
@@ -107,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"run folder: {folder}{f', going on from {last.name}' if last else ''}", flush=True)
     comm.together("memory", lambda: planned.check(here.ranks))
 
-    from .run import Run
-    from .testing import Testing
+    from dslide.training.evaluation import Testing
+    from dslide.training.run import Run
 
     profile = _profile(config.threads or here.threads, comm, arguments.quiet) if arguments.profile else None
     training = Run(
@@ -146,8 +142,8 @@ def _told_to_end(comm: Communicator) -> dict[int, str]:
 def _profile(threads: int, comm: Communicator, quiet: bool) -> Profile:
     """An empty profile, with what this rank's threads can do at best. All ranks measure at the same time, as they will
     train."""
-    from ..machine_speed import measure_speeds
-    from ..profile import Profile, describe_speeds
+    from dslide.training.profiler import Profile, describe_speeds
+    from dslide.util.cpu import measure_speeds
 
     comm.barrier("measuring the machine")
     profile = Profile(measure_speeds(threads))
@@ -169,9 +165,7 @@ def _folder(arguments: argparse.Namespace, comm: Communicator) -> Path:
 def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
     """A new run's folder must not exist, that of a run to resume must; an elastic run begins or goes on."""
     if arguments.resume is None and not arguments.elastic and folder.exists():
-        raise ConfigError(
-            f"{folder}: exists already; give another --out, or --resume {folder} to go on with it"
-        )
+        raise ConfigError(f"{folder}: exists already; give another --out, or --resume {folder} to go on with it")
     if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("--out: a resumed run goes on in its own folder, so --out can't be given")
     if arguments.resume is not None and not folder.is_dir():
@@ -181,8 +175,8 @@ def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
 def _load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel | None, Path | None]:
     """The newest checkpoint that can be used, on all ranks, and its folder; None if the run has none and need not have
     one. Runs of earlier versions have none, but a model."""
-    from ..model_peers import load_newest, load_together
-    from ..run_folder import CHECKPOINTS
+    from dslide.checkpoint.collective_load import load_newest, load_together
+    from dslide.checkpoint.run_folder import CHECKPOINTS
 
     found = load_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
     if found is None:
@@ -192,7 +186,7 @@ def _load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel 
 
 def _resumed_config(options: dict[str, Any], folder: Path, saved: SavedModel, may_be_done: bool) -> Config:
     """The options of the run, with those that may change as they are given now."""
-    from ..choices import as_before
+    from dslide.model.defaults import as_before
 
     now = as_before(Config(**options), saved.config)
     for name in options:
@@ -219,8 +213,8 @@ def _read(
     arguments: argparse.Namespace, saved: SavedModel | None, hold_out: float | None, folder: Path, seed: int
 ) -> tuple[Data, Data | None]:
     """The data to train on and to test on, with the same columns."""
-    from ..data import load
-    from .models import load_for, load_like
+    from dslide.cli.models import load_for, load_like
+    from dslide.data import load
 
     options = reading_options(arguments)
     stream = is_stream(options, saved)

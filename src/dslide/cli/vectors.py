@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..vectors import Vectors
+    from dslide.checkpoint.vectors import Vectors
 
     vectors = Vectors.open(arguments.model)
     vectors.save(arguments.output)

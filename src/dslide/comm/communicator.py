@@ -26,10 +26,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ..errors import CommError, PeerFailed, UserError
-from .frames import Buffer, Frame, Kind, name_check, pack, unpack
-from .outcomes import error_of_all, ranks_in_words
-from .transport import Transport
+from dslide.comm.frames import Buffer, Frame, Kind, name_check, pack, unpack
+from dslide.comm.outcomes import error_of_all, ranks_in_words
+from dslide.comm.transport import Transport
+from dslide.errors import CommError, PeerFailed, UserError
 
 T = TypeVar("T")
 

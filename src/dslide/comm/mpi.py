@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
-from ..errors import CommError, ConfigError, PeerFailed, UserError
-from .communicator import DEFAULT_LIMIT, Communicator, solo
-from .frames import Buffer
+from dslide.comm.communicator import DEFAULT_LIMIT, Communicator, solo
+from dslide.comm.frames import Buffer
+from dslide.errors import CommError, ConfigError, PeerFailed, UserError
 
 # What launchers tell the processes they start: variables for rank and number of ranks.
 _LAUNCHERS = (

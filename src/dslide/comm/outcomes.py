@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import UserError, known_to_all
+from dslide.errors import UserError, known_to_all
 
 
 def error_of_all(outcomes: Sequence[tuple[str, str] | None]) -> UserError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .frames import Buffer
+from dslide.comm.frames import Buffer
 
 
 class Transport(Protocol):

@@ -1,15 +1,15 @@
 """Data: from files of every common format to sparse rows."""
 
-from .convert import convert
-from .dataset import Dataset
-from .files import read_names
-from .interactions import for_items
-from .load import FORMATS, detect_format, load
-from .ondisk import open_dataset, write_dataset
-from .rows import SparseRows
-from .synth import synthesize
-from .text import TextOptions, TextVectorizer
-from .tokens import Data, Rows, TokenOptions, Tokens, load_tokens
+from dslide.data.convert import convert
+from dslide.data.dataset import Dataset
+from dslide.data.files import read_names
+from dslide.data.formats.folder import open_dataset, write_dataset
+from dslide.data.formats.interactions import for_items
+from dslide.data.formats.tokens import Data, Rows, TokenOptions, Tokens, load_tokens
+from dslide.data.load import FORMATS, detect_format, load
+from dslide.data.rows import SparseRows
+from dslide.data.synthetic import synthesize
+from dslide.data.text import TextOptions, TextVectorizer
 
 __all__ = [
     "FORMATS",

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ..errors import DataError
-from .files import new_folder
-from .load import Format, check_columns, check_options, detect_format, load
-from .ondisk import RowsFiles, complete_folder, write_dataset
-from .svmtext import Base, read_svm_text
-from .text import TextVectorizer
+from dslide.data.files import new_folder
+from dslide.data.formats.folder import RowsFiles, complete_folder, write_dataset
+from dslide.data.formats.svm_text import Base, read_svm_text
+from dslide.data.load import Format, check_columns, check_options, detect_format, load
+from dslide.data.text import TextVectorizer
+from dslide.errors import DataError
 
 
 def convert(
@@ -70,6 +70,4 @@ def convert(
             y_files.close()
         if label_names is not None and len(label_names) != shape.labels:
             raise DataError(f"{path}: there are {shape.labels} labels but {len(label_names)} label names")
-        complete_folder(
-            partial, shape.rows, about, source=str(path), base=shape.base, label_names=label_names
-        )
+        complete_folder(partial, shape.rows, about, source=str(path), base=shape.base, label_names=label_names)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import ConfigError, DataError
-from .rows import SparseRows
-from .text import TextVectorizer
+from dslide.data.rows import SparseRows
+from dslide.data.text import TextVectorizer
+from dslide.errors import ConfigError, DataError
 
 _SPLIT = 0x73706C69  # tells the random numbers of splits from others of the same seed
 
@@ -33,16 +33,12 @@ class Dataset:
     base: int = 0  # what indices counted from in the source; here they count from 0
     unknown_labels: int = 0  # how many of the last label columns the given label names lacked
     users: NDArray[np.int32] | None = None  # [rows]: of interactions, whose they are
-    _checksum: str | None = field(
-        default=None, init=False, repr=False
-    )  # so that replace() does not carry it on
+    _checksum: str | None = field(default=None, init=False, repr=False)  # so that replace() does not carry it on
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
         if len(self.x) != len(self.y):
-            raise DataError(
-                f"{where}there are {len(self.x)} rows of features but {len(self.y)} rows of labels"
-            )
+            raise DataError(f"{where}there are {len(self.x)} rows of features but {len(self.y)} rows of labels")
         for what, names, columns in (
             ("label", self.label_names, self.y.columns),
             ("feature", self.feature_names, self.x.columns),
@@ -135,7 +131,7 @@ class Dataset:
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
         if self.users is not None:
-            from .interactions import split_items
+            from dslide.data.formats.interactions import split_items
 
             return split_items(self, share, np.random.default_rng([seed, _SPLIT]))
         count = round(share * len(self))

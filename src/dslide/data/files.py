@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from ..errors import DataError, MemoryNeeded
-from ..memory import available_bytes, rss_bytes
+from dslide.errors import DataError, MemoryNeeded
+from dslide.util.memory import available_bytes, rss_bytes
 
 BLOCK_BYTES = 1 << 23  # text held at a time; larger ones come from fresh pages each time, which is slower
 MAX_LINE_BYTES = 1 << 28
@@ -70,9 +70,7 @@ def word_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tu
     return _whole_pieces(path, block_bytes, "word", BLANKS)
 
 
-def _whole_pieces(
-    path: str | Path, block_bytes: int, what: str, ends: Sequence[bytes]
-) -> Iterator[tuple[int, bytes]]:
+def _whole_pieces(path: str | Path, block_bytes: int, what: str, ends: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
     """Blocks of a file cut behind one of `ends`, each with the number of the line that it begins in."""
     line = 1
     rest: list[bytes] = []  # put together once: a long line comes in thousands of blocks
@@ -202,9 +200,7 @@ def write_names(path: Path, names: Sequence[str]) -> None:
     try:
         path.write_bytes("".join(f"{name}\n" for name in names).encode())
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"a name can't be written as UTF-8 text: {error.object[error.start : error.end]!r}"
-        ) from None
+        raise DataError(f"a name can't be written as UTF-8 text: {error.object[error.start : error.end]!r}") from None
 
 
 def quoted(text: bytes) -> str:

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ..errors import ConfigError, DataError
-from .dataset import Dataset
-from .files import line_blocks, open_file, quoted
-from .interactions import read_interactions, with_history
-from .npz import find_npz_pair, read_npz_pair
-from .ondisk import MANIFEST, open_dataset
-from .rows import MAX_COLUMNS, RowsBuilder
-from .svmtext import Base, looks_like_header, looks_like_row, read_svm_text
-from .text import TextVectorizer
-from .tsv import read_tsv
+from dslide.data.dataset import Dataset
+from dslide.data.files import line_blocks, open_file, quoted
+from dslide.data.formats.folder import MANIFEST, open_dataset
+from dslide.data.formats.interactions import read_interactions, with_history
+from dslide.data.formats.npz import find_npz_pair, read_npz_pair
+from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
+from dslide.data.formats.tsv import read_tsv
+from dslide.data.rows import MAX_COLUMNS, RowsBuilder
+from dslide.data.text import TextVectorizer
+from dslide.errors import ConfigError, DataError
 
 Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens"]
 FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens")
@@ -137,9 +137,7 @@ def _load_svm_text(
     path: str | Path, header: bool, base: Base, features: int | None, labels: int | None, threads: int | None
 ) -> Dataset:
     x, y = RowsBuilder(), RowsBuilder()
-    shape = read_svm_text(
-        path, x, y, header=header, base=base, features=features, labels=labels, threads=threads
-    )
+    shape = read_svm_text(path, x, y, header=header, base=base, features=features, labels=labels, threads=threads)
     return Dataset(
         x.finish(shape.rows, shape.features, shape.base),
         y.finish(shape.rows, shape.labels, shape.base),

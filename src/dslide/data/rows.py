@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _core
-from ..errors import DataError
-from ..memory import check_memory, rss_bytes
+from dslide import _core
+from dslide.errors import DataError
+from dslide.util.memory import check_memory, rss_bytes
 
 MAX_COLUMNS = 2**31 - 1  # column indices are int32
 SMALL = 1 << 26  # bytes that are allocated without asking how much memory there is
@@ -134,9 +134,7 @@ class RowsBuilder:
         self._values: deque[NDArray[np.float32]] = deque()
         self._nnz = 0
 
-    def append(
-        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]
-    ) -> None:
+    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
         """Adds rows; `indptr` begins with 0."""
         self._ends.append(indptr[1:] + self._nnz)
         self._indices.append(indices)

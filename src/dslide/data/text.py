@@ -15,9 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..config import LARGEST
-from ..errors import ConfigError, DataError, UserError
-from .rows import RowsBuilder, SparseRows
+from dslide.config import LARGEST
+from dslide.data.rows import RowsBuilder, SparseRows
+from dslide.errors import ConfigError, DataError, UserError
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
@@ -66,9 +66,7 @@ class TextVectorizer:
         df = np.zeros(len(number_of), np.int64)
         for block in blocks:
             df += np.bincount(block.indices, minlength=len(df))
-        candidates = [
-            (word, number) for word, number in number_of.items() if df[number] >= self.options.min_df
-        ]
+        candidates = [(word, number) for word, number in number_of.items() if df[number] >= self.options.min_df]
         candidates.sort(key=lambda item: (-df[item[1]], item[0]))
         if self.options.max_features:
             del candidates[self.options.max_features :]
@@ -79,9 +77,7 @@ class TextVectorizer:
         self.df = df[kept]
         column_of = np.full(len(df), -1, np.int32)
         column_of[kept] = np.arange(len(kept), dtype=np.int32)
-        return self._weigh(
-            _keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks
-        )
+        return self._weigh(_keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks)
 
     def transform(self, texts: Iterable[str]) -> SparseRows:
         """Rows of the texts; words that are not in the vocabulary don't count."""
@@ -141,9 +137,7 @@ class TextVectorizer:
         if self.options.ngrams > 1:
             single = words
             for n in range(2, self.options.ngrams + 1):
-                words = words + [
-                    " ".join(gram) for gram in zip(*(single[i:] for i in range(n)), strict=False)
-                ]
+                words = words + [" ".join(gram) for gram in zip(*(single[i:] for i in range(n)), strict=False)]
         return words
 
     def _count(
@@ -170,9 +164,7 @@ class TextVectorizer:
             if self.options.normalize:
                 row_of = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
                 weights /= np.sqrt(np.bincount(row_of, weights**2, counts.shape[0]))[row_of]
-            builder.append(
-                counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32)
-            )
+            builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
 
@@ -182,9 +174,7 @@ def _is_text(word: object) -> bool:
     return isinstance(word, str) and not any("\ud800" <= c <= "\udfff" for c in word)
 
 
-def _keep_known(
-    columns: NDArray[np.int32], indptr: NDArray[Any], counts: NDArray[np.float32]
-) -> sp.csr_matrix:
+def _keep_known(columns: NDArray[np.int32], indptr: NDArray[Any], counts: NDArray[np.float32]) -> sp.csr_matrix:
     """A CSR matrix without column -1, duplicates summed, columns in order."""
     known = columns >= 0
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])

@@ -8,10 +8,23 @@
 Needs root. Labs of different names live side by side; nothing outside their own namespaces is changed.
 """
 
-from .jobs import RunResult, enter, run, supervise
-from .lab import DEFAULT_NAME, Lab, Node, Traffic, cut, down, find, restore, set_rate, status, traffic, up
-from .rates import format_rate, parse_rate
-from .system import LabError
+from dslide.netlab.jobs import RunResult, enter, run, supervise
+from dslide.netlab.lab import (
+    DEFAULT_NAME,
+    Lab,
+    Node,
+    Traffic,
+    cut,
+    down,
+    find,
+    restore,
+    set_rate,
+    status,
+    traffic,
+    up,
+)
+from dslide.netlab.rates import format_rate, parse_rate
+from dslide.netlab.system import LabError
 
 __all__ = [
     "DEFAULT_NAME",

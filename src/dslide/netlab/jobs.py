@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import ConfigError
-from ..remote_shell import SHELL
-from .agent import through_agent
-from .lab import DEFAULT_NAME, Lab, Traffic, find, traffic
-from .system import LabError, any_process, call, end_processes
+from dslide.errors import ConfigError
+from dslide.launch.remote_shell import SHELL
+from dslide.netlab.agent import through_agent
+from dslide.netlab.lab import DEFAULT_NAME, Lab, Traffic, find, traffic
+from dslide.netlab.system import LabError, any_process, call, end_processes
 
 _LOOK = 0.5  # seconds between looks at the nodes
 _PATIENCE = 5.0  # seconds in which a job that was told to end must do so

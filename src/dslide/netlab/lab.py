@@ -14,10 +14,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError
-from .agent import write_agent, write_shell
-from .rates import format_rate, parse_rate, segments, shaping
-from .system import NAMESPACES, LabError, call, check_system, end_processes
+from dslide.errors import ConfigError
+from dslide.netlab.agent import write_agent, write_shell
+from dslide.netlab.rates import format_rate, parse_rate, segments, shaping
+from dslide.netlab.system import NAMESPACES, LabError, call, check_system, end_processes
 
 DEFAULT_NAME = "dslide"
 STATE = Path("/run/dslide-netlab")  # a folder for each lab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import ConfigError
+from dslide.errors import ConfigError
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
 _LEAST, _MOST = 10**5, 10**11  # bits per second

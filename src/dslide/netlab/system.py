@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import UserError
+from dslide.errors import UserError
 
 Identity = tuple[int, int]  # device and inode of a namespace
 NAMESPACES = Path("/run/netns")  # where iproute2 keeps them

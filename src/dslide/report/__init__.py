@@ -1,7 +1,7 @@
 """Reports on runs: one HTML page with charts, which needs no network and nothing else.
 
-    from dslide.report import write_report
-    write_report(["runs/first", "runs/second"], "report.html")
+from dslide.report import write_report
+write_report(["runs/first", "runs/second"], "report.html")
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import ConfigError, DataError
-from ..plain_files import open_plain
-from .page import HEAD, page
-from .run import read_run
+from dslide.errors import ConfigError, DataError
+from dslide.report.page import HEAD, page
+from dslide.report.run import read_run
+from dslide.util.json_files import open_plain
 
 __all__ = ["write_report"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from .run import Run
-from .svg import classes, letter
+from dslide.report.run import Run
+from dslide.report.svg import classes, letter
 
 
 def rank_bars(runs: Sequence[Run]) -> dict[int, str]:

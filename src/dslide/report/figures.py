@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from .axis import BYTES, COUNT, PLAIN, TIME, Units, unit
-from .bars import bucket_bars, phase_bars, rank_bars
-from .curve import Point, smoothed
-from .run import METRIC, Run
-from .svg import Line, Stroke, classes, letter, line_chart
+from dslide.report.axis import BYTES, COUNT, PLAIN, TIME, Units, unit
+from dslide.report.bars import bucket_bars, phase_bars, rank_bars
+from dslide.report.curve import Point, smoothed
+from dslide.report.run import METRIC, Run
+from dslide.report.svg import Line, Stroke, classes, letter, line_chart
 
 NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import DataError
-from ..plain_files import open_plain, strict_json
+from dslide.errors import DataError
+from dslide.util.json_files import open_plain, strict_json
 
 LONGEST_LINE = 1 << 20  # bytes; a start record with all options has some 3,000
 LARGEST = 1e18  # no figure of a run comes near it

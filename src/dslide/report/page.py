@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
-from ..memory import format_bytes
-from ..progress import clock
-from .figures import figures, metric_name
-from .run import Run
-from .svg import COLOURS, classes, letter, swatch
+from dslide.config import Config
+from dslide.report.figures import figures, metric_name
+from dslide.report.run import Run
+from dslide.report.svg import COLOURS, classes, letter, swatch
+from dslide.training.logging import clock
+from dslide.util.memory import format_bytes
 
 # What a page begins with; a file that begins so was written by us, and may be written again.
 HEAD = """<!doctype html>
@@ -157,9 +157,7 @@ def _metrics_table(runs: Sequence[Run]) -> str:
 
 
 def _metric_line(name: str, values: Sequence[tuple[int, float | None]]) -> str:
-    cells = "".join(
-        f'<td class="number of{i}">{"–" if value is None else f"{value:.4f}"}</td>' for i, value in values
-    )
+    cells = "".join(f'<td class="number of{i}">{"–" if value is None else f"{value:.4f}"}</td>' for i, value in values)
     return f"<tr><th>{name}</th>{cells}</tr>"
 
 

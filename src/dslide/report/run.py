@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
-from ..plain_files import read_plain_json
-from .curve import Curve
-from .lines import Record, records
+from dslide.errors import DataError
+from dslide.report.curve import Curve
+from dslide.report.lines import Record, records
+from dslide.util.json_files import read_plain_json
 
 METRIC = re.compile(r"(p|r|ndcg|psp)_at_([0-9]{1,4})")
 LEAST_SECONDS = 0.5  # between two steps of which speeds are taken

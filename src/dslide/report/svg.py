@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from .axis import Axis
-from .curve import Point
+from dslide.report.axis import Axis
+from dslide.report.curve import Point
 
 WIDTH, HEIGHT = 440, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 26, 12, 36  # margins

@@ -1,0 +1,1 @@
+"""Saved models and checkpoints: writing, reading, resharding, replication between disks."""

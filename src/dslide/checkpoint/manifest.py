@@ -1,0 +1,202 @@
+"""The files of a saved model: their names, the manifest that lists them with size and checksum, and reading them with
+nothing taken on trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dslide.checkpoint.tensor_file import Array, stream_tensors
+from dslide.errors import ModelError
+from dslide.util.json_files import open_plain, read_plain_json
+
+FORMAT = 5  # raised when older versions of dslide can't read the folder any more
+MANIFEST = "manifest.json"
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
+LABEL_COUNTS = "label_counts.safetensors"
+CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
+VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "progress.json", "estimator.json"
+COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # never cut
+MAX_SHARDS = 1 << 16
+UNFINISHED = ".part"  # after the name of a file that is being written
+LARGEST = 2**31 - 1  # number of features, labels, steps
+READ_SIZE = 1 << 20  # bytes
+
+Entry = dict[str, int]  # size in bytes and crc32 of a file
+
+
+def shard_file(name: str, rank: int, shards: int) -> str:
+    """What a rank's part of a file of arrays is called: weights-2-of-4.safetensors; with one rank, as the whole."""
+    if shards == 1:
+        return name
+    stem, suffix = name.split(".")
+    return f"{stem}-{rank}-of-{shards}.{suffix}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a model folder should hold."""
+
+    shards: int  # ranks that wrote it
+    files: dict[str, Entry]
+    format: int = FORMAT
+
+    def checksum(self) -> int:
+        """Tells saves apart: of the arrays of all shards, those on other disks too."""
+        arrays = {name: entry for name, entry in self.files.items() if name not in COMMON_FILES}
+        return zlib.crc32(json.dumps([self.shards, arrays], sort_keys=True).encode())
+
+    def write(self, folder: Path) -> None:
+        """Writes manifest.json."""
+        about = {"format": self.format, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
+        write_json(folder / MANIFEST, about)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a folder, each entry checked for name and type."""
+        path = folder / MANIFEST
+        if not folder.is_dir():
+            raise ModelError(f"{folder}: there is no such model folder")
+        if not path.exists():
+            raise ModelError(f"{folder}: not a complete model folder: there is no {MANIFEST}")
+        content = read_json(path, dict)
+        written = content.get("format")
+        if type(written) is not int or written < 1:
+            raise ModelError(f"{path}: expected a format number, not {written!r}")
+        if written > FORMAT:
+            raise ModelError(
+                f"{path}: the model has format {written}, written by dslide {content.get('dslide')}; this "
+                f"version reads formats up to {FORMAT}, please upgrade"
+            )
+        shards = 1 if written == 1 else content.get("shards")  # format 1 knew no shards
+        if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
+            raise ModelError(f"{path}: damaged: expected a number of shards, 1 to {MAX_SHARDS}, not {shards!r}")
+        files = content.get("files")
+        if not isinstance(files, dict):
+            raise ModelError(f"{path}: damaged: no list of files")
+        known = {*COMMON_FILES, *(shard_file(name, r, shards) for name in (WEIGHTS, OPTIMIZER) for r in range(shards))}
+        for name, entry in files.items():
+            if name not in known:  # also keeps paths like ../x from being followed
+                raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{_of(shards)}")
+            if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
+                raise ModelError(f"{path}: damaged: no size and checksum of {name}")
+        return cls(shards, files, written)
+
+
+def _of(shards: int) -> str:
+    return f" of {shards} shards" if shards > 1 else ""
+
+
+# ---- writing ----------------------------------------------------------------------------------------------------
+
+
+def write_json(path: Path, content: Any) -> Entry:
+    """Writes a file that is on disk when this returns."""
+    with _checked_file(path) as (write, entry):
+        write(json.dumps(content, indent=1).encode())
+    return entry
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, Array], read: Callable[[str], Iterable[Array]] | None = None
+) -> Entry:
+    """Writes a file of arrays that is on disk when this returns. `read` is as in `stream_tensors`."""
+    with _checked_file(path) as (write, entry):
+        stream_tensors(write, arrays, read=read)
+    return entry
+
+
+def write_again(path: Path, before: Path) -> None:
+    """Gives a file that was written before a second name, or where that is not possible, a copy."""
+    try:
+        os.link(before, path)
+    except OSError:
+        with _file_in_place(path) as file, open(before, "rb") as source:
+            shutil.copyfileobj(source, file, READ_SIZE)
+
+
+@contextmanager
+def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
+    """A function to write the file's bytes with, and the entry that it keeps."""
+    entry = {"size": 0, "crc32": 0}
+    with _file_in_place(path) as file:
+
+        def write(piece: bytes | memoryview) -> None:
+            file.write(piece)
+            entry["size"] += len(piece)
+            entry["crc32"] = zlib.crc32(piece, entry["crc32"])
+
+        yield write, entry
+
+
+@contextmanager
+def _file_in_place(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which has its name when it is whole and on disk."""
+    unfinished = path.with_name(path.name + UNFINISHED)
+    with open(unfinished, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
+
+
+def check_size(path: Path, entry: Entry) -> None:
+    """ModelError if the file is not as long as the one that was written."""
+    with open_plain(path, ModelError) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size != entry["size"]:
+        raise ModelError(f"{path}: damaged: it has {size} bytes, but {entry['size']} were written")
+
+
+def check_content(path: Path, entry: Entry) -> None:
+    """ModelError if the file is not the one that was written; reads all of it."""
+    check_size(path, entry)
+    crc = 0
+    with open_plain(path, ModelError) as file:
+        try:
+            while piece := file.read(READ_SIZE):
+                crc = zlib.crc32(piece, crc)
+        except OSError as error:
+            raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+    if crc != entry["crc32"]:
+        raise ModelError(f"{path}: damaged: its checksum is not the one that was written")
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The content of a JSON file, a list or dict as `kind` says."""
+    content = read_plain_json(path, ModelError)
+    if not isinstance(content, kind):
+        raise ModelError(f"{path}: damaged: expected a JSON {'list' if kind is list else 'object'}")
+    return content
+
+
+def read_number(path: Path, values: dict[str, Any], key: str, low: int = 0, high: int = LARGEST) -> int:
+    """A whole number out of a JSON object."""
+    value = values.get(key)
+    if type(value) is not int or not low <= value <= high:
+        raise ModelError(f"{path}: {key}: expected a whole number, {low} to {high}, not {value!r}")
+    return value
+
+
+def read_names(path: Path, count: int) -> list[str]:
+    """The content of a JSON file of names, which must be `count`."""
+    names: list[Any] = read_json(path, list)
+    if len(names) != count or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{path}: expected a list of {count} names")
+    try:
+        for name in names:
+            name.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+        raise ModelError(f"{path}: the name {name!r} is not text that can be written") from None
+    return names

@@ -1,0 +1,54 @@
+"""Where the folder of a run has its checkpoints.
+
+RUN/checkpoints/step-000001234/   a model folder, complete if it has a manifest
+RUN/checkpoints/latest            the name of the newest that is complete
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dslide.checkpoint.manifest import MANIFEST
+
+CHECKPOINTS, LATEST = "checkpoints", "latest"
+_NAME = re.compile(r"step-([0-9]{9,18})")
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of a checkpoint after so many steps."""
+    return f"step-{step:09}"
+
+
+def steps_of(name: str) -> int | None:
+    """The steps that a checkpoint's folder was named for; None if it is no such folder."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def checkpoints(run: str | Path) -> dict[int, Path]:
+    """The run's complete checkpoints on this disk by their steps, ascending."""
+    found: dict[int, Path] = {}
+    try:
+        folders = list((Path(run) / CHECKPOINTS).iterdir())
+    except OSError:
+        return {}
+    for folder in folders:
+        steps = steps_of(folder.name)
+        if steps is not None and (folder / MANIFEST).is_file():
+            found[steps] = folder
+    return dict(sorted(found.items()))
+
+
+def newest(run: str | Path) -> Path | None:
+    """The run's newest complete checkpoint on this disk: the one that `latest` names or, where that is gone, the one of
+    most steps. None if there is none."""
+    complete = checkpoints(run)
+    try:
+        named = (Path(run) / CHECKPOINTS / LATEST).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        named = ""
+    for folder in complete.values():
+        if folder.name == named:
+            return folder
+    return complete[max(complete)] if complete else None

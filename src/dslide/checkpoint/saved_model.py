@@ -1,0 +1,221 @@
+"""Saved models: a folder with the network's arrays, its options, the names of labels and features, and what
+training needs to go on. `manifest.json`, written last, lists size and checksum of every other file.
+
+Ranks that train together save together: each writes the arrays it owns to files of its own, and nothing is gathered.
+Ranks on other machines may see another disk under the same path; then each machine gets a folder with its own shards
+and all small files. Any number of ranks reads what any other number wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dslide.checkpoint.checks import check_model
+from dslide.checkpoint.manifest import (
+    COMMON_FILES,
+    CONFIG,
+    ESTIMATOR,
+    FEATURES,
+    FORMAT,
+    LABEL_COUNTS,
+    LABELS,
+    LARGEST,
+    MANIFEST,
+    OPTIMIZER,
+    PROGRESS,
+    TOKENS,
+    VECTORIZER,
+    WEIGHTS,
+    Entry,
+    Manifest,
+    check_content,
+    check_size,
+    read_json,
+    read_names,
+    read_number,
+    shard_file,
+    write_again,
+    write_arrays,
+    write_json,
+)
+from dslide.checkpoint.replace_folder import beside, replacement
+from dslide.checkpoint.reshard import SavedArrays
+from dslide.checkpoint.run_folder import newest
+from dslide.checkpoint.tensor_file import Array, read_tensors
+from dslide.comm import Communicator, solo
+from dslide.config import Config
+from dslide.errors import ConfigError, ModelError
+from dslide.model.sharding import WHOLE, Shard
+from dslide.model.state_layout import TABLES_SINCE, array_layouts, is_parameter
+
+# kept in config.json beside the options, with the least and the most that they can be
+SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, 2**62), "base": (0, 1)}
+
+
+@dataclass
+class SavedModel:
+    """What a model folder holds."""
+
+    config: Config
+    features: int
+    labels: int
+    state: Mapping[str, Array]  # as Network.state() gives it: with several ranks, what this one owns
+    label_names: list[str] | None = None
+    feature_names: list[str] | None = None
+    vectorizer: dict[str, Any] | None = None  # as TextVectorizer.to_dict() gives it
+    progress: dict[str, Any] = field(default_factory=dict)  # as Trainer.progress() gives it, and more
+    label_counts: Array | None = None  # [labels] int64: occurrences in the training data, for PSP@k
+    rows: int = 0  # of the training data
+    base: int = 0  # what indices counted from in the files of the training data
+    tokens: dict[str, Any] | None = None  # TokenOptions, if it was trained on a stream of words
+    interactions: bool = False  # features and labels are the same items: those that a row has are not recommended
+    estimator: dict[str, Any] | None = None  # what SlideClassifier knows of its labels
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model's folder, given it or the folder of the run that made it: of a run, its newest checkpoint."""
+    if (checkpoint := newest(path)) is not None:
+        return checkpoint
+    inner = Path(path) / "model"  # where runs of earlier versions have it
+    return inner if inner.exists() or beside(inner, ".old").exists() else Path(path)
+
+
+def save_model(
+    folder: str | Path, model: SavedModel, *, optimizer: bool = True, comm: Communicator | None = None
+) -> None:
+    """Writes a model folder in place of the model that is there; ModelError, nothing changed, if it fails.
+
+    Without `optimizer` the folder is smaller and training can't go on from it. With `comm` every rank of it calls this
+    with its own `state`, and the same of everything else; if a rank fails, all of them raise its error.
+    """
+    comm = comm or solo()
+    with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
+        own = work.together("arrays saved", lambda: write_shard(work.new, model, comm, optimizer))
+        shards: dict[str, Entry] = {}
+        for entries in comm.gather_objects("checksums of saved arrays", own):
+            shards |= entries
+        work.leaders("model saved", lambda: write_rest(work.new, model, comm.size, shards, optimizer))
+
+
+def load_model(
+    folder: str | Path, *, optimizer: bool = False, verify: bool = False, shard: Shard = WHOLE
+) -> SavedModel:
+    """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
+
+    `state` holds the arrays of the shard, by default those of the whole network: mapped if as many ranks wrote the
+    folder, else each put together when it is asked for. Only files that are read have to be there. With `optimizer` the
+    state holds what going on with training needs. With `verify` the checksums of the arrays are checked too, which
+    reads them once; those of small files always are.
+    """
+    place = found(model_folder(folder))
+    manifest = Manifest.read(place)
+    model = read_model(place, manifest, verify)
+    arrays = SavedArrays(place, manifest, model.config, model.features, model.labels)
+    model.state = arrays.read(shard, optimizer, verify)
+    return model
+
+
+def found(folder: Path) -> Path:
+    """Where the model of this folder lies; if replacing it was cut short, under another name."""
+    return beside(folder, ".old") if not folder.exists() and beside(folder, ".old").is_dir() else folder
+
+
+def write_shard(
+    folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True,
+    read: Callable[[str], Iterable[Array]] | None = None,
+) -> dict[str, Entry]:  # fmt: skip
+    """Writes the arrays that this rank owns; `read`, if given, gives the content of each by its name, in pieces."""
+    entries = {}
+    for kind in (OPTIMIZER, WEIGHTS) if optimizer else (WEIGHTS,):
+        name = shard_file(kind, comm.rank, comm.size)
+        arrays = {array: model.state[array] for array in model.state if is_parameter(array) == (kind == WEIGHTS)}
+        entries[name] = write_arrays(folder / name, arrays, read)
+    return entries
+
+
+def write_rest(
+    folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
+    before: dict[str, tuple[Entry, Path]] | None = None,
+) -> None:  # fmt: skip
+    """Writes everything but the shards' arrays, whose entries are given. `before` keeps what does not change from one
+    checkpoint of a run to the next, so that it is written once."""
+    entries = dict(entries)
+    sizes = {key: getattr(model, key) for key in (*SIZES, "interactions")}
+    for name, content in (
+        (CONFIG, model.config.to_dict() | sizes), (PROGRESS, model.progress if optimizer else None),
+        (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
+        (TOKENS, model.tokens), (ESTIMATOR, model.estimator), (LABEL_COUNTS, model.label_counts),
+    ):  # fmt: skip
+        if content is None:
+            continue
+        if before is not None and name in before and before[name][1].exists():
+            entries[name] = before[name][0]
+            write_again(folder / name, before[name][1])
+        elif isinstance(content, np.ndarray):
+            entries[name] = write_arrays(folder / name, {"label_counts": content})
+        else:
+            entries[name] = write_json(folder / name, content)
+        if before is not None and name != PROGRESS:
+            before[name] = entries[name], folder / name
+    Manifest(shards, entries, _format_of(model)).write(folder)
+
+
+def _format_of(model: SavedModel) -> int:
+    """The format that has the arrays of the model: one that was loaded from an earlier format may lack hash tables."""
+    layouts = array_layouts(model.config, model.features, model.labels)
+    tables = [name for name, layout in layouts.items() if layout.since == TABLES_SINCE]
+    return FORMAT if all(name in model.state for name in tables) else TABLES_SINCE - 1
+
+
+def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
+    """All of a model folder but its arrays. ModelError names the file that is missing or damaged."""
+    files = manifest.files
+    for name in COMMON_FILES:
+        if name in files:
+            (check_size if name == LABEL_COUNTS and not verify else check_content)(folder / name, files[name])
+    if CONFIG not in files:
+        raise ModelError(f"{folder}: there is no {CONFIG}")
+    options = read_json(folder / CONFIG, dict)
+    features, labels, rows, base = (
+        read_number(folder / CONFIG, options, key, low, high) for key, (low, high) in SIZES.items()
+    )
+    options = {name: value for name, value in options.items() if name not in SIZES}
+    interactions = options.pop("interactions", False)  # not there in models of earlier versions
+    if not isinstance(interactions, bool):
+        raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
+    try:
+        config = Config.from_dict(options)
+    except (ConfigError, TypeError) as error:
+        raise ModelError(f"{folder / CONFIG}: {error}") from None
+    if not config.hidden:  # open only before there is a network
+        raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
+    counts = read_tensors(folder / LABEL_COUNTS).get("label_counts") if LABEL_COUNTS in files else None
+    if counts is not None and counts.shape != (labels,):
+        raise ModelError(f"{folder / LABEL_COUNTS}: counts of shape {counts.shape} for {labels} labels")
+
+    def optional(name: str) -> dict[str, Any] | None:
+        return read_json(folder / name, dict) if name in files else None
+
+    model = SavedModel(
+        config=config,
+        features=features,
+        labels=labels,
+        state={},
+        label_names=read_names(folder / LABELS, labels) if LABELS in files else None,
+        feature_names=read_names(folder / FEATURES, features) if FEATURES in files else None,
+        vectorizer=optional(VECTORIZER),
+        progress=optional(PROGRESS) or {},
+        label_counts=counts,
+        rows=rows,
+        base=base,
+        tokens=optional(TOKENS),
+        interactions=interactions,
+        estimator=optional(ESTIMATOR),
+    )
+    check_model(folder, model)
+    return model

@@ -1,0 +1,82 @@
+"""The vectors that a network has learned for its features: what the first layer makes of each of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dslide.checkpoint.saved_model import SavedModel, load_model
+from dslide.data.files import new_file
+from dslide.errors import ConfigError, DataError, ModelError
+from dslide.model.activations import Floats
+from dslide.model.storage import widened
+
+
+class Vectors:
+    """A vector for each name: row i of `matrix`, (names, length), is that of `names[i]`."""
+
+    def __init__(self, names: Sequence[str], matrix: Floats) -> None:
+        if matrix.ndim != 2 or len(matrix) != len(names):
+            raise DataError(f"there are {len(names)} names but vectors of the shape {list(matrix.shape)}")
+        self.names, self.matrix = list(names), np.ascontiguousarray(matrix, np.float32)
+        self._row_of = {name: row for row, name in enumerate(self.names)}
+        self._lengths = np.linalg.norm(self.matrix, axis=1)  # (names)
+
+    @classmethod
+    def of_model(cls, saved: SavedModel, source: str | Path = "the model") -> Vectors:
+        """The first layer's weights of each feature, without the padding; ModelError if features have no names."""
+        if saved.feature_names is None:
+            raise ModelError(f"{source}: its features have numbers but no names, so it has no vectors of words")
+        weights = saved.state["layer0.weights"]
+        return cls(saved.feature_names, widened(weights)[:, : saved.config.hidden[0]])
+
+    @classmethod
+    def open(cls, path: str | Path) -> Vectors:
+        """Those of a saved model, given its folder or that of the run that made it."""
+        return cls.of_model(load_model(path, verify=True), path)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._row_of
+
+    def __getitem__(self, name: str) -> Floats:
+        vector: Floats = self.matrix[self._row(name)]
+        return vector
+
+    def nearest(self, what: str | ArrayLike, k: int = 10) -> list[tuple[str, float]]:
+        """The k names with the largest cosine to a name, which is not among them, or to a vector; largest first."""
+        if k < 1:
+            raise ConfigError(f"k: expected at least 1, not {k}")
+        own = self._row(what) if isinstance(what, str) else None
+        vector = np.asarray(what, np.float32) if own is None else self.matrix[own]
+        if vector.shape != self.matrix.shape[1:]:
+            raise DataError(f"expected a vector of {self.matrix.shape[1]} numbers, not the shape {list(vector.shape)}")
+        lengths = self._lengths * np.linalg.norm(vector)
+        cosines = (self.matrix @ vector) / np.where(lengths > 0, lengths, 1)  # 0 is as near to everything
+        order = [row for row in np.argsort(-cosines, kind="stable")[: k + 1].tolist() if row != own]
+        return [(self.names[row], float(cosines[row])) for row in order[:k]]
+
+    def save(self, path: str | Path) -> None:
+        """Writes word2vec's text format to a new file: number and length of vectors, then a name and its numbers in
+        each line."""
+        for name in self.names:
+            if not name or name.split() != [name]:
+                raise DataError(f"{path}: the name {name!r} can't be written, the format has blanks between names")
+        with new_file(path) as file:
+            file.write(f"{len(self.names)} {self.matrix.shape[1]}\n")
+            for name, vector in zip(self.names, self.matrix, strict=True):
+                file.write(f"{name} {' '.join(map(str, vector.tolist()))}\n")
+
+    def _row(self, name: str) -> int:
+        row = self._row_of.get(name)
+        if row is None:
+            near = difflib.get_close_matches(name, self.names, n=3)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise DataError(f"there is no vector for {name!r}{hint}")
+        return row

@@ -1,0 +1,65 @@
+"""Pairs of scipy sparse matrices in .npz files, as PECOS keeps them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import scipy.sparse as sp
+
+from dslide.data.dataset import Dataset
+from dslide.data.files import open_file
+from dslide.data.rows import SparseRows
+from dslide.errors import DataError, MemoryNeeded
+from dslide.util.memory import check_memory, rss_bytes
+
+_PAIRS = (("X.npz", "Y.npz"), ("X.trn.npz", "Y.trn.npz"))
+
+
+def find_npz_pair(path: str | Path, y: str | Path | None) -> tuple[Path, Path] | None:
+    """The files of features and labels that `path` stands for, or None.
+
+    A folder stands for its X.npz and Y.npz, else for its X.trn.npz and Y.trn.npz; a file X.<any>.npz goes
+    with Y.<any>.npz beside it unless `y` names another.
+    """
+    path = Path(path)
+    if path.is_dir():
+        pairs = [(path / a, path / b) for a, b in _PAIRS if (path / a).exists()]
+        return (pairs[0][0], Path(y) if y is not None else pairs[0][1]) if pairs else None
+    if y is not None:
+        return path, Path(y)
+    if path.name.startswith("X"):
+        return path, path.with_name("Y" + path.name[1:])
+    return None
+
+
+def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
+    """A dataset from two .npz files of scipy.sparse.save_npz; nothing in them is ever unpickled."""
+    pair = find_npz_pair(path, y)
+    if pair is None:
+        if Path(path).is_dir():
+            raise DataError(f"{path}: the folder has neither X.npz nor X.trn.npz")
+        open_file(path).close()  # if there is none, that is the fault to name
+        raise DataError(f"{path}: the labels' file is not known, give it as y")
+    return Dataset(_read_matrix(pair[0]), _read_matrix(pair[1]), source=str(path))
+
+
+def _read_matrix(path: Path) -> SparseRows:
+    with open_file(path) as file:
+        try:
+            with zipfile.ZipFile(file) as parts:  # what is said of sizes there is what is read at most
+                unpacked = sum(part.file_size for part in parts.infolist())
+            file.seek(0)
+            check_memory(rss_bytes() + 2 * unpacked, f"reading {path}", "it has to fit into memory")
+            matrix: Any = sp.load_npz(file)
+        except MemoryNeeded:
+            raise
+        except Exception:  # the file is at fault, however numpy, zipfile or scipy put it
+            raise DataError(f"{path}: not a sparse matrix written by scipy.sparse.save_npz") from None
+    # a matrix that is kept otherwise than by rows may claim any number of them
+    check_memory(rss_bytes() + 16 * matrix.shape[0], f"{path}: a matrix of {matrix.shape[0]} rows", "it has to fit")
+    try:
+        return SparseRows.from_scipy(matrix)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None

@@ -1,0 +1,181 @@
+"""Text rows `label,label:weight feature:value feature ...`: XMLRepository files (with a header) and
+multi-label libsvm files (without). Read block by block: a file larger than memory can go straight to disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dslide import _core
+from dslide.data.files import BLOCK_BYTES, is_compressed, line_blocks, quoted
+from dslide.data.rows import MAX_COLUMNS
+from dslide.errors import DataError
+
+CHUNK_BYTES = 1 << 18  # what a thread takes at a time
+
+Base = Literal["auto", 0, 1]
+
+_FAULTS = {
+    "label": "{text} is not a label, expected a whole number or number:weight",
+    "label_range": "label {text} is out of range, expected {labels}",
+    "label_weight": "label {text} has a negative weight",
+    "feature": "{text} is not a feature, expected a whole number or number:value",
+    "feature_range": "feature {text} is out of range, expected {features}",
+    "value": "{text} has a value that is not a number",
+    "not_finite": "{text} has a value that is not a finite 32-bit number",
+    "sum_not_finite": "the values of an index that is there several times have a sum that is not finite",
+}
+
+
+class Sink(Protocol):
+    """Where rows go; `indptr` begins with 0."""
+
+    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None: ...
+
+
+class TextShape(NamedTuple):
+    """What the whole file turned out to be; a sink's indices still count from `base`."""
+
+    rows: int
+    features: int
+    labels: int
+    base: int
+
+
+@dataclass
+class _Kind:
+    """The indices of one kind, features or labels: how many there may be, and which occur (as written)."""
+
+    name: str
+    declared: int | None
+    base: Base
+    min: int = MAX_COLUMNS + 1
+    max: int = -1
+    max_line: int = 0  # where the largest index occurs first
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Lowest index allowed, and the one above the highest."""
+        count = MAX_COLUMNS if self.declared is None else self.declared
+        return (1, count + 1) if self.base == 1 else (0, count if self.base == 0 else count + 1)
+
+    @property
+    def expected(self) -> str:
+        low, end = self.limits
+        if self.base == "auto":
+            return f"0 to {end - 2} (or 1 to {end - 1})"
+        return f"{low} to {end - 1}"
+
+    def see(self, seen: tuple[int, int, int, int], first_line: int) -> None:
+        low, _, high, high_line = seen
+        self.min = min(self.min, low)
+        if high > self.max:
+            self.max, self.max_line = high, first_line + high_line
+
+    def count(self, base: int) -> int:
+        """The number of columns; a declared one wins over the largest index."""
+        return max(self.max + 1 - base, 0) if self.declared is None else self.declared
+
+
+def read_svm_text(
+    path: str | Path,
+    x: Sink,
+    y: Sink,
+    *,
+    header: bool,
+    base: Base = "auto",
+    features: int | None = None,
+    labels: int | None = None,
+    threads: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> TextShape:
+    """Appends the rows of a file to `x` and `y`; blank lines at its end count if the header says so."""
+    promised: int | None = None
+    x_kind, y_kind = _Kind("feature", features, base), _Kind("label", labels, base)
+    rows = blank_end = 0
+    for line, block in line_blocks(path, block_bytes):
+        if header and promised is None:
+            first, block = _cut_line(block)
+            promised, x_kind.declared, y_kind.declared = _read_header(path, first)
+            _refuse_other_size(path, x_kind, features)
+            _refuse_other_size(path, y_kind, labels)
+            line += 1
+        parsed = _core.parse_rows(
+            block, x_kind.limits, y_kind.limits, not header, chunk_bytes=chunk_bytes, threads=threads or 0
+        )
+        if parsed["fault"] is not None:
+            fault, fault_line, text = parsed["fault"]
+            message = _FAULTS[fault].format(text=quoted(text), features=x_kind.expected, labels=y_kind.expected)
+            raise DataError(f"{path}, line {line + fault_line}: {message}")
+        x_kind.see(parsed["x_seen"], line)
+        y_kind.see(parsed["y_seen"], line)
+        x.append(*parsed["x"])
+        y.append(*parsed["y"])
+        rows += parsed["rows"]
+        blank_end = parsed["blank_end"] + (blank_end if parsed["blank_end"] == parsed["rows"] else 0)
+        if promised is not None and rows - blank_end > promised:
+            raise DataError(f"{path}, line {promised + 2}: more rows than the {promised} that line 1 promises")
+    if promised is not None and rows < promised:
+        raise DataError(f"{path}: line 1 promises {promised} rows, but there are {rows}")
+    rows = promised if promised is not None else rows - blank_end
+    if rows == 0:
+        raise DataError(f"{path}: there are no rows")
+    found = _find_base(base, x_kind, y_kind) if header or base != "auto" else _guess_base(x_kind, y_kind)
+    for kind in (x_kind, y_kind):
+        kind.base = found
+        if kind.max >= kind.limits[1]:
+            what = f"{kind.name} {kind.max} is out of range"
+            raise DataError(f"{path}, line {kind.max_line}: {what}, expected {kind.expected}")
+    return TextShape(rows, x_kind.count(found), y_kind.count(found), found)
+
+
+def _find_base(base: Base, x: _Kind, y: _Kind) -> Literal[0, 1]:
+    """With sizes known: 0, unless the index just beyond occurs and 0 does not."""
+    if base != "auto":
+        return base
+    return 1 if min(x.min, y.min) > 0 and (x.max == x.declared or y.max == y.declared) else 0
+
+
+def _guess_base(x: _Kind, y: _Kind) -> Literal[0, 1]:
+    """Without a header: 1, unless a 0 occurs (or nothing at all)."""
+    return 1 if 0 < min(x.min, y.min) <= MAX_COLUMNS else 0
+
+
+def _cut_line(block: bytes) -> tuple[bytes, bytes]:
+    end = block.index(b"\n") + 1
+    return block[:end], block[end:]
+
+
+def _read_header(path: str | Path, line: bytes) -> tuple[int, int, int]:
+    if not looks_like_header(line):
+        raise DataError(f"{path}, line 1: expected three numbers (rows features labels), found {quoted(line.strip())}")
+    rows, features, labels = map(int, line.split())
+    for what, number in (("rows", rows), ("features", features), ("labels", labels)):
+        if not 1 <= number <= MAX_COLUMNS:
+            raise DataError(f"{path}, line 1: the number of {what} must be 1 to {MAX_COLUMNS}, not {number}")
+    if not is_compressed(path) and rows > (size := os.path.getsize(path)):
+        raise DataError(f"{path}, line 1: promises {rows} rows, more than a file of {size} bytes can hold")
+    return rows, features, labels
+
+
+def _refuse_other_size(path: str | Path, kind: _Kind, given: int | None) -> None:
+    if given is not None and kind.declared != given:
+        raise DataError(f"{path}, line 1: has {kind.declared} {kind.name}s, but {given} are expected")
+
+
+def looks_like_header(line: bytes) -> bool:
+    """Whether a first line says `rows features labels`."""
+    return len(line) < 1000 and re.fullmatch(rb"[ \t]*\d+[ \t]+\d+[ \t]+\d+[ \t]*\r?\n?", line) is not None
+
+
+def looks_like_row(line: bytes) -> bool:
+    """Whether a line begins as a row without a header before it would (perhaps with a bad number)."""
+    words = line.split(b"#")[0].split()[:2]
+    return all(re.fullmatch(rb"[-+0-9.,:eE]+|[0-9]+:\S*", word) for word in words)

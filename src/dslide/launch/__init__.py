@@ -1,0 +1,1 @@
+"""Starting and supervising the ranks of a job."""

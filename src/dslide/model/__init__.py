@@ -1,0 +1,1 @@
+"""The network: layers, LSH look-up, active sets, losses, sharding and collectives."""

@@ -1,0 +1,1 @@
+"""Predictions before a run: memory, traffic, time of a step."""

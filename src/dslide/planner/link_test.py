@@ -1,0 +1,133 @@
+"""How fast the ranks of a job reach each other, measured with the exchanges that training uses.
+
+Every exchange is one of all ranks, so a pair is measured while the others stand by: those send their empty messages of
+all the pair's exchanges at once, and only the pair goes from one exchange to the next. What it times is what training
+sees, the work of the communicator (copies, checksums, looking for messages) included.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dslide.comm import Communicator
+
+ROUND_TRIPS = 9  # of small messages for each pair
+SIZES = [1 << power for power in range(16, 25, 2)]  # of messages that measure bandwidth: 64 KB, 4 times that, .., 16 MB
+ENOUGH = 0.05  # seconds; a message that takes so long is the last: on a link that is not too slow it takes 0.2 at most
+ALL_AT_ONCE_BYTES = 1 << 16
+ALL_AT_ONCE_SECONDS, ALL_AT_ONCE_ROUNDS = 1.0, (3, 20)  # about so long, within so many rounds
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ranks' way to each other."""
+
+    round_trip: float  # seconds, the median of small messages
+    forth: float  # bytes per second from the first to the second rank, and
+    back: float  # from the second to the first
+
+
+@dataclass(frozen=True)
+class AllAtOnce:
+    """Exchanges in which every rank sends the same to every other one."""
+
+    empty_seconds: float  # without content
+    seconds: float  # with it
+    bytes_sent: int  # by each rank in one of them: the content, once to each of the others
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second that each rank sends, and receives."""
+        return self.bytes_sent / self.seconds
+
+    def time_for(self, bytes_sent: int, rounds: int) -> float:
+        """Seconds in which every rank sends so many bytes, in so many exchanges that wait for each other."""
+        per_byte = max(0.0, self.seconds - self.empty_seconds) / self.bytes_sent
+        return rounds * self.empty_seconds + bytes_sent * per_byte
+
+
+def measure_pairs(comm: Communicator, seconds: float = 20.0) -> dict[tuple[int, int], Pair]:
+    """All pairs of ranks, one after the other, neighbours first; when the time is over, the rest is left out. Every
+    rank gets the same result."""
+    begin, own = time.monotonic(), []
+    content = memoryview(os.urandom(SIZES[-1]))  # random: some networks compress
+    for pair in pairs(comm.size):
+        if comm.gather_objects("next pair of ranks", time.monotonic() - begin > seconds)[0]:
+            break
+        if comm.rank in pair:
+            own.append([*pair, *_measure(comm, pair, content)])
+        else:
+            _stand_by(comm)
+    seen = {
+        (rank, first, second): rest
+        for rank, part in enumerate(comm.gather_objects("pairs of ranks", own))
+        for first, second, *rest in part
+    }
+    return {
+        (first, second): Pair((round_trip + seen[second, first, second][0]) / 2, speed, seen[second, first, second][1])
+        for (rank, first, second), (round_trip, speed) in seen.items()
+        if rank == first
+    }
+
+
+def pairs(size: int) -> Iterator[tuple[int, int]]:
+    """Every two of so many ranks, the lower first: the ring of neighbours, then those two apart, and so on."""
+    for distance in range(1, size // 2 + 1):
+        for first in range(size):
+            second = (first + distance) % size
+            if 2 * distance < size or first < second:
+                yield min(first, second), max(first, second)
+
+
+def measure_all_at_once(comm: Communicator) -> AllAtOnce:
+    """All ranks send to all at the same time, as in training. Every rank gets the same result."""
+    content = os.urandom(ALL_AT_ONCE_BYTES)
+    empty, full = _all_gather_seconds(comm, b""), _all_gather_seconds(comm, content)
+    return AllAtOnce(empty, full, ALL_AT_ONCE_BYTES * (comm.size - 1))
+
+
+def _measure(comm: Communicator, pair: tuple[int, int], content: memoryview) -> tuple[float, float]:
+    """The round trip, and the bandwidth from this rank, one of the pair, to the other."""
+    partner = pair[1] if comm.rank == pair[0] else pair[0]
+    times = [_there_and_back(comm, partner, b"") for _ in range(ROUND_TRIPS)]
+    round_trip, speed = statistics.median(times), 0.0
+    for sender in pair:
+        sends = comm.rank == sender
+        for size in SIZES:
+            seconds = _there_and_back(comm, partner, content[:size] if sends else b"") - round_trip
+            if sends:
+                speed, sends = size / max(seconds, 1e-6), seconds < ENOUGH
+    return round_trip, speed
+
+
+def _there_and_back(comm: Communicator, partner: int, content: bytes | memoryview) -> float:
+    """Seconds from sending something to the partner's answer, which is empty. The partner does the same."""
+    begin = time.perf_counter()
+    comm.post("there", [content if rank == partner else b"" for rank in range(comm.size)]).wait()
+    comm.all_gather("and back", b"")
+    return time.perf_counter() - begin
+
+
+def _stand_by(comm: Communicator) -> None:
+    """Takes part in the exchanges of a pair that is measured, without slowing it down."""
+    for _ in range(ROUND_TRIPS + 2 * len(SIZES)):
+        comm.post("there", [b""] * comm.size)
+        last = comm.post("and back", [b""] * comm.size)
+    last.wait()  # messages of a rank come in order, so all others are complete by then
+
+
+def _all_gather_seconds(comm: Communicator, content: bytes) -> float:
+    def once() -> float:
+        begin = time.perf_counter()
+        comm.all_gather("all at once", content)
+        return time.perf_counter() - begin
+
+    once()  # the first is often slow
+    least, most = ALL_AT_ONCE_ROUNDS
+    rounds = comm.gather_objects("rounds", min(most, max(least, round(ALL_AT_ONCE_SECONDS / max(once(), 1e-6)))))[0]
+    times = comm.gather_objects("all at once", statistics.median([once() for _ in range(rounds)]))
+    return float(max(times))

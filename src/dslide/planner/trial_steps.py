@@ -1,0 +1,125 @@
+"""How long a training step takes, from timing a few steps of a smaller network of the same kind: on this machine, on
+all ranks of a job, or on one rank of a job whose others are not there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dslide.comm import Communicator, solo
+from dslide.comm.votes import Vote
+from dslide.config import Config
+from dslide.model.activations import Sparse
+from dslide.model.defaults import settled
+from dslide.model.label_prior import Links
+from dslide.model.label_prior import wanted as wants_links
+from dslide.model.lsh import resolve_output
+from dslide.model.network import Network
+from dslide.model.targets import targets
+from dslide.planner.trial_rows import TrialRows
+from dslide.training import phases
+from dslide.training.profiler import Profile, timed
+from dslide.util.cpu import Speeds
+from dslide.util.threads import use_threads
+
+MOST_PARAMETERS = 16_000_000  # of the smaller network's layers
+LEAST_STEPS, MOST_STEPS = 4, 50  # as long as the least don't take longer than
+MOST_TIMES = 2  # this many times the seconds that were given
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One training step, in seconds."""
+
+    phases: Mapping[str, float]  # what is computed, by what it is (phases.py)
+    waiting: float  # for other ranks, beyond what was computed meanwhile
+    renewal: float  # of hash tables when all neurons have moved; not part of the step
+    active: float  # output neurons that a row saw, of all ranks
+
+    @property
+    def compute(self) -> float:
+        return sum(self.phases.values())
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.waiting
+
+
+def time_step(
+    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, linked: bool = True,
+    most_parameters: int = MOST_PARAMETERS,
+) -> StepTime:  # fmt: skip
+    """Times one training step for about so many seconds, on all ranks together; `linked` as in `plan`.
+
+    Features and labels are cut down to what fits in a moment, `most_parameters` of the first and the last layer each on
+    each rank; a step's cost depends on them only through caches, except that a full output layer's grows in proportion
+    to the labels. What ranks send does not depend on them. Layers have as many neurons on every rank, those of the
+    largest share.
+    """
+    comm = comm or solo()
+    use_threads(config.threads)
+    mode = resolve_output(config, rows.labels)
+    config = settled(config, rows.labels)
+    config = config.replace(output=mode, hidden=tuple(_equal(n, comm.size) for n in config.hidden))
+    few = rows.fewer(
+        max(256, comm.size * most_parameters // config.hidden[0]),
+        max(256, comm.size * most_parameters // config.hidden[-1]),
+    )
+    labels = _equal(few.labels, comm.size)
+    network = Network(config, few.features, labels, comm=comm)
+    for layer in network.layers:
+        for array in layer.arrays.values():
+            array += 0  # the system gives memory when it is first written to; a long run pays for that only once
+    if linked and wants_links(config):
+        network.links = _made_up_links(network, rows.links(config.prior_labels))
+
+    first, profile = (Profile(Speeds(1.0, 1.0)) for _ in range(2))  # whose seconds alone are asked for
+    times: list[float] = []
+    over = False
+    while not over:
+        network.profile = profile if times else first
+        passed = sum(times[1:])
+        enough = passed >= seconds and (len(times) > LEAST_STEPS or passed >= MOST_TIMES * seconds)
+        enough = enough or len(times) >= MOST_STEPS
+        network.profile.begin(comm)
+        start = time.perf_counter()
+        with timed(network.profile, phases.READING):
+            chosen = np.arange(len(times) * config.batch_size, (len(times) + 1) * config.batch_size) % len(few.x)
+            x, y = few.x.take(chosen), few.y.take(chosen)
+        labelled = targets(y, config.loss)
+        result = network.train_step(
+            Sparse(x.indptr, x.indices, x.values), labelled, len(times), 1e-4, vote=Vote.STOP if enough else Vote.NONE
+        )
+        times.append(time.perf_counter() - start)
+        network.profile.end()
+        over = bool(result.votes.any & Vote.STOP)  # on all ranks after the same step
+    found = {name: phase.seconds for name, phase in profile.phases.items() if phase.seconds > 0}
+    # The middle one of the steps, apart from the first, which builds the hash tables, divided as all of them are.
+    scale = float(np.median(times[1:])) / sum(found.values())
+    waiting = scale * found.pop(phases.WAITING, 0.0)
+    step = {name: scale * spent for name, spent in found.items()}
+    if mode == "full":
+        for name in {phases.FIRST_PASS, phases.SECOND_PASS} & step.keys():
+            step[name] *= rows.labels / labels
+    renewal = first.phases[phases.RENEWING].seconds * (rows.labels / labels)
+    return StepTime(step, waiting, renewal, result.active)
+
+
+def _equal(neurons: int, ranks: int) -> int:
+    """So many neurons, or a few more so that all ranks have as many; too few for all ranks stay so, and are refused."""
+    return -(-neurons // ranks) * ranks if neurons >= ranks else neurons
+
+
+def _made_up_links(network: Network, links: int) -> Links:
+    """Links from every feature to a rank's share of so many labels."""
+    own = network.output.neurons
+    each = min(own, -(-links // network.shard.size))
+    begin = np.arange(network.features + 1, dtype=np.int64) * each
+    first = np.random.default_rng(0).integers(0, own, network.features)
+    neuron = np.sort((first[:, None] + np.arange(each) * (own // max(each, 1))) % own, axis=1)
+    weight = np.full(neuron.size, 0.01, np.float32)
+    share = np.full(own, 0.01, np.float32)
+    return Links(begin, neuron.astype(np.int32).reshape(-1), weight, share, network.config.prior_scale)

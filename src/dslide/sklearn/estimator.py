@@ -1,0 +1,416 @@
+"""The network as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from dslide.checkpoint.collective_load import load_together
+from dslide.checkpoint.saved_model import SavedModel, save_model
+from dslide.comm import job
+from dslide.config import Config
+from dslide.data import Dataset, SparseRows, TextVectorizer
+from dslide.errors import TERMINATED, ConfigError, DataError, ModelError
+from dslide.model.defaults import as_before, for_data, settled
+from dslide.model.network import Network
+from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
+from dslide.sklearn.ranks import check_size, new_trainer, rebuild, use_rank_threads
+from dslide.training.logging import ProgressLine
+from dslide.training.metrics import Evaluation
+from dslide.training.trainer import Callback, Trainer
+from dslide.util.signals import terminated
+
+BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
+# between calls of partial_fit
+MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")
+NO_CHECKPOINTS: dict[str, Any] = {"checkpoint_seconds": 0.0, "checkpoints_kept": 1}  # only runs have them
+OPTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in NO_CHECKPOINTS)
+
+Array = npt.NDArray[Any]
+
+
+class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A neural network for very many classes or labels, as a scikit-learn classifier.
+
+    Rows are best normalised to length 1, as TfidfVectorizer does. A 1-D y holds the class of each row, whole
+    numbers or texts. A 2-D y, sparse or dense, holds the weight of each label in each row, 0 where the row
+    lacks it; as everywhere in scikit-learn, a dense one of a single column is taken for a 1-D y.
+
+    Inside `mpiexec` the network is split over the ranks: every rank runs the same program with the same data, and calls
+    the same methods, prediction included, which give every rank the same result.
+
+    What is random follows from `seed` alone, which is always a whole number: the same seed and number of
+    threads give the same network, bit for bit. That is why there is no `random_state`.
+
+    Attributes
+    ----------
+    classes_ : array of shape (labels,)
+        The classes of a 1-D y, sorted; of a 2-D y the column numbers.
+    network_ : Network
+    trainer_ : Trainer or None
+        None for a model that was loaded only to predict.
+    n_iter_ : int
+        Passes over the data.
+    n_features_in_ : int
+    feature_names_in_ : array of shape (n_features_in_,)
+        Only if X had names of columns, all of them texts.
+    label_names_, vectorizer_ : list of str or None, TextVectorizer or None
+        Only of a loaded model; what `dslide train` knew of the names of labels and of the words of texts.
+    """
+
+    def __init__(
+        self, *,
+        hidden: Sequence[int] = Config.hidden,
+        activation: str = Config.activation,
+        hidden_share: Sequence[float] = Config.hidden_share,
+        loss: str = Config.loss,
+        prior_labels: int = Config.prior_labels,
+        prior_power: float = Config.prior_power,
+        prior_boost: float = Config.prior_boost,
+        prior_scale: float = Config.prior_scale,
+        init_scale: float = Config.init_scale,
+        output: str = Config.output,
+        active_sets: str = Config.active_sets,
+        hash_hits: int = Config.hash_hits,
+        random_negatives: int = Config.random_negatives,
+        correction: bool = Config.correction,
+        family: str = Config.family,
+        hash_k: int = Config.hash_k,
+        tables: int = Config.tables,
+        table_bits: int = Config.table_bits,
+        bucket_size: int = Config.bucket_size,
+        bucket_policy: str = Config.bucket_policy,
+        probe: str = Config.probe,
+        probe_threshold: int = Config.probe_threshold,
+        rebuild_every: int = Config.rebuild_every,
+        rebuild_growth: float = Config.rebuild_growth,
+        optimizer: str = Config.optimizer,
+        learning_rate: float = Config.learning_rate,
+        schedule: str = Config.schedule,
+        warmup: float = Config.warmup,
+        beta1: float = Config.beta1, beta2: float = Config.beta2,
+        epsilon: float = Config.epsilon,
+        weight_decay: float = Config.weight_decay,
+        dropout_input: float = Config.dropout_input,
+        dropout_hidden: float = Config.dropout_hidden,
+        weights: str = Config.weights, moments: str = Config.moments, products: str = Config.products,
+        epochs: int = Config.epochs,
+        batch_size: int = Config.batch_size,
+        seed: int = Config.seed,
+        threads: int = Config.threads,
+        wire: str = Config.wire,
+        micro_batches: int = Config.micro_batches,
+        watchdog: float = Config.watchdog,
+        verbose: bool = False,
+    ):  # fmt: skip
+        given = locals()
+        for name in (*OPTIONS, "verbose"):
+            setattr(self, name, given[name])
+
+    # ---- training ------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, callbacks: Sequence[Callback] = ()) -> SlideClassifier:
+        """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features); y: see the class.
+
+        Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
+        """
+        config, labels = self._config(), read_labels(y)
+        coder = LabelCoder.learn(labels, is_dense(y))
+        self._forget()
+        data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
+        trainer = new_trainer(for_data(config, data), data)
+        trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
+        result = trainer.fit(data)
+        self._keep(trainer.network, trainer, coder)
+        self._count(data)
+        self.n_iter_ = trainer.epoch
+        if result.interrupted:
+            raise SystemExit(TERMINATED) if terminated() else KeyboardInterrupt
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> SlideClassifier:
+        """One pass over the given rows, in random order, from where the network stands. The learning rate is
+        constant, since nobody knows how many rows are to come.
+
+        `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
+        label. Between calls only learning_rate, batch_size, epochs, threads and options of several
+        ranks may be changed. A network that begins here has no links, and softmax as its loss if that is left
+        open; one of `fit` keeps what it has, and takes the rows for some that its links were counted on.
+        """
+        first = not hasattr(self, "network_")
+        x, labels = self._features(X, new=first), read_labels(y)
+        coder = self._coder_for(labels, is_dense(y), classes, first)
+        data = Dataset(x, coder.encode(labels), source="y")
+        if first:
+            trainer = new_trainer(settled(self._config(), data.labels), data)
+            self._keep(trainer.network, trainer, coder)
+        else:
+            trainer = self._going_on()
+        config = trainer.config
+        self._count(data)
+        # softmax can learn nothing from a row without labels
+        rows = np.arange(len(x)) if config.loss == "sigmoid" else np.flatnonzero(np.diff(data.y.indptr))
+        rows = np.random.default_rng([config.seed, trainer.step]).permutation(rows)
+        for begin in range(0, len(rows), config.batch_size):
+            batch = rows[begin : begin + config.batch_size]
+            trainer.train_batch(data.x.take(batch), data.y.take(batch), total_steps=0)
+        trainer.epoch += 1
+        self.n_iter_ = trainer.epoch
+        return self
+
+    def _config(self) -> Config:
+        return Config(**{name: getattr(self, name) for name in OPTIONS}, **NO_CHECKPOINTS)
+
+    def _features(self, X: Any, *, new: bool) -> SparseRows:
+        """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
+        if not isinstance(X, SparseRows):
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
+            return SparseRows.from_scipy(X)
+        if new:
+            if len(X) == 0 or X.columns == 0:
+                raise DataError(f"X: there is nothing to learn from {len(X)} rows of {X.columns} features")
+            self.n_features_in_ = X.columns
+            self.__dict__.pop("feature_names_in_", None)
+        elif X.columns > self.n_features_in_:
+            raise DataError(f"X has {X.columns} features, but there were {self.n_features_in_} in fitting")
+        if not isinstance(X.values, np.memmap):  # a dataset on disk was checked when it was written
+            X.refuse_infinite()
+        return X
+
+    def _coder_for(self, labels: Any, dense: bool, classes: Any, first: bool) -> LabelCoder:
+        """What partial_fit encodes labels with."""
+        if first and classes is None and not isinstance(labels, SparseRows):
+            raise DataError("classes must be passed on the first call to partial_fit")
+        if first and isinstance(labels, SparseRows):
+            coder = LabelCoder.learn(labels, dense)
+        else:
+            coder = LabelCoder.learn(read_labels(classes), dense) if first else self._coder
+        if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
+            raise DataError("classes: not those of the first call to partial_fit, or the columns of y")
+        return coder
+
+    def _going_on(self) -> Trainer:
+        """The trainer, with the options that may change taken over."""
+        trainer: Trainer | None = self.trainer_
+        if trainer is None:
+            raise ModelError("the model was loaded only to predict; load(..., trainable=True) can go on")
+        config = as_before(self._config(), trainer.config)
+        for name in OPTIONS:
+            before, now = getattr(trainer.config, name), getattr(config, name)
+            if before != now and name not in MAY_CHANGE:
+                raise ConfigError(
+                    f"{name}: training began with {before!r}, and partial_fit can't go on with {now!r}; fit begins anew"
+                )
+        trainer.config = trainer.network.config = config
+        use_rank_threads(config.threads)
+        return trainer
+
+    def _keep(self, network: Network, trainer: Trainer | None, coder: LabelCoder) -> None:
+        self.network_, self.trainer_, self._coder, self.classes_ = network, trainer, coder, coder.classes
+        self._label_counts, self._rows, self.n_iter_ = np.zeros(network.labels, np.int64), 0, 0
+
+    def _count(self, data: Dataset) -> None:
+        """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
+        counts = np.bincount(data.y.indices, minlength=data.y.columns)
+        self._label_counts = self._label_counts + counts  # not in place: copies of the estimator may share it
+        self._rows += len(data.x)
+
+    def _forget(self) -> None:
+        """Frees an earlier network: there may be no memory for two."""
+        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions"):
+            self.__dict__.pop(name, None)
+
+    # ---- prediction ----------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Any:
+        """After a 1-D y the class of each row. After a 2-D y an indicator matrix (rows, labels) of 0 and 1,
+        CSR or dense as y was: with loss "sigmoid" the labels with a probability above one half; with
+        "softmax" the k best, k being the mean number of labels of a training row, rounded, at least 1."""
+        x = self._rows_to_predict(X)
+        if not self._coder.multilabel:
+            return self._coder.decode(self.network_.predict_topk(x, 1)[0][:, 0])
+        if self._coder.dense:
+            check_size(len(x), len(self.classes_), 8, "a network fitted with a sparse y predicts sparse rows")
+        found = self._likely(x) if self.network_.config.loss == "sigmoid" else self._best(x)
+        return found.toarray() if self._coder.dense else found
+
+    def predict_topk(self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None) -> tuple[Array, Array]:
+        """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
+        are classes after a 1-D y, column numbers after a 2-D y.
+
+        `approximate` looks only at labels that hashing finds; rows for which it finds fewer than k are
+        computed in full.
+
+        `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
+        are left, column numbers are -1, and classes are refused.
+        """
+        x = self._rows_to_predict(X)
+        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
+            raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
+        left_out = None if exclude is None else read_exclude(exclude, len(x), len(self.classes_))
+        if not approximate:
+            columns, scores = self.network_.predict_topk(x, k, left_out)
+        else:
+            columns, scores = self.network_.predict_topk_approximate(x, k, left_out)
+            short = np.flatnonzero(columns[:, -1] < 0)
+            left_out = None if left_out is None else left_out.take(short)
+            columns[short], scores[short] = self.network_.predict_topk(x.take(short), k, left_out)
+        return self._coder.decode(columns), scores
+
+    def decision(self, X: Any, labels: Any) -> Array:
+        """Scores (logits) of the given labels, (rows, len(labels)). Labels are classes after a 1-D y, column
+        numbers after a 2-D y."""
+        x = self._rows_to_predict(X)
+        columns = self._coder.columns(labels)
+        check_size(len(x), len(columns), 4, "give fewer rows or labels at a time")
+        return self.network_.scores(x, columns)
+
+    def decision_function(self, X: Any) -> Array:
+        """Scores (logits) of all labels, (rows, labels); with two classes, as scikit-learn has it, (rows,):
+        by how much the second one leads."""
+        scores = self._all_scores(X, item=4)
+        if len(self.classes_) == 2 and not self._coder.multilabel:
+            return np.asarray(scores[:, 1] - scores[:, 0])
+        return scores
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid"."""
+        scores = self._all_scores(X, item=8).astype(np.float64)
+        if self.network_.config.loss == "softmax":
+            return np.asarray(softmax(scores, axis=1))
+        chances = np.asarray(expit(scores))
+        return chances if self._coder.multilabel else chances / chances.sum(axis=1, keepdims=True)
+
+    def score(self, X: Any, y: Any) -> float:
+        """After a 1-D y accuracy; after a 2-D y P@1: the share of rows whose best label is right, among those
+        that have labels."""
+        labels = read_labels(y)
+        if isinstance(labels, SparseRows):
+            x = self._rows_to_predict(X)
+            evaluation = Evaluation((1,))
+            truth = Dataset(x, self._coder.encode(labels), source="y").y
+            evaluation.update(self.network_.predict_topk(x, 1)[0], truth)
+            return evaluation.result()["p_at_1"]
+        predicted = self.predict(X)
+        check_consistent_length(predicted, labels)
+        return float(np.mean(predicted == labels))
+
+    def _rows_to_predict(self, X: Any) -> SparseRows:
+        check_is_fitted(self)
+        use_rank_threads(self.threads)
+        return self._features(X, new=False)
+
+    def _all_scores(self, X: Any, item: int) -> Array:
+        """Logits of all labels, which become numbers of `item` bytes."""
+        x = self._rows_to_predict(X)
+        check_size(len(x), len(self.classes_), item, "use predict_topk, or decision for the labels of interest")
+        return self.network_.scores(x, np.arange(len(self.classes_), dtype=np.int32))
+
+    def _likely(self, x: SparseRows) -> sp.csr_matrix:
+        """1 for the labels with a probability above one half."""
+        every = np.arange(len(self.classes_), dtype=np.int32)
+        size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
+        blocks = [x.rows(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
+        found = [sp.csr_matrix(self.network_.scores(block, every) > 0, dtype=np.int64) for block in blocks]
+        return sp.csr_matrix(sp.vstack(found, format="csr"))
+
+    def _best(self, x: SparseRows) -> sp.csr_matrix:
+        """1 for as many of each row's best labels as a training row has."""
+        k = max(1, round(self._label_counts.sum() / max(self._rows, 1)))
+        columns = np.sort(self.network_.predict_topk(x, k)[0], axis=1)
+        ones, ends = np.ones(columns.size, np.int64), np.arange(len(x) + 1) * k
+        return sp.csr_matrix((ones, columns.ravel(), ends), shape=(len(x), len(self.classes_)))
+
+    # ---- keeping -------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a model folder, which `load`, `dslide predict` and `dslide evaluate` open."""
+        check_is_fitted(self)
+        network, trainer = self.network_, self.trainer_
+        names = getattr(self, "feature_names_in_", None)
+        vectorizer = getattr(self, "vectorizer_", None)
+        model = SavedModel(
+            config=network.config, features=network.features, labels=network.labels, state=network.state(),
+            label_names=self._coder.names() or getattr(self, "label_names_", None),
+            feature_names=None if names is None else names.tolist(),
+            vectorizer=None if vectorizer is None else vectorizer.to_dict(),
+            progress={} if trainer is None else trainer.progress(),
+            label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
+            interactions=getattr(self, "_interactions", False),
+            estimator={**self._coder.to_dict(), "passes": self.n_iter_},
+        )  # fmt: skip
+        save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
+        """Opens a model folder. With `trainable` partial_fit can go on; else weights are mapped from disk.
+
+        A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
+        `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
+        """
+        saved = load_together(folder, job(), optimizer=trainable, verify=True)
+        of_estimator = saved.estimator is not None
+        about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
+        self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})
+        coder = LabelCoder.restore(about, saved.label_names, saved.labels)
+        progress = saved.progress if trainable else None
+        self._keep(*rebuild(saved.config, saved.features, saved.labels, saved.state, progress), coder)
+        if saved.label_counts is not None:
+            self._label_counts[:], self._rows = saved.label_counts, saved.rows
+        self.n_features_in_ = saved.features
+        passes = about.get("passes", saved.progress.get("epoch", 0))
+        if type(passes) is not int or passes < 0:
+            raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
+        self.n_iter_ = passes
+        if of_estimator and saved.feature_names is not None:
+            self.feature_names_in_ = np.array(saved.feature_names, object)
+        self.label_names_, self._base, self._interactions = saved.label_names, saved.base, saved.interactions
+        self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "network_" in state:  # native objects are made again from arrays
+            network, trainer = state.pop("network_"), state.pop("trainer_")
+            progress = None if trainer is None else trainer.progress()
+            state["_arrays"] = (network.config, network.features, network.labels, network.state(), progress)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        arrays = state.pop("_arrays", None)
+        super().__setstate__(state)
+        if arrays is not None:
+            self.network_, self.trainer_ = rebuild(*arrays)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "network_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _parameters_text() -> str:
+    """The options in the form that scikit-learn's documentation has."""
+    lines = ["", "    Parameters", "    ----------"]
+    for field in dataclasses.fields(Config):
+        lines.append(f"    {field.name} : {field.type}, default={field.default!r}")
+        lines += textwrap.wrap(field.metadata["help"], 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    lines += ["    verbose : bool, default=False", "        tell of progress on stderr", "    "]
+    return "\n".join(lines)
+
+
+SlideClassifier.__doc__ = (SlideClassifier.__doc__ or "") + _parameters_text()

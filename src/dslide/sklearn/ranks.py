@@ -1,0 +1,66 @@
+"""The estimator's networks: made, or made again from arrays, where memory allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from dslide.comm import Communicator, job
+from dslide.comm.topology import neighbours
+from dslide.config import Config
+from dslide.data import Dataset
+from dslide.errors import MemoryNeeded
+from dslide.model.network import Network
+from dslide.planner.memory import plan
+from dslide.training.trainer import Trainer
+from dslide.util.memory import format_bytes
+from dslide.util.threads import use_threads
+
+RESULT_BYTES = 10**9  # largest matrix of scores that is made
+
+
+def new_trainer(config: Config, data: Dataset) -> Trainer:
+    """A fresh network for this data, and what trains it."""
+    comm = _ranks(config, data.features, data.labels, data.data_bytes)
+    return Trainer(config, data.features, data.labels, comm=comm)
+
+
+def use_rank_threads(threads: int) -> None:
+    """Sets the number of threads, 0 meaning as many as there are cores for this rank."""
+    use_threads(Config(threads=threads).threads or neighbours(job()).threads)
+
+
+def _ranks(config: Config, features: int, labels: int, data_bytes: int = 0) -> Communicator:
+    """The ranks that this process trains with, mostly itself alone, once it is known that memory suffices."""
+    comm = job(config.watchdog)
+    here = neighbours(comm)
+    planned = plan(config, features, labels, data_bytes, comm.size, here.threads)
+    comm.together("memory", lambda: planned.check(here.ranks))
+    return comm
+
+
+def rebuild(
+    config: Config,
+    features: int,
+    labels: int,
+    state: Mapping[str, npt.NDArray[Any]],
+    progress: dict[str, int] | None,
+) -> tuple[Network, Trainer | None]:
+    """A network with this state and, if there is progress to go on from, its trainer."""
+    if progress is None:
+        return Network(config, features, labels, comm=job(), trainable=False, weights=state), None
+    trainer = Trainer(config, features, labels, comm=_ranks(config, features, labels))
+    trainer.network.load_state(state)
+    trainer.load_progress(progress)
+    return trainer.network, trainer
+
+
+def check_size(rows: int, columns: int, item: int, advice: str) -> None:
+    """MemoryNeeded if a matrix of numbers of `item` bytes would be too large."""
+    if (size := rows * columns * item) > RESULT_BYTES:
+        raise MemoryNeeded(
+            f"a matrix of {rows:,} rows and {columns:,} labels would take {format_bytes(size)}, more than "
+            f"{format_bytes(RESULT_BYTES)}; {advice}"
+        )

@@ -1,0 +1,242 @@
+"""What a training run tells while it goes on: a line on the terminal, and records in a log file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dslide import _core
+from dslide.launch.rank_client import TERMINAL
+from dslide.training.trainer import Callback
+from dslide.util.memory import rss_bytes
+
+if TYPE_CHECKING:
+    from dslide.training.trainer import EpochInfo, Result, StepInfo, TestInfo, Trainer
+
+BAR_WIDTH = 20  # characters
+REDRAW_SECONDS = 0.1
+
+
+class ProgressLine(Callback):
+    """One line per epoch; on a terminal also one redrawn: epoch, bar, loss, samples/s, time left."""
+
+    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+        self._stream = stream or sys.stderr
+        self._quiet = quiet
+        # Columns of a terminal that somebody else writes to for this process (launch.py); 0: there is none.
+        self._columns = int(os.environ.get(TERMINAL, 0)) if self._stream is sys.stderr else 0
+        self._live = not quiet and (self._columns > 0 or self._stream.isatty())
+        self._total = 0  # steps of the whole run
+        self._first = 0  # steps that an earlier run has done
+        self._samples = 0
+        self._begin = self._drawn = 0.0
+
+    def on_start(self, trainer: Trainer, total_steps: int) -> None:
+        self._total, self._first = total_steps, trainer.step
+        self._begin = time.monotonic()
+
+    def on_step(self, trainer: Trainer, info: StepInfo) -> None:
+        self._samples += info.rows
+        now = time.monotonic()
+        if not self._live or now - self._drawn < REDRAW_SECONDS:
+            return
+        self._drawn = now
+        seconds = max(now - self._begin, 1e-9)
+        left = seconds / max(info.step - self._first, 1) * max(self._total - info.step, 0)
+        share = min(info.step / max(self._total, 1), 1)
+        bar = "#" * round(share * BAR_WIDTH)
+        line = (
+            f"epoch {trainer.epoch + 1}/{trainer.network.config.epochs} [{bar:-<{BAR_WIDTH}}] {share:4.0%}  "
+            f"loss {info.loss:.4g}  {self._samples / seconds:,.0f} samples/s  {clock(left)} left"
+        )
+        width = self._columns or shutil.get_terminal_size().columns
+        self._stream.write(f"\r{line[: width - 1]}\x1b[K")
+        self._stream.flush()
+
+    def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
+        if self._quiet:
+            return
+        self._clear()
+        self._stream.write(
+            f"epoch {info.epoch}/{trainer.network.config.epochs}: loss {info.loss:.4g}, "
+            f"{info.samples_per_second:,.0f} samples/s, {clock(info.seconds)}\n"
+        )
+        self._stream.flush()
+
+    def on_test(self, trainer: Trainer, info: TestInfo) -> None:
+        if self._quiet:
+            return
+        precision = {name: value for name, value in info.metrics.items() if name.startswith("p_at_")}
+        found = ", ".join(f"P@{name[5:]} {value:.4f}" for name, value in precision.items())
+        rows = info.metrics["rows"]
+        self._stream.write(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
+        self._stream.flush()
+
+    def on_end(self, trainer: Trainer, result: Result) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._live:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def clock(seconds: float) -> str:
+    """Like 7.5 s, 12:34 or 1:02:03."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def warn(message: str) -> None:
+    """Tells something that ends nothing."""
+    print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
+
+
+class RecordLog(Callback, ABC):
+    """Makes records of a run and appends them to a file: start, the first step and the last and some between, how full
+    hash tables are, epochs, tests, checkpoints, end. How a record is written is up to the classes made from this one.
+    `about` is what the first record says besides."""
+
+    def __init__(self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None) -> None:
+        self._path = Path(path)
+        self._every, self._about = every_seconds, about or {}
+        self._written = -math.inf
+        self._unwritten: tuple[StepInfo, int] | None = None  # the last step, and its epoch
+        self._renewals: dict[str, int] = {}  # of hash tables, by layer, as far as they were told
+        self._failed = False  # and it was told
+
+    def on_start(self, trainer: Trainer, total_steps: int) -> None:
+        network = trainer.network
+        self._write(
+            "start",
+            rank=trainer.comm.rank,
+            ranks=trainer.comm.size,
+            host=platform.node(),
+            process=os.getpid(),
+            config=network.config.to_dict(),
+            features=network.features,
+            labels=network.labels,
+            parameters=network.parameters,
+            threads=_core.threads(),
+            step=trainer.step,
+            samples=trainer.samples,
+            total_steps=total_steps,
+            versions={
+                "dslide": version("dslide"),
+                "numpy": version("numpy"),
+                "python": platform.python_version(),
+            },
+            **self._about,
+        )
+
+    def on_step(self, trainer: Trainer, info: StepInfo) -> None:
+        self._unwritten = info, trainer.epoch + 1
+        if time.monotonic() - self._written >= self._every:
+            self._written = time.monotonic()
+            self._write_step(trainer)
+            self._write_tables(trainer)
+
+    def _write_step(self, trainer: Trainer) -> None:
+        """The last step, and what this rank has come to by now; seconds and bytes count from the start."""
+        if self._unwritten is None:
+            return
+        (info, epoch), self._unwritten = self._unwritten, None
+        effort = trainer.effort()
+        self._write(
+            "step",
+            **vars(info),
+            epoch=epoch,
+            samples=trainer.samples,
+            seconds=round(effort.seconds, 6),
+            waited=round(effort.waited, 6),
+            bytes_sent=effort.bytes_sent,
+            rss_bytes=rss_bytes(),
+        )
+
+    def _write_tables(self, trainer: Trainer) -> None:
+        """How full the hash tables of this rank are, if they were renewed since that was told."""
+        for layer in trainer.network.layers:
+            if layer.sampler is None or self._renewals.get(layer.name) == layer.sampler.renewals:
+                continue
+            self._renewals[layer.name] = layer.sampler.renewals
+            found = layer.sampler.tables.occupancy()
+            self._write(
+                "tables",
+                layer=layer.name,
+                step=trainer.step,
+                mean=found.mean,
+                max=found.max,
+                empty_share=found.empty_share,
+                dropped=found.dropped,
+                by_size=found.by_size,
+            )
+
+    def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
+        self._write("epoch", **vars(info), step=trainer.step)
+
+    def on_test(self, trainer: Trainer, info: TestInfo) -> None:
+        self._write("test", epoch=info.epoch, step=trainer.step, seconds=info.seconds, **info.metrics)
+
+    def on_checkpoint(self, trainer: Trainer, step: int) -> None:
+        self._write("checkpoint", step=trainer.step, of_step=step)
+
+    def on_end(self, trainer: Trainer, result: Result) -> None:
+        self._write_step(trainer)
+        self._write("end", **vars(result), step=trainer.step)
+
+    def _write(self, kind: str, **values: Any) -> None:
+        record = {"record": kind, "time": round(time.time(), 3), **values}
+        try:
+            if content := self._encoded(record):
+                with open(self._path, "ab") as file:
+                    file.write(content)
+        except OSError as error:  # a full disk must not end training
+            if not self._failed:
+                warn(f"{self._path}: can't be written: {error.strerror or error}; training goes on")
+            self._failed = True
+
+    @abstractmethod
+    def _encoded(self, record: dict[str, Any]) -> bytes:
+        """What a record is in the file; nothing if it is not to be there."""
+
+
+class JsonLog(RecordLog):
+    """One JSON object per line. All flushed."""
+
+    def on_start(self, trainer: Trainer, total_steps: int) -> None:
+        self._end_line()
+        super().on_start(trainer, total_steps)
+
+    def _end_line(self) -> None:
+        """What a crash left of a line is not to spoil the next one."""
+        with suppress(OSError), open(self._path, "rb+") as file:
+            if size := file.seek(0, os.SEEK_END):
+                file.seek(size - 1)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+
+    def _encoded(self, record: dict[str, Any]) -> bytes:
+        return json.dumps(finite(record)).encode() + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """The value with numbers that JSON doesn't have (NaN, infinities) as null."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

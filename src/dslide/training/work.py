@@ -1,0 +1,129 @@
+"""What the parts of a training step cost at least: floating-point operations, and bytes to and from memory.
+
+A multiply-add is two operations; exponentials, biases and the optimizer's own arithmetic, small beside the products,
+are not counted. Bytes count each array that a part touches once, as if caches did the rest: a lower bound. In the
+formulas B is rows of the batch, U active neurons of this rank, K inputs of the layer, S slots of the active set (B U if
+rows share their active neurons). Where no formula is known the answer is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dslide.data import SparseRows
+from dslide.model.activations import Activations, Dense, Floats, Sparse
+from dslide.model.layer import Layer
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations and bytes of a part of a step."""
+
+    flops: int
+    bytes: int
+
+
+def reading(x: SparseRows, y: SparseRows) -> Work:
+    """A batch's rows copied out of the data: ids and values read and written."""
+    return Work(0, 2 * sum(part.indices.nbytes + part.values.nbytes for part in (x, y)))
+
+
+def forward(layer: Layer, x: Activations, active: Any) -> Work | None:
+    """`Layer.forward`. Dense input: 2 S K; weights U K and inputs B K read, sums S written. Sparse input, with n
+    elements of d different inputs, and all U neurons: 2 n U; weights d U, ids and values read, sums B U written."""
+    if isinstance(x, Dense):
+        moved = _weights(layer, active) + _numbers(x.values, x.rows * layer.inputs + active.slots)
+        return Work(2 * active.slots * layer.inputs, moved)
+    if not active.is_everything:
+        return None
+    weights = _different(x, layer) * layer.neurons * layer.arrays["weights"].itemsize
+    moved = weights + x.ids.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons)
+    return Work(2 * len(x.ids) * layer.neurons, moved)
+
+
+def learn(layer: Layer, x: Activations, active: Any, want_dx: bool = True) -> Work | None:
+    """`Layer.learn`. Dense input: gradients of weights and inputs, 2 S K each; inputs B K and gradients S read,
+    gradients B K written, weights and moments U K read and written. Sparse input and all neurons: 2 n U for weights, as
+    much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read, weights and moments
+    d U read and written."""
+    if isinstance(x, Dense):
+        moved = 2 * _state(layer, active) + _numbers(x.values, 2 * x.rows * layer.inputs + active.slots)
+        return Work(4 * active.slots * layer.inputs, moved)
+    if not active.is_everything:
+        return None
+    state = 2 * _different(x, layer) * layer.neurons * _state_bytes(layer)
+    dx = len(x.ids) if want_dx else 0
+    moved = state + x.ids.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons + dx)
+    return Work(2 * (len(x.ids) + dx) * layer.neurons, moved)
+
+
+def first_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
+    """Softmax's first pass over some rows: logits, and exponentials times weights, 2 B U K each; weights U K and inputs
+    B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
+    flops, logits = _product(layer, x, active)
+    moved = _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs)
+    return Work(2 * flops, moved + (logits * layer.kept_bytes if kept else 0))
+
+
+def softmax_backward(layer: Layer, x: Floats) -> Work:
+    """What is left of gradients of inputs, B K, between the passes: they are read and written. The labels' share is not
+    counted."""
+    return Work(len(x) * layer.inputs, _numbers(x, 2 * len(x) * layer.inputs))
+
+
+def sigmoid_learn(layer: Layer, x: Floats, active: Any) -> Work:
+    """Logits and gradients of inputs and of weights, 2 B U K each; inputs B K read, gradients of inputs written;
+    weights and moments U K read and written."""
+    flops, _ = _product(layer, x, active)
+    return Work(3 * flops, 2 * _state(layer, active) + _numbers(x, 2 * len(x) * layer.inputs))
+
+
+def sigmoid_backward(layer: Layer, x: Floats, active: Any) -> Work:
+    """The same without the step, over some rows: logits and gradients of inputs; weights U K and inputs B K read,
+    gradients of logits B U and inputs B K written."""
+    flops, logits = _product(layer, x, active)
+    return Work(2 * flops, _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + logits))
+
+
+def step(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
+    """The step that is left then: gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K
+    and what was kept, B U, read, weights and moments U K read and written."""
+    flops, logits = _product(layer, x, active)
+    moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs)
+    return Work(flops * (1 if kept else 2), moved + (logits * layer.kept_bytes if kept else 0))
+
+
+def _product(layer: Layer, x: Floats, active: Any) -> tuple[int, int]:
+    """Operations of one product of batch and active neurons, and its size."""
+    size = len(x) * len(active.ids)
+    return 2 * size * layer.inputs, size
+
+
+def _numbers(like: Floats, count: int) -> int:
+    return count * like.itemsize
+
+
+def _weights(layer: Layer, active: Any) -> int:
+    """Bytes of the active neurons' weights."""
+    return len(active.ids) * layer.inputs * layer.arrays["weights"].itemsize
+
+
+def _state(layer: Layer, active: Any) -> int:
+    """Bytes of the active neurons' weights and their moments."""
+    return len(active.ids) * layer.inputs * _state_bytes(layer)
+
+
+def _state_bytes(layer: Layer) -> int:
+    """Bytes of one weight and its moments."""
+    names = ("weights", "weights_moment1", "weights_moment2")
+    return sum(layer.arrays[name].itemsize for name in names if name in layer.arrays)
+
+
+def _different(x: Sparse, layer: Layer) -> int:
+    """How many different inputs the rows have."""
+    seen = np.zeros(layer.inputs, np.bool_)
+    seen[x.ids] = True
+    return int(np.count_nonzero(seen))

@@ -1,0 +1,329 @@
+"""Shards of saved models: any number of ranks reads what any other wrote, and what is missing, damaged or hostile is
+named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.inprocess import run_ranks
+from support.saved_models import (
+    CONFIGS,
+    FEATURES,
+    LABELS,
+    ONE,
+    a_model,
+    check,
+    names_in,
+    network_state,
+    same_arrays,
+    save,
+)
+
+from dslide.checkpoint.collective_load import load_together
+from dslide.checkpoint.manifest import MANIFEST, Manifest, write_arrays, write_json
+from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
+from dslide.checkpoint.tensor_file import read_tensors
+from dslide.comm import Communicator
+from dslide.config import Config
+from dslide.errors import ModelError
+from dslide.model.network import Network
+from dslide.model.sharding import WHOLE, Shard
+from dslide.model.state_layout import array_layouts
+
+SAMPLE = Path(__file__).parents[1] / "samples/format1"
+SIZES = (1, 2, 3, 4, 7)
+
+# ---- any number of ranks reads what any other wrote ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("wrote", SIZES)
+def test_every_number_of_ranks_reads_it(tmp_path: Path, config: Config, wrote: int) -> None:
+    save(tmp_path / "model", wrote, config)
+    assert names_in(tmp_path) == ["model"]
+    for size in SIZES:
+        for rank in range(size):
+            check(tmp_path / "model", config, Shard(rank, size))
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_layouts_are_those_of_the_network(config: Config) -> None:
+    network = Network(config, FEATURES, LABELS)
+    network.renew_tables()
+    state = network.state()
+    layouts = array_layouts(config, FEATURES, LABELS)
+    assert {name: (layout.shape(), layout.dtype) for name, layout in layouts.items()} == {
+        name: (array.shape, array.dtype) for name, array in state.items()
+    }
+
+
+def test_the_files_of_a_model(tmp_path: Path) -> None:
+    save(tmp_path / "m", 3)
+    shards = [f"{kind}-{rank}-of-3.safetensors" for kind in ("optimizer", "weights") for rank in range(3)]
+    assert names_in(tmp_path / "m") == sorted(["config.json", "manifest.json", "progress.json", *shards])
+    manifest = json.loads((tmp_path / "m/manifest.json").read_text())
+    assert (manifest["format"], manifest["shards"]) == (5, 3)
+    assert sorted(manifest["files"]) == [name for name in names_in(tmp_path / "m") if name != "manifest.json"]
+    for name, entry in manifest["files"].items():
+        assert entry["size"] == (tmp_path / "m" / name).stat().st_size
+
+
+def test_a_model_is_replaced_by_one_of_another_number_of_ranks(tmp_path: Path) -> None:
+    save(tmp_path / "m", 4, seed=1)
+    save(tmp_path / "m", 3, seed=2)
+    check(tmp_path / "m", ONE, seed=2)
+    assert names_in(tmp_path) == ["m"]
+    assert len(names_in(tmp_path / "m")) == 3 + 6
+
+
+def test_arrays_of_a_shard_are_mapped_where_as_many_ranks_wrote_it(tmp_path: Path) -> None:
+    save(tmp_path / "m", 2)
+    for array in load_model(tmp_path / "m", optimizer=True, shard=Shard(1, 2)).state.values():
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+
+
+def test_asking_what_there_is_puts_nothing_together(tmp_path: Path) -> None:
+    config = Config(hidden=(64,))
+    run_ranks(2, lambda comm: save_model(
+        tmp_path / "m", a_model(config, 20_000, 10, Shard(comm.rank, 2)), comm=comm, optimizer=False
+    ))  # fmt: skip
+    state = load_model(tmp_path / "m").state
+    tracemalloc.start()
+    assert "layer0.weights" in state
+    assert "layer2.weights" not in state
+    assert len(state) == len(list(state)) == 4
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20  # the array has 5 MB
+    tracemalloc.stop()
+
+
+def test_without_what_training_needs(tmp_path: Path) -> None:
+    save(tmp_path / "m", 2, optimizer=False)
+    assert set(load_model(tmp_path / "m").state) == {f"layer{i}.{a}" for i in range(3) for a in ("weights", "bias")}
+    with pytest.raises(ModelError, match=r"there is no optimizer-0-of-2\.safetensors; it was saved without what"):
+        load_model(tmp_path / "m", optimizer=True)
+
+
+def test_arrays_survive_the_folder_they_came_from(tmp_path: Path) -> None:
+    save(tmp_path / "m", 3, seed=1)
+    loaded = load_model(tmp_path / "m", optimizer=True)
+    save(tmp_path / "m", 2, seed=2)
+    same_arrays(loaded.state, network_state(ONE, FEATURES, LABELS, seed=1))
+    save_model(tmp_path / "m", loaded)  # and one rank saves what it put together
+    check(tmp_path / "m", ONE, seed=1)
+
+
+MEMORY = """
+import sys
+from dslide.checkpoint.saved_model import load_model
+from dslide.model.sharding import Shard
+def peak():
+    return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+state = load_model(sys.argv[1], shard=Shard(0, int(sys.argv[2]))).state
+before, largest = peak(), 0
+for name in ("layer0.weights", "layer1.weights"):
+    array = state[name]
+    assert array[-1, 0] == array[0, 13] == 1, name
+    largest = max(largest, array.nbytes)
+    del array
+print(peak() - before, largest)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("wrote", "reads"), [(4, 1), (1, 3)])
+def test_memory_holds_the_result_and_little_else(tmp_path: Path, wrote: int, reads: int) -> None:
+    """Whole arrays take 67 MB: what is read of the files must not stay in memory beside what is made of them."""
+    config, size = Config(hidden=(40,)), 349_526
+
+    def work(comm: Communicator) -> None:
+        shard = Shard(comm.rank, comm.size)
+        arrays = array_layouts(config, size, size)
+        state = {n: np.ones(a.shape(shard), a.dtype) for n, a in arrays.items() if n.endswith((".weights", ".bias"))}
+        save_model(tmp_path / "m", SavedModel(config, size, size, state), comm=comm, optimizer=False)
+
+    run_ranks(wrote, work)
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "m"), str(reads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    grown, largest = map(int, done.stdout.split())
+    assert grown < largest + (32 << 20)
+
+
+# ---- what is missing, damaged or hostile ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path / "model", 4)
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("shard", [Shard(1, 2), Shard(1, 4), Shard(3, 8), Shard(0, 3), WHOLE], ids=str)
+def test_only_files_that_are_read_have_to_be_there(folder: Path, shard: Shard) -> None:
+    needed = {(n % 4) for n in range(shard.rank, 24, shard.size)}
+    for rank in set(range(4)) - needed:
+        for kind in ("weights", "optimizer"):
+            (folder / f"{kind}-{rank}-of-4.safetensors").unlink()
+    check(folder, ONE, shard)
+    lost = max(needed)
+    (folder / f"optimizer-{lost}-of-4.safetensors").unlink()
+    same_weights = network_state(ONE, FEATURES, LABELS, shard)["layer1.weights"]
+    np.testing.assert_array_equal(load_model(folder, shard=shard).state["layer1.weights"], same_weights)
+    message = (
+        f"{folder}/optimizer-{lost}-of-4.safetensors: is missing; rank {lost} of 4 wrote it, perhaps on another "
+        f"machine, and it has to be copied here"
+    )
+    with pytest.raises(ModelError) as error:
+        load_model(folder, optimizer=True, shard=shard)
+    assert str(error.value) == message
+
+
+def test_damage_is_found_in_the_files_that_are_read(folder: Path) -> None:
+    path = folder / "weights-2-of-4.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    load_model(folder)
+    load_model(folder, verify=True, shard=Shard(1, 4))
+    with pytest.raises(ModelError, match=r"weights-2-of-4\.safetensors: damaged: its checksum"):
+        load_model(folder, verify=True)
+    path.write_bytes(content[:-5])
+    with pytest.raises(ModelError, match=r"weights-2-of-4\.safetensors: damaged: it has \d+ bytes, but"):
+        load_model(folder, shard=Shard(0, 2))
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads((folder / "manifest.json").read_text())
+    change(content)
+    (folder / "manifest.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("shards", [0, -1, 1 << 16 | 1, 10**30, "4", 4.0, True, None, [4]], ids=repr)
+def test_hostile_numbers_of_shards_are_refused(folder: Path, shards: Any) -> None:
+    rewrite(folder, lambda content: content.update(shards=shards))
+    with pytest.raises(ModelError, match="expected a number of shards, 1 to 65536, not"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights.safetensors", "weights-4-of-4.safetensors", "weights--1-of-4.safetensors",
+        "weights-01-of-4.safetensors", "weights-1-of-5.safetensors", "../weights-1-of-4.safetensors",
+        "weights-1-of-4.safetensors/../x", "weights-1-of-4.safetensors\n", "weights-١-of-4.safetensors",
+        "labels-1-of-4.json",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_hostile_names_of_shards_are_refused(folder: Path, name: str) -> None:
+    rewrite(folder, lambda content: content["files"].update({name: {"size": 1, "crc32": 1}}))
+    with pytest.raises(ModelError) as error:
+        load_model(folder)
+    assert str(error.value) == f"{folder}/manifest.json: damaged: {name!r} is not a file of a model of 4 shards"
+
+
+def test_more_shards_than_are_listed(folder: Path) -> None:
+    rewrite(folder, lambda content: content["files"].pop("weights-2-of-4.safetensors"))
+    load_model(folder, shard=Shard(1, 4))
+    with pytest.raises(ModelError, match=r"model: there is no weights-2-of-4\.safetensors"):
+        load_model(folder)
+    rewrite(folder, lambda c: c.update(shards=60_000, files={"config.json": c["files"]["config.json"]}))
+    with pytest.raises(ModelError, match=r"model: there is no weights-0-of-60000\.safetensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("layer0.weights", np.ones((11, 8), np.float32), "layer0.weights is float32[11, 8], expected float32[11, 16]"),
+        ("layer2.weights", np.ones((9, 16), np.float32), "layer2.weights is float32[9, 16], expected float32[10, 16]"),
+        ("layer0.bias", np.ones((5, 1), np.float64), "layer0.bias is float64[5, 1], expected float32[5, 1]"),
+        ("layer1.bias", None, "layer1.bias is missing, expected float32[3, 1]"),
+        ("layer3.bias", np.ones((5, 1)), "'layer3.bias' is none of the network that config.json describes"),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_not_the_networks(tmp_path: Path, name: str, array: Any, message: str) -> None:
+    def work(comm: Communicator) -> None:
+        model = a_model(ONE, FEATURES, LABELS, Shard(comm.rank, 4))
+        if comm.rank == 0:
+            changed = {**model.state, name: array}
+            model.state = {n: a for n, a in changed.items() if a is not None}
+        save_model(tmp_path / "m", model, comm=comm)
+
+    run_ranks(4, work)
+    with pytest.raises(ModelError) as error:
+        load_model(tmp_path / "m")
+    assert str(error.value) == f"{tmp_path}/m/weights-0-of-4.safetensors: array {message}"
+
+
+# ---- older formats -------------------------------------------------------------------------------------------------
+
+
+def saved_again(folder: Path, ranks: int) -> Path:
+    """The sample of format 1, read and written by that many ranks."""
+    run_ranks(ranks, lambda comm: save_model(
+        folder, load_together(SAMPLE, comm, optimizer=True, verify=True), comm=comm
+    ))  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 3])
+def test_a_model_of_format_1_opens_and_predicts(capfd: pytest.CaptureFixture[str], tmp_path: Path, ranks: int) -> None:
+    """The sample was written by `dslide train` before there were shards; so were these scores. Ranks that write it
+    again change nothing."""
+    from dslide.cli import main
+
+    model = saved_again(tmp_path / "m", ranks) if ranks else SAMPLE
+    (tmp_path / "x.tsv").write_text("\tboat sea\n\tthe jet\n\tengine rails\n")
+    assert main(["predict", str(model), str(tmp_path / "x.tsv"), "--k", "3", "--scores", "--threads", "1"]) == 0
+    rows = [dict(item.split(":") for item in line.split("\t")) for line in capfd.readouterr().out.splitlines()]
+    expected = [
+        {"ships": 3.84348, "planes": -0.540152, "trains": -11.8486},
+        {"planes": 0.13634, "ships": -1.95611, "trains": -4.23787},
+        {"trains": 4.38666, "planes": 1.55038, "ships": -10.7185},
+    ]
+    assert [list(row) for row in rows] == [list(row) for row in expected]
+    for row, wanted in zip(rows, expected, strict=True):
+        np.testing.assert_allclose([float(row[name]) for name in wanted], list(wanted.values()), rtol=1e-4)
+
+
+def test_a_model_of_format_1_is_cut_for_ranks_and_trained_on(tmp_path: Path) -> None:
+    whole = load_model(SAMPLE, optimizer=True, verify=True)
+    network = Network(whole.config, whole.features, whole.labels)
+    network.load_state(whole.state)
+    assert whole.progress["step"] == 200
+    again = load_model(saved_again(tmp_path / "m", 3), optimizer=True, verify=True)
+    same_arrays(again.state, dict(whole.state))
+    assert again.progress == whole.progress
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_hash_tables_of_format_4_are_left_alone_and_made_anew(tmp_path: Path, ranks: int) -> None:
+    """There were more of them."""
+    save(tmp_path / "m", ranks, ONE)
+    manifest = Manifest.read(tmp_path / "m")
+    files = dict(manifest.files)
+    for path in (tmp_path / "m").glob("optimizer*"):
+        arrays = {name: np.array(array) for name, array in read_tensors(path).items()}
+        arrays["layer0.codes"] = np.repeat(arrays["layer0.codes"], 2, axis=0)
+        path.unlink()
+        files[path.name] = write_arrays(path, arrays)
+    write_json(tmp_path / "m" / MANIFEST, {"format": 4, "dslide": "0.1", "shards": ranks, "files": files})
+    found = load_model(tmp_path / "m", optimizer=True, verify=True)
+    expected = network_state(ONE, FEATURES, LABELS)
+    del expected["layer0.codes"], expected["layer0.moved"]
+    same_arrays(found.state, expected)
+    network = Network(found.config, FEATURES, LABELS)
+    network.load_state(found.state)
+    assert network.layers[0].sampler is not None
+    assert not network.layers[0].sampler.renewed
+    assert network.renew_tables() == ONE.hidden[0]

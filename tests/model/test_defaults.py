@@ -1,0 +1,264 @@
+"""Options that are left open are decided by what the data is; those that are given never are."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslide import Config, Network, SlideClassifier, Trainer, load_model
+from dslide.cli import main
+from dslide.cli.models import load_for
+from dslide.data import Dataset, SparseRows, TokenOptions, load, load_tokens
+from dslide.errors import ConfigError
+from dslide.model.defaults import ITEMS, ROWS, WORDS, as_before, for_data, settled
+from dslide.planner.memory import plan
+
+SMALL = ["--batch-size", "32", "--threads", "1", "--epochs", "1", "--quiet"]
+GIVEN: dict[str, Any] = {
+    "prior_labels": 3,
+    "prior_power": 0.25,
+    "prior_boost": 2.5,
+    "prior_scale": 7.0,
+    "dropout_input": 0.45,
+    "dropout_hidden": 0.05,
+    "loss": "sigmoid",
+    "activation": "relu",
+    "hidden": (24,),
+}
+
+
+def rows(labels_per_row: list[int], labels: int = 20) -> Dataset:
+    """Rows of one feature with so many labels each."""
+    y = np.zeros((len(labels_per_row), labels), np.float32)
+    for row, count in zip(y, labels_per_row, strict=True):
+        row[:count] = 1
+    return Dataset(SparseRows.from_scipy(np.ones((len(y), 1), np.float32)), SparseRows.from_scipy(sp.csr_matrix(y)))
+
+
+def make_lines(labels_per_row: int) -> str:
+    """Raw text: a word for each of a row's labels."""
+    chance = random.Random(0)
+    several = [chance.sample(range(9), labels_per_row) for _ in range(80)]
+    return "".join(" ".join(f"l{n}" for n in row) + "\t" + " ".join(f"word{n}" for n in row) + "\n" for row in several)
+
+
+def make_users() -> str:
+    chance = random.Random(0)
+    return "".join(" ".join(map(str, [user, *chance.sample(range(30), 6)])) + "\n" for user in range(80))
+
+
+def make_words() -> str:
+    chance = random.Random(0)
+    return " ".join(f"word{chance.randrange(40)}" for _ in range(600)) + "\n"
+
+
+ONE = ROWS | {"loss": "softmax", "activation": "linear"}
+KINDS: dict[str, tuple[Callable[[], str], list[str], dict[str, Any]]] = {  # text, options to read it, what is chosen
+    "one label": (lambda: make_lines(1), [], ONE),
+    "several labels": (lambda: make_lines(3), [], ONE | {"loss": "sigmoid"}),
+    "several, sampled": (lambda: make_lines(3), ["--output", "random"], ONE),
+    "interactions": (make_users, ["--format", "interactions"], ONE | ITEMS),
+    "words": (make_words, ["--format", "tokens", "--subsample", "0"], ONE | WORDS),
+}
+
+
+def chosen(config: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(found) if isinstance(found := config[name], list) else found for name in names}
+
+
+# ---- the rules ------------------------------------------------------------------------------------------------------
+
+
+def test_left_alone_everything_is_open() -> None:
+    assert {getattr(Config(), name) for name in GIVEN} == {-1, "auto", ()}
+    assert set(GIVEN) == {*ROWS, "loss", "activation"} == {*ITEMS, "loss", "activation"}
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 8)])
+def test_activation_follows_the_number_of_hidden_layers(hidden: tuple[int, ...]) -> None:
+    expected = "linear" if len(hidden) == 1 else "relu"
+    for config in (settled(Config(hidden=hidden), 9), for_data(Config(hidden=hidden), rows([3, 3]))):
+        assert config.activation == expected
+
+
+@pytest.mark.parametrize(
+    ("labels_per_row", "options", "labels", "loss"),
+    [
+        ([1, 1, 1, 1], {}, 20, "softmax"),
+        ([1, 2, 1, 2], {}, 20, "softmax"),  # 1.5 are not more than 1.5
+        ([1, 2, 2, 2], {}, 20, "sigmoid"),
+        ([0, 0, 0, 4], {}, 20, "softmax"),
+        ([3, 3], {}, 8192, "sigmoid"),
+        ([3, 3], {}, 8193, "softmax"),  # not all outputs are computed
+        ([3, 3], {"output": "full"}, 8193, "sigmoid"),
+        ([3, 3], {"output": "lsh"}, 20, "softmax"),
+        ([3, 3], {"output": "random"}, 20, "softmax"),
+        ([3, 3], {"loss": "softmax"}, 20, "softmax"),
+        ([1, 1], {"loss": "sigmoid"}, 20, "sigmoid"),
+    ],
+)
+def test_loss_follows_labels_and_outputs(
+    labels_per_row: list[int], options: dict[str, Any], labels: int, loss: str
+) -> None:
+    assert for_data(Config(**options), rows(labels_per_row, labels)).loss == loss
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "hidden"),
+    [
+        (999, {}, (256,)),
+        (1000, {}, (512,)),
+        (8192, {}, (512,)),
+        (8193, {}, (256,)),  # not all outputs are computed
+        (8193, {"output": "full"}, (512,)),
+        (8192, {"output": "lsh"}, (256,)),
+        (8192, {"hidden": (7, 8)}, (7, 8)),
+    ],
+)
+def test_width_follows_labels_and_outputs(labels: int, options: dict[str, Any], hidden: tuple[int, ...]) -> None:
+    assert for_data(Config(**options), rows([1, 1], labels)).hidden == hidden
+    assert settled(Config(**options), labels).hidden == hidden
+
+
+@given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from(sorted(KINDS.keys() - {"several, sampled"})))
+def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, names: set[str], kind: str) -> None:
+    make, _, expected = KINDS[kind]
+    path = tmp_path_factory.mktemp("data") / "file"
+    path.write_text(make())
+    data: Any
+    if kind == "words":
+        data = load_tokens(path, TokenOptions(subsample=0))
+    else:
+        data = load(path, format="interactions" if kind == "interactions" else "tsv")
+    some = {name: GIVEN[name] for name in names}
+    config = for_data(Config(epochs=3, **some), data)
+    assert config == Config(epochs=3, **expected | some)
+    assert for_data(config, data) == settled(config, 9) == config
+
+
+def test_zero_is_a_value_like_others() -> None:
+    none = {"prior_labels": 0, "prior_power": 0.0, "prior_boost": 0.0, "prior_scale": 0.0, "dropout_input": 0.0,
+            "dropout_hidden": 0.0}  # fmt: skip
+    assert chosen(settled(Config(**none), 9).to_dict(), none) == none
+
+
+def test_what_was_decided_before_stays() -> None:
+    before = Config(**GIVEN)
+    assert as_before(Config(epochs=3), before) == Config(epochs=3, **GIVEN)
+    assert as_before(Config(loss="softmax", prior_labels=5), before) == Config(
+        **GIVEN | {"loss": "softmax", "prior_labels": 5}
+    )
+
+
+# ---- where they are used --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_line_decides_saves_and_goes_on(kind: str, tmp_path: Path) -> None:
+    make, options, expected = KINDS[kind]
+    data, run = str(tmp_path / "data.tsv"), tmp_path / "run"
+    Path(data).write_text(make())
+    assert main(["train", data, "--out", str(run), *SMALL, *options]) == 0
+    for config in (
+        json.loads((run / "summary.json").read_text())["config"],
+        json.loads((run / "log.jsonl").read_text().splitlines()[0])["config"],
+        load_model(run).config.to_dict(),
+    ):
+        assert chosen(config, expected) == expected
+    assert ("links.weight" in load_model(run).state) == (kind != "words")
+    again = [
+        "--epochs",
+        "2",
+        "--threads",
+        "1",
+        "--quiet",
+        "--prior-labels",
+        "-1",
+        "--loss",
+        "auto",
+    ]  # open again: as before
+    assert main(["train", data, "--resume", str(run), *again]) == 0
+    assert chosen(load_model(run).config.to_dict(), expected) == expected
+
+
+def test_what_is_given_is_used_and_does_not_change_on_resuming(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data, run = tmp_path / "data.tsv", tmp_path / "run"
+    data.write_text(make_lines(3))
+    words = [f"--{name.replace('_', '-')}={str(value).strip('(,)')}" for name, value in GIVEN.items()]
+    assert main(["train", str(data), "--out", str(run), *SMALL, *words]) == 0
+    assert chosen(load_model(run).config.to_dict(), GIVEN) == GIVEN
+    assert main(["train", str(data), "--resume", str(run), "--epochs", "2", "--loss", "softmax"]) == 2
+    assert "loss: the run was begun with 'sigmoid'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["one label", "interactions", "words"])
+def test_a_plan_is_that_of_the_run(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Memory of as many links as are chosen for the data."""
+    make, options, expected = KINDS[kind]
+    data = tmp_path / "data.tsv"
+    data.write_text(make())
+    sizes = ["--labels", "40000"] if kind == "interactions" else []
+    lines = []
+    for links in ("-1", expected["prior_labels"], 17):
+        assert (
+            main(["plan", str(data), *options, *sizes, "--hidden", "8", "--nodes", "2", "--prior-labels", str(links)])
+            == 0
+        )
+        lines.append(capfd.readouterr().out.splitlines()[0])
+    assert lines[0] == lines[1]
+    assert (lines[0] != lines[2]) == (kind == "interactions")  # elsewhere there are few features
+
+
+def test_nothing_known_of_the_data_is_planned_as_rows() -> None:
+    assert plan(Config(), 1000, 500) == plan(settled(Config(), 500), 1000, 500)
+    assert plan(Config(), 1000, 500).bytes_total > plan(Config(prior_labels=0), 1000, 500).bytes_total
+
+
+def test_networks_and_trainers_have_no_open_options() -> None:
+    for made in (Network(Config(hidden=(4,)), 5, 6), Trainer(Config(hidden=(4,), threads=1), 5, 6)):
+        assert made.config == settled(Config(hidden=(4,), threads=made.config.threads), 6)
+
+
+def test_an_estimator_keeps_its_parameters_and_goes_on_with_what_was_decided() -> None:
+    several, one = rows([3] * 40), rows([1] * 40)
+    model = SlideClassifier(hidden=(4,), epochs=1, threads=1).fit(several.x, several.y)
+    assert model.get_params()["loss"] == "auto"
+    assert model.network_.config.loss == "sigmoid"
+    model.partial_fit(one.x, one.y)
+    assert model.network_.config.loss == model.trainer_.config.loss == "sigmoid"
+    with pytest.raises(ConfigError, match="loss: training began with 'sigmoid'"):
+        model.set_params(loss="softmax").partial_fit(one.x, one.y)
+    assert SlideClassifier(hidden=(4,), threads=1).fit(one.x, one.y).network_.config.loss == "softmax"
+
+
+# ---- interactions of saved models -----------------------------------------------------------------------------------
+
+
+def test_a_saved_model_weighs_items_as_in_training(tmp_path: Path) -> None:
+    """Of a file with one user too, in which all items are equally rare."""
+    lines = ["0 0 1 2\n", "1 0 1\n", "2 0 3\n", "3 0 4 5\n"]
+    (tmp_path / "train.txt").write_text("".join(lines))
+    (tmp_path / "one.txt").write_text(lines[0])
+    (tmp_path / "later.txt").write_text("0 4\n")
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "train.txt"), "--format", "interactions", "--out", str(run), *SMALL]) == 0
+    saved, options = load_model(run), {"format": "auto", "base": "auto"}
+    found = [
+        load_for(saved, tmp_path / "one.txt", options),
+        load_for(saved, tmp_path / "later.txt", options, tmp_path / "one.txt"),
+    ]
+    squares = np.array([1 / 5, 1 / 3, 1 / 2])  # items 0, 1 and 2 occur 4 times, twice and once
+    for data in found:
+        assert data.x.indices.tolist() == [0, 1, 2]
+        np.testing.assert_allclose(data.x.values**2, squares / squares.sum(), rtol=1e-6)

@@ -1,0 +1,15 @@
+"""Options for tests that compare numbers or learning: they are given, so that other defaults change nothing here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PLAIN: dict[str, Any] = {
+    "optimizer": "adam", "learning_rate": 0.01, "dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0,
+    "activation": "relu", "loss": "softmax", "batch_size": 256, "epochs": 5,
+}  # fmt: skip
+PLAIN_ARGUMENTS = [  # those of them that decide how a network learns, on the command line
+    word
+    for name in ("optimizer", "learning_rate", "dropout_input", "dropout_hidden", "prior_labels")
+    for word in (f"--{name.replace('_', '-')}", str(PLAIN[name]))
+]

@@ -1,0 +1,366 @@
+"""The training loop: schedules, batches, interruption and going on, the same seed, divergence."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from support.inprocess import run_ranks
+from support.plain import PLAIN
+
+from dslide import _core
+from dslide.config import Config
+from dslide.data import Dataset, SparseRows
+from dslide.errors import DataError, Diverged
+from dslide.model.network import Network
+from dslide.training.profiler import Profile
+from dslide.training.trainer import Callback, RenewalSchedule, Trainer, learning_rate, targets
+from dslide.util.cpu import Speeds
+
+FEATURES, LABELS = 25, 60
+MODES = {
+    "full": {"output": "full"},
+    "lsh-shared": {"output": "lsh", "hash_hits": 3, "random_negatives": 10},
+    "lsh-row": {"output": "lsh", "active_sets": "row", "hash_hits": 5, "random_negatives": 10},
+    "vanilla-fifo": {
+        "output": "lsh",
+        "active_sets": "row",
+        "probe": "vanilla",
+        "bucket_policy": "fifo",
+        "bucket_size": 8,
+    },
+    "random": {"output": "random", "random_negatives": 15},
+    "hidden-sampled": {"output": "lsh", "hidden_share": (0.5,), "hash_hits": 3, "random_negatives": 10},
+    "dropout": {"output": "full", "dropout_input": 0.2, "dropout_hidden": 0.3},
+    "sigmoid": {"output": "lsh", "loss": "sigmoid", "hash_hits": 3, "random_negatives": 10},
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = _core.threads()
+    yield
+    _core.set_threads(before)
+
+
+def make_data(rows=100, seed=0, labels=LABELS):
+    """Random features; the labels are functions of them, every fifth row has none."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, FEATURES)) * (rng.random((rows, FEATURES)) < 0.4)
+    y = np.zeros((rows, labels))
+    y[np.arange(rows), np.abs(x).argmax(axis=1) * 7 % labels] = 1.0
+    y[np.arange(rows), x.argmin(axis=1) * 3 % labels] = 2.0
+    y[::5] = 0
+    return Dataset(SparseRows.from_scipy(x), SparseRows.from_scipy(y), source="data")
+
+
+def make_config(**options):
+    return Config(**PLAIN | {"hidden": (16,), "epochs": 3, "batch_size": 16, "learning_rate": 0.02, "rebuild_every": 3,
+                     "threads": 2} | options)  # fmt: skip
+
+
+def state_of(trainer):
+    return {name: array.copy() for name, array in trainer.network.state().items()}
+
+
+def assert_same_bits(got, wanted):
+    for name in wanted:
+        assert_array_equal(got[name], wanted[name], err_msg=name)
+
+
+# ---- schedules ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "rates"),
+    [
+        ("constant", 0.0, [1, 1, 1, 1, 1, 1, 1, 1]),
+        ("linear", 0.0, [1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]),
+        ("constant", 0.25, [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 1]),
+        ("linear", 0.25, [1 / 3, 2 / 3, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
+        ("cosine", 0.0, [(1 + math.cos(math.pi * i / 8)) / 2 for i in range(8)]),
+        ("cosine", 0.5, [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2]),
+        ("linear", 1.0, [i / 9 for i in range(1, 9)]),
+    ],
+)
+def test_learning_rates_worked_out_by_hand(schedule, warmup, rates):
+    config = Config(learning_rate=2.0, schedule=schedule, warmup=warmup)
+    assert [learning_rate(config, step, 8) for step in range(8)] == pytest.approx([2 * r for r in rates])
+
+
+def test_learning_rate_past_the_end_and_without_one():
+    config = Config(learning_rate=2.0, schedule="linear")
+    assert learning_rate(config, 9, 8) == 0.0
+    assert learning_rate(config, 1000, 0) == 2.0
+
+
+def test_renewals_worked_out_by_hand():
+    def renewals(every, growth, steps):
+        schedule = RenewalSchedule(every, growth)
+        return [step for step in range(steps) if schedule.due(step)]
+
+    assert renewals(50, 1.0, 260) == [50, 100, 150, 200, 250]
+    assert renewals(10, 2.0, 200) == [10, 30, 70, 150]
+    assert renewals(3, 1.5, 40) == [3, 8, 15, 26]  # 3, 3 + 4.5, 8 + 6.75, 15 + 10.125, 26 + 15.2
+    assert renewals(1, 1.0, 4) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("every", "growth"), [(3, 1.5), (7, 1.0), (10, 1.3)])
+def test_skipping_leaves_out_just_the_renewals_that_were_done(every, growth):
+    whole = RenewalSchedule(every, growth)
+    expected = [step for step in range(200) if whole.due(step)]
+    for stop in range(1, 100):
+        rest = RenewalSchedule(every, growth)
+        rest.skip_to(stop)
+        assert [step for step in range(stop, 200) if rest.due(step)] == [s for s in expected if s >= stop]
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+class Watch(Callback):
+    """Keeps what it hears; raises KeyboardInterrupt when step `stop` is done."""
+
+    def __init__(self, stop=None):
+        self.stop, self.steps, self.epochs, self.total, self.result = stop, [], [], None, None
+
+    def on_start(self, trainer, total_steps):
+        self.total = total_steps
+
+    def on_step(self, trainer, info):
+        self.steps.append(info)
+        if info.step == self.stop:
+            raise KeyboardInterrupt
+
+    def on_epoch(self, trainer, info):
+        self.epochs.append(info)
+
+    def on_end(self, trainer, result):
+        self.result = result
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 80, 1000])
+def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(batch_size):
+    trainer = Trainer(make_config(batch_size=batch_size), FEATURES, LABELS)
+    rows = np.flatnonzero(np.arange(100) % 5)  # those with labels
+    orders = []
+    for epoch in range(2):
+        trainer.epoch = epoch
+        batches = list(trainer._batches(rows))
+        assert all(len(batch) == batch_size for batch in batches[:-1])
+        orders.append(np.concatenate(batches))
+        assert sorted(orders[-1]) == rows.tolist()
+    assert orders[0].tolist() != orders[1].tolist()
+
+
+@pytest.mark.parametrize(("loss", "rows"), [("softmax", 80), ("sigmoid", 100)])
+def test_rows_without_labels_teach_sigmoid_only(loss, rows):
+    watch = Watch()
+    result = Trainer(make_config(loss=loss), FEATURES, LABELS, callbacks=[watch]).fit(make_data())
+    per_epoch = math.ceil(rows / 16)
+    assert result.samples == 3 * rows
+    assert watch.total == result.steps == len(watch.steps) == 3 * per_epoch
+    assert [info.step for info in watch.steps] == list(range(1, 3 * per_epoch + 1))
+    assert sum(info.rows for info in watch.steps[:per_epoch]) == rows
+    assert [info.epoch for info in watch.epochs] == [1, 2, 3]
+    first = watch.steps[:per_epoch]
+    assert watch.epochs[0].loss == pytest.approx(sum(i.loss * i.rows for i in first) / rows)
+    assert result.loss == watch.epochs[-1].loss < watch.epochs[0].loss
+    assert [i.learning_rate for i in first[:2]] == pytest.approx([0.02, 0.02 * (1 - 1 / watch.total)])
+    assert not result.interrupted
+    assert watch.result == result
+
+
+def test_what_callbacks_do_between_epochs_is_no_training(monkeypatch):
+    """Neither its time nor its traffic counts, in the result and in the profile."""
+    real, added = time.perf_counter, Counter()  # ranks are threads, each with a clock of its own
+    monkeypatch.setattr("time.perf_counter", lambda: real() + added[threading.get_ident()])
+
+    class Tests(Callback):
+        def on_epoch(self, trainer, info):
+            trainer.comm.gather_objects("much", "x" * 100_000)
+            added[threading.get_ident()] += 1000
+
+    def train(comm, callbacks):
+        profile = Profile(Speeds(1.0, 1.0))
+        config = make_config(threads=1, micro_batches=1)
+        result = Trainer(config, FEATURES, LABELS, comm=comm, callbacks=callbacks, profile=profile).fit(make_data())
+        return result.seconds, profile.seconds, result.spread["bytes_sent_per_step"]
+
+    plain = run_ranks(2, lambda comm: train(comm, []))
+    tested = run_ranks(2, lambda comm: train(comm, [Tests()]))
+    assert list(added.values()) == [3000, 3000]
+    assert all(seconds < 1000 and profiled < 1000 for seconds, profiled, _ in tested)
+    assert [traffic for _, _, traffic in tested] == [traffic for _, _, traffic in plain]
+
+
+def test_targets():
+    y = SparseRows.from_scipy(np.array([[1.0, 3.0, 0.0], [0.0, 0.0, 2.0]]))
+    assert targets(y, "softmax").targets.tolist() == [0.25, 0.75, 1.0]
+    assert targets(y, "sigmoid").targets.tolist() == [1.0, 3.0, 2.0]
+
+
+def test_data_that_does_not_fit_is_refused():
+    data = make_data()
+    with pytest.raises(DataError, match=f"data: the data has {FEATURES} features but the network was made for 24"):
+        Trainer(make_config(), FEATURES - 1, LABELS).fit(data)
+    with pytest.raises(DataError, match="labels but the network was made for 59"):
+        Trainer(make_config(), FEATURES, LABELS - 1).fit(data)
+    nothing = Dataset(data.x, SparseRows.from_scipy(np.zeros((100, LABELS))), source="data")
+    with pytest.raises(DataError, match="no row with a label"):
+        Trainer(make_config(), FEATURES, LABELS).fit(nothing)
+
+
+# ---- seeds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_seed_gives_the_same_bits(mode, threads):
+    config = make_config(threads=threads, **MODES[mode])
+    states = []
+    for _ in range(2):
+        trainer = Trainer(config, FEATURES, LABELS)
+        trainer.fit(make_data())
+        states.append(state_of(trainer))
+    assert_same_bits(*states)
+    other = Trainer(config.replace(seed=1), FEATURES, LABELS)
+    other.fit(make_data())
+    assert np.abs(state_of(other)["layer1.weights"] - states[0]["layer1.weights"]).max() > 1e-3
+
+
+# ---- interruption ---------------------------------------------------------------------------------------------------
+
+
+def go_on(config, trainer, data):
+    """A new trainer that takes up where the other one stands."""
+    after = Trainer(config, FEATURES, LABELS)
+    after.network.load_state(state_of(trainer))
+    after.load_progress(dict(trainer.progress()))
+    after.fit(data)
+    return after
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 6, 10, 14, 15])  # 5 and 10 end an epoch, 15 ends the run
+@pytest.mark.parametrize("mode", ["full", "random", "dropout"])
+def test_going_on_after_an_interruption_changes_nothing(mode, stop):
+    data, config = make_data(), make_config(**MODES[mode])
+    whole = Trainer(config, FEATURES, LABELS)
+    whole.fit(data)
+    broken = Trainer(config, FEATURES, LABELS, callbacks=[Watch(stop)])
+    result = broken.fit(data)
+    assert result.interrupted
+    assert (result.steps, broken.step) == (stop, stop)
+    after = go_on(config, broken, data)
+    assert (after.step, after.epoch, after.samples) == (15, 3, 240)
+    assert_same_bits(state_of(after), state_of(whole))
+
+
+def test_going_on_in_the_same_trainer_changes_nothing_even_with_hash_tables():
+    data, config = make_data(), make_config(**MODES["lsh-shared"])
+    whole, broken = (Trainer(config, FEATURES, LABELS, callbacks=[w]) for w in (Watch(), Watch(7)))
+    whole.fit(data)
+    assert broken.fit(data).interrupted
+    assert not broken.fit(data).interrupted
+    assert_same_bits(state_of(broken), state_of(whole))
+
+
+def test_going_on_from_a_saved_state_with_hash_tables():
+    """Tables are not saved but built anew from the weights. So training goes on to the bit if it stopped where tables
+    were due for renewal anyway; elsewhere the hits, and so the weights, become others of the same quality."""
+    data, config = make_data(300), make_config(rebuild_every=8, rebuild_growth=1.0, epochs=6, **MODES["lsh-shared"])
+    precision = []
+    for stop in (None, 16, 19):
+        trainer = Trainer(config, FEATURES, LABELS, callbacks=[Watch(stop)])
+        if trainer.fit(data).interrupted:
+            trainer = go_on(config, trainer, data)
+        ids, _ = trainer.network.predict_topk(data.x, 1)
+        hit = [i[0] in data.y.indices[a:b] for i, a, b in zip(ids, data.y.indptr[:-1], data.y.indptr[1:], strict=True)]
+        precision.append(np.mean(hit))
+        if stop is None:
+            whole = state_of(trainer)
+        elif stop == 16:
+            assert_same_bits(state_of(trainer), whole)
+    assert precision[2] == pytest.approx(precision[0], abs=0.1)
+
+
+def test_the_epoch_that_was_already_over_has_no_loss():
+    config, watch = make_config(output="full"), Watch(5)
+    trainer = Trainer(config, FEATURES, LABELS, callbacks=[watch])
+    trainer.fit(make_data())
+    trainer.fit(make_data())
+    assert [info.epoch for info in watch.epochs] == [1, 2, 3]
+    assert math.isnan(watch.epochs[0].loss)
+    assert watch.epochs[1].loss > watch.epochs[2].loss > 0
+
+
+class PressesCtrlC(Network):
+    """Interrupts itself in the middle of step 7: the output's weights were stepped, the hidden layer's were not."""
+
+    times = 1
+
+    def _learn_output(self, *arguments):
+        result = super()._learn_output(*arguments)
+        if self.output.arrays["bias_clock"].max() == 7:
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+        return result
+
+
+def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end():
+    data, config = make_data(), make_config(output="full")
+    whole = Trainer(config, FEATURES, LABELS)
+    whole.fit(data)
+    broken = Trainer(config, FEATURES, LABELS)
+    broken.network = PressesCtrlC(config, FEATURES, LABELS)
+    result = broken.fit(data)
+    assert result.interrupted
+    assert broken.step == 7
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # as it was
+    assert_same_bits(state_of(go_on(config, broken, data)), state_of(whole))
+
+
+def test_a_second_ctrl_c_breaks_off():
+    trainer = Trainer(make_config(output="full"), FEATURES, LABELS)
+    trainer.network = PressesCtrlC(trainer.config, FEATURES, LABELS)
+    trainer.network.times = 2
+    assert trainer.fit(make_data()).interrupted
+    assert trainer.step == 6
+
+
+def test_state_that_does_not_fit_is_refused():
+    trainer, other = (Trainer(make_config(hidden=(n,)), FEATURES, LABELS) for n in (16, 32))
+    with pytest.raises(Exception, match=r"array layer0.weights is float32\[25, 32\], expected float32\[25, 16\]"):
+        trainer.network.load_state(other.network.state())
+
+
+# ---- divergence -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("hidden", [(16,), (16, 16, 16)])
+def test_divergence_is_named_and_leaves_finite_weights(mode, hidden):
+    shares = {"hidden_share": (0.5,) * len(hidden)} if "hidden_share" in MODES[mode] else {}
+    config = make_config(optimizer="sgd", learning_rate=1000.0, schedule="constant", hidden=hidden, epochs=200,
+                         activation="linear", init_scale=100.0, **(MODES[mode] | shares))  # fmt: skip
+    trainer = Trainer(config, FEATURES, LABELS)
+    with pytest.raises(Diverged, match=r"layer\d \(\d+ x \d+\) .* at step \d+ with learning rate 1000"):
+        trainer.fit(make_data())
+    for name, array in trainer.network.state().items():
+        assert np.isfinite(array).all(), name
+
+
+def test_divergence_in_the_output_leaves_its_weights_alone():
+    config = make_config(output="full", optimizer="sgd", activation="linear")
+    trainer = Trainer(config, FEATURES, LABELS)
+    trainer.network.layers[0].arrays["weights"][:, :16] = 3e38
+    before = state_of(trainer)
+    with pytest.raises(Diverged, match=f"layer1 \\(16 x {LABELS}\\) .* at step 1"):
+        trainer.fit(make_data())
+    assert_allclose(state_of(trainer)["layer1.weights"], before["layer1.weights"])
