@@ -18,7 +18,7 @@ from support.inprocess import InProcess, run_ranks
 from support.mpi_run import run_mpi
 from support.saved_models import CONFIGS, FEATURES, LABELS, ONE, a_model, names_in, network_state, same_arrays
 
-from dslide.checkpoint import remote_arrays as peer_arrays
+from dslide.checkpoint import remote_arrays as remote_arrays
 from dslide.checkpoint.collective_load import load_newest, load_together
 from dslide.checkpoint.disks import buddy, find_disks
 from dslide.checkpoint.remote_arrays import links_to
@@ -27,7 +27,7 @@ from dslide.comm import Communicator
 from dslide.comm.frames import Kind, unpack
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model.label_prior import Links
+from dslide.model.label_prior import LabelPrior
 from dslide.model.network import Network
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import array_layouts
@@ -109,7 +109,7 @@ def test_any_number_of_ranks_reads_from_local_disks(
 ) -> None:
     """Readers on the nodes of the writers, as far as there are, and on new ones. Blocks are small, so that arrays
     travel in several."""
-    monkeypatch.setattr(peer_arrays, "BLOCK", 600)
+    monkeypatch.setattr(remote_arrays, "BLOCK", 600)
     disks = disks_of(tmp_path, max(wrote, reads))
     save_on(disks[:wrote], 5, config)
     if wrote > reads + 1:  # then some shards are on no reader's disk: the nodes of others have to have them
@@ -382,7 +382,7 @@ def test_a_network_with_links_from_other_disks(
     from checkpoint.test_label_prior_models import FEATURES as INPUTS
     from checkpoint.test_label_prior_models import LABELS as OUTPUTS
 
-    monkeypatch.setattr(peer_arrays, "BLOCK", 3000)
+    monkeypatch.setattr(remote_arrays, "BLOCK", 3000)
     disks = disks_of(tmp_path, reads)
     ids, _ = save(disks[0] / step_name(3), wrote)
 
@@ -393,7 +393,7 @@ def test_a_network_with_links_from_other_disks(
         comm.together("loading", lambda: network.load_state(found[1].state))
         local = load_together(disks[0] / step_name(3), comm, optimizer=True)
         same_arrays(network.state(), dict(local.state))
-        assert network.links is not None
+        assert network.prior is not None
         return network.predict_topk(DATA.x, 4)[0]
 
     for found in run_ranks(reads, work):
@@ -407,11 +407,11 @@ def test_links_are_sent_to_those_who_have_their_labels() -> None:
     from checkpoint.test_label_prior_models import LABELS as OUTPUTS
 
     for rank in range(3):
-        links = Links.count(DATA.x, DATA.y, INPUTS, OUTPUTS, CONFIG, Shard(rank, 3), False).state()
+        links = LabelPrior.count(DATA.x, DATA.y, INPUTS, OUTPUTS, CONFIG, Shard(rank, 3), False).state()
         sent = [links_to(Shard(reader, 2), Shard(rank, 3), links) for reader in range(2)]
         for reader, its in enumerate(sent):
-            assert set((its["links.neuron"] * 3 + rank) % 2) == {reader}
-        assert sum(len(its["links.weight"]) for its in sent) == len(links["links.weight"]) > 0
+            assert set((its["prior.neuron"] * 3 + rank) % 2) == {reader}
+        assert sum(len(its["prior.weight"]) for its in sent) == len(links["prior.weight"]) > 0
 
 
 def test_a_plain_model_that_only_one_rank_has(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Links survive: saving on any number of ranks and opening on any other, resuming, pickling, going on with training;
+"""The label prior survives: saving on any number of ranks and opening on any other, resuming, pickling, going on with training;
 and what is damaged is refused."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_any_number_of_ranks_opens_what_any_other_saved(tmp_path, writers, reade
         again = Network(saved.config, FEATURES, LABELS, comm=comm)
         again.load_state(saved.state)
         again.predict_topk(DATA.x, 4)
-        for name, array in again.links.state().items():
+        for name, array in again.prior.state().items():
             assert_array_equal(array, saved.state[name], strict=True)
             assert array.flags.owndata  # training goes on when the file is replaced
         return weights.predict_topk(DATA.x, 4)
@@ -86,7 +86,7 @@ def test_links_are_mapped_from_the_file_for_prediction(tmp_path):
     save(tmp_path / "m", 1)
     saved = load_model(tmp_path / "m")
     network = Network(saved.config, FEATURES, LABELS, trainable=False, weights=saved.state)
-    for array in network.links.state().values():
+    for array in network.prior.state().values():
         assert not array.flags.owndata
         assert not array.flags.writeable
     assert len(Vectors.open(tmp_path / "m")) == FEATURES
@@ -105,7 +105,7 @@ def test_the_manifest_has_format_5_and_format_2_opens(tmp_path):
     saved = load_model(tmp_path / "m", optimizer=True, verify=True)
     network = Network(saved.config, FEATURES, LABELS)
     network.load_state(saved.state)
-    assert network.links is None
+    assert network.prior is None
     assert_array_equal(network.predict_topk(DATA.x, 4)[0], ids)
 
 
@@ -118,9 +118,9 @@ def damaged(folder: Path, shards: int = 1, rank: int = 0, **changes: Any) -> Pat
     name = WEIGHTS if shards == 1 else f"weights-{rank}-of-{shards}.safetensors"
     arrays = dict(read_tensors(folder / name))
     for which, change in changes.items():
-        array = np.array(arrays.pop(f"links.{which}"))
+        array = np.array(arrays.pop(f"prior.{which}"))
         if change is not None:
-            arrays[f"links.{which}"] = change(array)
+            arrays[f"prior.{which}"] = change(array)
     manifest = Manifest.read(folder)
     (folder / name).unlink()
     Manifest(shards, manifest.files | {name: write_arrays(folder / name, arrays)}).write(folder)
@@ -163,13 +163,13 @@ def test_damaged_links_are_refused(tmp_path, kind):
 
 def test_an_array_of_links_that_there_is_none_of_is_refused(tmp_path):
     path = damaged(tmp_path / "m", share=None)
-    arrays = dict(read_tensors(path)) | {"links.more": np.zeros(1, np.float32)}
+    arrays = dict(read_tensors(path)) | {"prior.more": np.zeros(1, np.float32)}
     with pytest.raises(ModelError, match=r"array links.share is missing"):
         load_model(tmp_path / "m")
-    arrays["links.share"] = np.ones(LABELS, np.float32)
+    arrays["prior.share"] = np.ones(LABELS, np.float32)
     path.unlink()
     Manifest(1, Manifest.read(tmp_path / "m").files | {path.name: write_arrays(path, arrays)}).write(tmp_path / "m")
-    with pytest.raises(ModelError, match=r"array 'links.more' is none of the network that config.json describes"):
+    with pytest.raises(ModelError, match=r"array 'prior.more' is none of the network that config.json describes"):
         load_model(tmp_path / "m")
 
 
@@ -186,7 +186,7 @@ def test_links_of_a_network_that_can_have_none_are_refused(tmp_path, options):
     content = json.loads((tmp_path / "m/config.json").read_text()) | options
     files = Manifest.read(tmp_path / "m").files | {"config.json": write_json(tmp_path / "m/config.json", content)}
     Manifest(1, files).write(tmp_path / "m")
-    with pytest.raises(ModelError, match=r"array 'links.\w+' is none of the network that config.json describes"):
+    with pytest.raises(ModelError, match=r"array 'prior.\w+' is none of the network that config.json describes"):
         load_model(tmp_path / "m")
 
 
@@ -227,7 +227,7 @@ def test_resuming_from_the_command_line_is_the_unbroken_run(tmp_path, capfd):
     again = ["train", str(tmp_path / "data/train.txt"), "--resume", str(tmp_path / "parts"), "--quiet"]
     assert main([*again, "--epochs", "2"]) == 0
     whole, parts = (load_model(tmp_path / name, optimizer=True).state for name in ("whole", "parts"))
-    assert whole.keys() == parts.keys() >= {"links.begin", "links.share"}
+    assert whole.keys() == parts.keys() >= {"prior.begin", "prior.share"}
     for name in whole:
         assert_array_equal(parts[name], whole[name], strict=True, err_msg=name)
     capfd.readouterr()
@@ -242,7 +242,7 @@ def fitted() -> SlideClassifier:
 
 def test_estimators_keep_their_links(tmp_path):
     model = fitted()
-    links = model.network_.links.state()
+    links = model.network_.prior.state()
     x = DATA.x.to_scipy()
     expected = model.predict_topk(x, 3)[1]
     model.save(tmp_path / "m")
@@ -251,7 +251,7 @@ def test_estimators_keep_their_links(tmp_path):
         assert_array_equal(copy.predict_topk(x, 3)[1], expected)
         assert (copy.prior_labels, copy.prior_scale) == (5, 3.0)
         for name, array in links.items():
-            assert_array_equal(copy.network_.links.state()[name], array, strict=True)
+            assert_array_equal(copy.network_.prior.state()[name], array, strict=True)
     new = clone(model)
     assert new.prior_labels == 5
     assert not hasattr(new, "network_")
@@ -260,26 +260,26 @@ def test_estimators_keep_their_links(tmp_path):
 def test_partial_fit_goes_on_with_the_links_there_are():
     """Those of fit stay as they are; a network that saw its first rows in partial_fit has none."""
     model = fitted()
-    links = {name: array.copy() for name, array in model.network_.links.state().items()}
+    links = {name: array.copy() for name, array in model.network_.prior.state().items()}
     other = make_data(seed=1)
     model.partial_fit(other.x.to_scipy(), other.y.to_scipy())
     for name, array in links.items():
-        assert_array_equal(model.network_.links.state()[name], array)
+        assert_array_equal(model.network_.prior.state()[name], array)
     new = SlideClassifier(hidden=(8,), threads=1).partial_fit(other.x.to_scipy(), sp.csr_matrix(other.y.to_scipy()))
-    assert new.network_.links is None
+    assert new.network_.prior is None
 
 
 def test_state_without_links_takes_them_away_and_damaged_state_is_refused():
     trainer = Trainer(CONFIG, FEATURES, LABELS)
     trainer.fit(DATA)
     state = {name: array.copy() for name, array in trainer.network.state().items()}
-    plain = {name: array for name, array in state.items() if not name.startswith("links.")}
+    plain = {name: array for name, array in state.items() if not name.startswith("prior.")}
     trainer.network.load_state(plain)
-    assert trainer.network.links is None
+    assert trainer.network.prior is None
     trainer.network.load_state(state)
-    assert trainer.network.links is not None
+    assert trainer.network.prior is not None
     with pytest.raises(ModelError, match=r"array links.weight is missing"):
-        trainer.network.load_state({name: array for name, array in state.items() if name != "links.weight"})
+        trainer.network.load_state({name: array for name, array in state.items() if name != "prior.weight"})
 
 
 # ---- the plan -------------------------------------------------------------------------------------------------------
@@ -292,8 +292,8 @@ def test_the_plan_counts_what_links_take_at_most():
         for rank in range(ranks):
             trainer = Trainer(CONFIG, FEATURES, LABELS, comm=solo())
             trainer.network.shard = Shard(rank, ranks)
-            trainer.network.set_links(DATA.x, DATA.y, same=False)
-            taken.append(sum(array.nbytes for array in trainer.network.links.state().values()))
+            trainer.network.set_label_prior(DATA.x, DATA.y, same=False)
+            taken.append(sum(array.nbytes for array in trainer.network.prior.state().values()))
         assert 0.5 * needed < np.mean(taken) <= needed
     assert plan(CONFIG.replace(prior_labels=0), FEATURES, LABELS).parts["label prior"] == 0
     assert plan(CONFIG, FEATURES, LABELS, linked=False).parts["label prior"] == 0

@@ -1,4 +1,4 @@
-"""Checkpoints: made while training goes on, without a trace in it; training goes on from any of them, bit for bit."""
+"""Checkpoints: written while training runs, without changing it; training resumes from any of them, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import dslide.checkpoint.manager
 import dslide.checkpoint.snapshot
 from dslide import Config, Trainer, load_model
 from dslide.checkpoint.collective_load import load_together
-from dslide.checkpoint.manager import Checkpoints, name_latest
+from dslide.checkpoint.manager import CheckpointManager, name_latest
 from dslide.checkpoint.run_folder import checkpoints, newest
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import solo
@@ -59,7 +59,7 @@ def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=No
         )
 
     tell = (lambda words: None) if told is None else told.append
-    keeper = Checkpoints(run, comm, model, seconds, kept, tell, last)
+    keeper = CheckpointManager(run, comm, model, seconds, kept, tell, last)
     trainer.callbacks.append(keeper)
     return trainer, keeper
 
@@ -346,7 +346,7 @@ def test_tables_go_to_any_number_of_ranks(tmp_path, wrote, reads):
         trainer, keeper = begin(tmp_path / "run", config, comm)
         trainer.fit(PROBLEM.train)
         keeper.save(trainer)
-        return trainer.network.output.sampler.tables.codes.copy()
+        return trainer.network.output.lsh.tables.codes.copy()
 
     written = run_ranks(wrote, write)
 

@@ -17,11 +17,11 @@ import pytest
 from comm.contract import all_to_all, same
 from hypothesis import given
 from hypothesis import strategies as st
-from support.inprocess import Fault, Injection, InProcess, Links, rank_outcomes, run_ranks
+from support.inprocess import Fault, Injection, InProcess, LabelPrior, rank_outcomes, run_ranks
 from support.mpi_run import run_mpi
 
-from dslide.checkpoint import replicator as courier
-from dslide.checkpoint.replicator import PIECE_LEAST, PIECE_MOST, PIECE_SECONDS, SHARE, Courier, Delivery, next_size
+from dslide.checkpoint import replicator as replicator
+from dslide.checkpoint.replicator import PIECE_LEAST, PIECE_MOST, PIECE_SECONDS, SHARE, Delivery, Replicator, next_size
 from dslide.comm import Communicator
 from dslide.comm.frames import Kind, unpack
 
@@ -32,7 +32,7 @@ NAME = "step-000000012/weights-{}-of-4.safetensors"
 def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Tests that are not about the pace don't wait for it."""
     if "pace" not in request.node.name:
-        monkeypatch.setattr(courier, "SHARE", 0.9)
+        monkeypatch.setattr(replicator, "SHARE", 0.9)
 
 
 def content(rank: int, size: int) -> bytes:
@@ -63,7 +63,7 @@ def test_files_arrive_while_ranks_exchange(tmp_path: Path, size: int) -> None:
 
     def work(comm: Communicator) -> None:
         root = tmp_path / f"disk-{comm.rank}"
-        helper = Courier(comm, root)
+        helper = Replicator(comm, root)
         path = given_file(tmp_path, comm.rank, size)
         to = (comm.rank + 1) % comm.size
         names = [NAME.format(comm.rank), NAME.format(comm.rank).replace("weights", "optimizer")]
@@ -90,14 +90,14 @@ MPI = """
 import sys, time
 from pathlib import Path
 from comm.contract import all_to_all, same
-from dslide.checkpoint import replicator as courier
+from dslide.checkpoint import replicator as replicator
 from dslide.comm import job
-courier.SHARE = 0.9
+replicator.SHARE = 0.9
 comm = job(20.0)
 root = Path(sys.argv[1])
 own = root / f"own-{comm.rank}"
 own.write_bytes(bytes([comm.rank]) * 5_000_000)
-helper = courier.Courier(comm, root / f"disk-{comm.rank}")
+helper = replicator.Replicator(comm, root / f"disk-{comm.rank}")
 name = f"step-000000012/weights-{comm.rank}-of-3.safetensors"
 delivery = helper.send((comm.rank + 1) % comm.size, own, name)
 for number in range(100_000):
@@ -126,7 +126,7 @@ def test_files_arrive_over_mpi(tmp_path: Path) -> None:
 class Slow(InProcess):
     """A link of limited speed, by a clock; notes when frames of files enter it, and how long they take."""
 
-    def __init__(self, rank: int, links: Links, bytes_a_second: float) -> None:
+    def __init__(self, rank: int, links: LabelPrior, bytes_a_second: float) -> None:
         super().__init__(rank, links)
         self._speed, self._free = bytes_a_second, 0.0
         self.pieces: list[tuple[float, int]] = []  # time, bytes
@@ -145,13 +145,13 @@ class Slow(InProcess):
 def test_pace_is_a_share_of_the_link(tmp_path: Path, speed: float) -> None:
     """Between two pieces there is the time of the first, many times over; a slow machine makes it longer, never
     shorter."""
-    links: Links = [[deque() for _ in range(2)] for _ in range(2)]
+    links: LabelPrior = [[deque() for _ in range(2)] for _ in range(2)]
     transports = [Slow(rank, links, speed) for rank in range(2)]
     size = int(speed * SHARE * 1.5)
 
     def run(rank: int) -> None:
         comm = Communicator(transports[rank], 20.0)
-        helper = Courier(comm, tmp_path / f"{rank}")
+        helper = Replicator(comm, tmp_path / f"{rank}")
         if rank == 0:
             delivery = ended(helper.send(1, given_file(tmp_path, 0, size), NAME.format(0)))
             states.append(delivery.state)
@@ -189,7 +189,7 @@ def failing(
     """How rank 0's delivery to rank 1 ends, and one after it to show that nothing else has."""
 
     def work(comm: Communicator) -> list[str]:
-        helper = Courier(comm, root or tmp_path / f"disk-{comm.rank}")
+        helper = Replicator(comm, root or tmp_path / f"disk-{comm.rank}")
         said = []
         if comm.rank == 0:
             first = ended(helper.send(1, path or given_file(tmp_path, 0, 300_000), as_name))
@@ -256,14 +256,14 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "disk-1").rglob("*") if path.is_file()] == [Path(NAME.format(2)).name]
 
 
-@pytest.mark.parametrize("how", ["fails", "leaves", "falls silent", "courier closes"])
+@pytest.mark.parametrize("how", ["fails", "leaves", "falls silent", "replicator closes"])
 def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(courier, "SHARE", 0.01)  # so that it takes long
-    if how == "courier closes":
-        monkeypatch.setattr(courier, "_PATIENCE", 0.1)
+    monkeypatch.setattr(replicator, "SHARE", 0.01)  # so that it takes long
+    if how == "replicator closes":
+        monkeypatch.setattr(replicator, "_PATIENCE", 0.1)
 
     def work(comm: Communicator) -> Any:
-        helper = Courier(comm, tmp_path / f"disk-{comm.rank}")
+        helper = Replicator(comm, tmp_path / f"disk-{comm.rank}")
         part = tmp_path / f"disk-1/{NAME.format(0)}.part"
         if comm.rank == 1:
             while not part.exists() or part.stat().st_size == 0:
@@ -274,28 +274,32 @@ def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytes
                 comm.post("from here on", [b"", b""])
             helper.close()
             assert not part.exists()
-            if how == "courier closes":
+            if how == "replicator closes":
                 comm.barrier("end")
             return None
         delivery = ended(helper.send(1, given_file(tmp_path, 0, 10_000_000), NAME.format(0)))
-        if how == "courier closes":
+        if how == "replicator closes":
             comm.barrier("end")
         helper.close()
         return delivery.state, delivery.error
 
     dead = [Injection(Fault.KILL, rank=1, piece=1)] if how == "falls silent" else []
     state, error = rank_outcomes(2, work, 1.0 if dead else 20.0, dead)[0]
-    reason = {"fails": "rank 1 failed: RuntimeError: out of luck", "leaves": "rank 1 has ended",
-              "falls silent": "rank 1 silent for 1 s", "courier closes": "it doesn't answer for 2 s"}[how]  # fmt: skip
+    reason = {
+        "fails": "rank 1 failed: RuntimeError: out of luck",
+        "leaves": "rank 1 has ended",
+        "falls silent": "rank 1 silent for 1 s",
+        "replicator closes": "it doesn't answer for 2 s",
+    }[how]
     assert (state, error) == ("failed", f"{tmp_path}/own-0: rank 1 didn't get it: {reason}")
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer"])
 def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(courier, "SHARE", 0.02)
+    monkeypatch.setattr(replicator, "SHARE", 0.02)
 
     def work(comm: Communicator) -> Any:
-        helper = Courier(comm, tmp_path / f"disk-{comm.rank}")
+        helper = Replicator(comm, tmp_path / f"disk-{comm.rank}")
         delivery = None
         if comm.rank == 0:
             path = given_file(tmp_path, 0, 3_000_000)
@@ -317,10 +321,10 @@ def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_sender_that_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "SHARE", 0.001)
+    monkeypatch.setattr(replicator, "SHARE", 0.001)
 
     def work(comm: Communicator) -> list[str]:
-        helper = Courier(comm, tmp_path / f"disk-{comm.rank}")
+        helper = Replicator(comm, tmp_path / f"disk-{comm.rank}")
         if comm.rank == 1:
             comm.barrier("end")
             helper.close()
@@ -333,14 +337,14 @@ def test_a_sender_that_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         comm.barrier("end")
         return [f"{each.state}: {each.error}" for each in sent]
 
-    words = f"failed: {tmp_path}/own-0: rank 1 didn't get it: the courier is closed"
+    words = f"failed: {tmp_path}/own-0: rank 1 didn't get it: the replicator is closed"
     assert run_ranks(2, work)[0] == [words] * 3
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "own-0"]
 
 
 def test_only_other_ranks_get_files(tmp_path: Path) -> None:
     def work(comm: Communicator) -> None:
-        helper = Courier(comm, tmp_path)
+        helper = Replicator(comm, tmp_path)
         for to in (comm.rank, -1, 2):
             with pytest.raises(ValueError, match=f"rank {to} is no other rank of 2"):
                 helper.send(to, tmp_path / "x", NAME.format(0))

@@ -57,7 +57,7 @@ def test_every_number_of_ranks_reads_it(tmp_path: Path, config: Config, wrote: i
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_layouts_are_those_of_the_network(config: Config) -> None:
     network = Network(config, FEATURES, LABELS)
-    network.renew_tables()
+    network.rebuild_tables()
     state = network.state()
     layouts = array_layouts(config, FEATURES, LABELS)
     assert {name: (layout.shape(), layout.dtype) for name, layout in layouts.items()} == {
@@ -324,6 +324,6 @@ def test_hash_tables_of_format_4_are_left_alone_and_made_anew(tmp_path: Path, ra
     same_arrays(found.state, expected)
     network = Network(found.config, FEATURES, LABELS)
     network.load_state(found.state)
-    assert network.layers[0].sampler is not None
-    assert not network.layers[0].sampler.renewed
-    assert network.renew_tables() == ONE.hidden[0]
+    assert network.layers[0].lsh is not None
+    assert not network.layers[0].lsh.built
+    assert network.rebuild_tables() == ONE.hidden[0]

@@ -94,7 +94,7 @@ def test_plan_counts_what_the_network_allocates():
                 sizes["moment" in name] += array.nbytes
         assert planned.parts["weights"] == sizes[False]
         assert planned.parts["optimizer state"] == sizes[True]
-        tables = sum(layer.sampler.tables.bytes() for layer in network.layers if layer.sampler)
+        tables = sum(layer.lsh.tables.bytes() for layer in network.layers if layer.lsh)
         copies = 6 * planned.parts["weights"]  # renewing copies rows of weights, as floats
         assert tables <= planned.parts["hash tables"] <= 2 * tables + copies
 

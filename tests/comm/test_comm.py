@@ -41,7 +41,7 @@ def test_ranks_over_mpi(promise: str, mpi_errors: list[dict[str, str]]) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """Exchanges to post, each with its size, and which of those in flight each rank then waits for, if any."""
+    """Collectives to post, each with its size, and which of those in flight each rank then waits for, if any."""
 
     ranks: int
     sizes: list[int]

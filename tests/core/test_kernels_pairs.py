@@ -25,7 +25,7 @@ def halves(rng, rows, columns):
 
 
 def pairs_of_columns(x):
-    """Neighbours in a row as pairs: (rows, half of the columns, rounded up)."""
+    """LocalRanks in a row as pairs: (rows, half of the columns, rounded up)."""
     wide = np.concatenate([x, np.zeros((len(x), x.shape[1] % 2), np.float32)], axis=1)
     bits = nearest(wide).astype(np.uint32)
     return np.ascontiguousarray(bits[:, ::2] | bits[:, 1::2] << 16)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
-from reference.label_prior import SlowLinks, lengths_of
+from reference.label_prior import SlowLabelPrior, lengths_of
 from support.layer_cases import make_active, make_targets, sparse_input
 
 from dslide import _core
 from dslide.config import Config
 from dslide.data import SparseRows
-from dslide.model.label_prior import Links, regrouped, row_lengths
+from dslide.model.label_prior import LabelPrior, regrouped, row_lengths
 from dslide.model.sharding import WHOLE, Shard
 
 
@@ -30,9 +30,9 @@ def _threads():
 def count(
     x: SparseRows, y: SparseRows, most: int, same: bool = False, shard: Shard = WHOLE, scale: float = 1.0,
     power: float = 1.0,
-) -> Links:  # fmt: skip
+) -> LabelPrior:  # fmt: skip
     config = Config(prior_labels=most, prior_scale=scale, prior_power=power)
-    return Links.count(x, y, x.columns, y.columns, config, shard, same)
+    return LabelPrior.count(x, y, x.columns, y.columns, config, shard, same)
 
 
 def rows_of(matrix: Any) -> SparseRows:
@@ -52,8 +52,8 @@ def data(draw: Any) -> tuple[SparseRows, SparseRows]:
 def test_counting_is_that_of_the_slow_links(some, most, same, threads, power):
     x, y = some
     _core.set_threads(threads)
-    links, slow = count(x, y, most, same, power=power), SlowLinks.count(x, y, most, same, power)
-    fast = SlowLinks.of_arrays(links.begin, links.neuron, links.weight, links.share)
+    links, slow = count(x, y, most, same, power=power), SlowLabelPrior.count(x, y, most, same, power)
+    fast = SlowLabelPrior.of_arrays(links.begin, links.neuron, links.weight, links.share)
     assert_array_equal(fast.weight, slow.weight)
     assert_array_equal(fast.share, slow.share)
     assert len(links.neuron) == np.count_nonzero(slow.weight)
@@ -73,7 +73,7 @@ def test_shards_have_the_links_to_their_labels(some, most, size):
             found, expected = regrouped(parts, Shard(rank, other)), count(x, y, most, shard=Shard(rank, other)).state()
             for name in expected:
                 assert_array_equal(found[name], expected[name], strict=True, err_msg=name)
-    assert sum(len(part["links.neuron"]) for _, part in parts) == len(whole["links.neuron"])
+    assert sum(len(part["prior.neuron"]) for _, part in parts) == len(whole["prior.neuron"])
 
 
 def test_ties_go_to_the_lower_label():
@@ -125,7 +125,7 @@ def test_what_is_added_is_that_of_the_slow_links(case, kind, trained, keep):
         most,
         scale=3.0,
     )
-    slow = SlowLinks.of_arrays(links.begin, links.neuron, links.weight, links.share)
+    slow = SlowLabelPrior.of_arrays(links.begin, links.neuron, links.weight, links.share)
     expected = slow.added(matrix, 3.0, lengths_of(x), targets.matrix > 0 if trained else None, keep)
     found = []
     for threads in (1, 2):

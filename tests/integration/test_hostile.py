@@ -61,7 +61,7 @@ def test_a_model_of_format_3_still_opens_and_predicts_the_same(model: Path) -> N
     ids, scores = network.predict_topk(dslide.data.SparseRows.from_scipy(x), 2)
     assert ids.tolist() == [[0, 1], [3, 2]]
     np.testing.assert_allclose(scores, [[27.299, 19.9433], [28.3551, 26.7766]], rtol=1e-4)
-    assert network.links is not None
+    assert network.prior is not None
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.json", "weights.safetensors", "label_counts.safetensors"])

@@ -174,7 +174,7 @@ def test_the_command_line_decides_saves_and_goes_on(kind: str, tmp_path: Path) -
         load_model(run).config.to_dict(),
     ):
         assert chosen(config, expected) == expected
-    assert ("links.weight" in load_model(run).state) == (kind != "words")
+    assert ("prior.weight" in load_model(run).state) == (kind != "words")
     again = [
         "--epochs",
         "2",

@@ -7,7 +7,7 @@ import pytest
 import support.planted as planted
 from model.test_network_gradients import ERROR, RATE, Recording, central_differences, weights_of
 from numpy.testing import assert_allclose, assert_array_equal
-from reference.label_prior import SlowLinks, lengths_of
+from reference.label_prior import SlowLabelPrior, lengths_of
 from reference.network import Activity, ReferenceNetwork
 from support.inprocess import run_ranks
 from support.layer_cases import make_targets, sparse_input
@@ -45,7 +45,7 @@ class Batch:
         self.y = SparseRows(targets.offsets, targets.ids, targets.values, LABELS)
 
     def link(self, network):
-        network.set_links(self.rows, self.y, same=False)
+        network.set_label_prior(self.rows, self.y, same=False)
         rng = np.random.default_rng(4)
         for layer in network.layers:
             layer.arrays["bias"][:, 0] = 0.2 * rng.standard_normal(layer.total)[network.shard.own]
@@ -53,7 +53,7 @@ class Batch:
 
     def added(self, config, own=True):
         """What links add in training, or in prediction, where there is a factor on it."""
-        slow = SlowLinks.count(self.rows, self.y, config.prior_labels, False, config.prior_power)
+        slow = SlowLabelPrior.count(self.rows, self.y, config.prior_labels, False, config.prior_power)
         scale = config.prior_scale * (1.0 if own else config.prior_boost)
         return slow.added(self.matrix, scale, lengths_of(self.x), self.targets > 0 if own else None)
 
@@ -105,7 +105,7 @@ def test_a_boost_of_zero_predicts_without_links():
     config, batch = Config(**BASE | {"prior_boost": 0.0}), Batch()
     network = batch.link(Network(config, FEATURES, LABELS))
     found = network.scores(batch.rows, np.arange(LABELS))
-    network.links = None
+    network.prior = None
     assert_array_equal(found, network.scores(batch.rows, np.arange(LABELS)))
 
 
@@ -118,7 +118,7 @@ def test_dropout_takes_off_what_the_whole_row_had(monkeypatch):
     assert 0 < len(left.values) < len(batch.x.values)
     matrix = np.zeros((ROWS, FEATURES))
     matrix[np.repeat(np.arange(ROWS), np.diff(left.offsets)), left.ids] = left.values
-    slow = SlowLinks.count(batch.rows, batch.y, config.prior_labels, False, config.prior_power)
+    slow = SlowLabelPrior.count(batch.rows, batch.y, config.prior_labels, False, config.prior_power)
     expected = slow.added(matrix, config.prior_scale, lengths_of(batch.x), batch.targets > 0, 0.6)
     seen = []
     learn = network._learn_output
@@ -182,7 +182,7 @@ def test_training_and_prediction_are_those_of_one_rank(size, options):
         network = batch.link(Network(config, FEATURES, LABELS, comm=comm))
         losses = [network.train_step(batch.x, batch.labels, step, 0.02).loss for step in range(4)]
         found = [network.predict_topk(batch.rows, 6), network.predict_topk_approximate(batch.rows, 6)]
-        return losses, found, network.exact_loss(batch.rows, batch.y), network.links.state()
+        return losses, found, network.exact_loss(batch.rows, batch.y), network.prior.state()
 
     (losses, found, exact, links), *_ = run_ranks(1, work)
     many = run_ranks(size, work)
@@ -214,14 +214,14 @@ def test_links_go_with_shared_active_sets_and_dense_hidden_layers(options, linke
     batch = Batch()
     trainer = Trainer(Config(**BASE | {"epochs": 1, "threads": 1} | options), FEATURES, LABELS)
     trainer.fit(Dataset(batch.rows, batch.y))
-    assert (trainer.network.links is not None) == linked
+    assert (trainer.network.prior is not None) == linked
 
 
 def test_items_are_not_linked_to_themselves():
     items = SparseRows.from_scipy(np.array([[1, 1, 0], [0, 1, 1], [1, 1, 1]], np.float32))
     trainer = Trainer(Config(**BASE | {"epochs": 1, "threads": 1}), 3, 3)
     trainer.fit(Dataset(items, items, users=np.arange(3, dtype=np.int32)))
-    links = trainer.network.links
+    links = trainer.network.prior
     assert_array_equal(links.neuron, [1, 2, 0, 2, 0, 1])
 
 
@@ -267,7 +267,7 @@ def test_labels_at_random_can_not_be_known_in_training():
     x = SparseRows.from_scipy(((rng.random((rows, features)) < 0.03) * rng.random((rows, features))).astype(np.float32))
     y = SparseRows.from_scipy(np.eye(labels, dtype=np.float32)[rng.integers(0, labels, rows)])
     network = Network(Config(**BASE | {"prior_labels": 64, "prior_scale": 10.0, "init_scale": 0.01}), features, labels)
-    network.set_links(x, y, same=False)
+    network.set_label_prior(x, y, same=False)
     chance = np.log(labels)
     assert network.exact_loss(x, y) < 0.7 * chance  # rows that were counted, asked as if they were new
     rows = Sparse(x.indptr, x.indices, x.values)
@@ -280,8 +280,8 @@ def test_the_number_of_threads_changes_no_link():
     for threads in (1, 2, 3):
         _core.set_threads(threads)
         network = Network(Config(**BASE), problem.train.features, problem.train.labels)
-        network.set_links(problem.train.x, problem.train.y, same=False)
-        states.append(network.links.state())
+        network.set_label_prior(problem.train.x, problem.train.y, same=False)
+        states.append(network.prior.state())
     _core.set_threads(before)
     for state in states[1:]:
         for name, array in state.items():

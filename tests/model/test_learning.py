@@ -182,7 +182,7 @@ def test_hits_have_to_be_the_right_neurons(nested, hashed, monkeypatch):
     """Each hit replaced by another neuron, always the same one."""
     trainer = make_trainer(nested, **HASHED)
     other = np.random.default_rng(0).permutation(nested.train.labels).astype(np.int32)
-    sampler = trainer.network.output.sampler
+    sampler = trainer.network.output.lsh
     real = sampler.hits
 
     def wrong_hits(*arguments):

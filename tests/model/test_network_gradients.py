@@ -141,7 +141,7 @@ def test_training_is_that_of_the_slow_network(case, optimizer):
     for step in range(8):
         x, matrix, present, labels, targets = make_batch(100 + step, case["loss"])
         if step == 4:
-            network.renew_tables()
+            network.rebuild_tables()
         result = network.train_step(x, labels, step, 0.05)
         loss = reference.train_step(matrix, present, targets, network.chosen, 0.05)
         assert result.loss == pytest.approx(loss, rel=1e-4)

@@ -183,10 +183,10 @@ def test_approximate_prediction_sees_weights_as_they_are_now(output):
 def test_a_network_for_prediction_has_no_tables_until_they_are_asked_for():
     trained = make_network(output="lsh", hidden=(24, 24), hidden_share=(0.5, 1.0))
     network = Network(trained.config, FEATURES, LABELS, trainable=False, weights=trained.state())
-    assert all(layer.sampler is None for layer in network.layers)
+    assert all(layer.lsh is None for layer in network.layers)
     x = make_rows(30)
     assert_array_equal(network.predict_topk(x, 3)[0], trained.predict_topk(x, 3)[0])
-    assert all(layer.sampler is None for layer in network.layers)
+    assert all(layer.lsh is None for layer in network.layers)
     assert recall(network, x) > 0
 
 

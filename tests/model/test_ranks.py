@@ -87,7 +87,7 @@ def train(config: Config, size: int) -> tuple[list[list[float]], dict[str, np.nd
         losses = []
         for step in range(STEPS):
             if step == 2:
-                network.renew_tables()
+                network.rebuild_tables()
             losses.append(network.train_step(*batch(step, config.loss), step, 0.02).loss)
         return losses, {name: array.copy() for name, array in network.state().items()}, network.chosen
 

@@ -179,7 +179,7 @@ def test_fresh_weights_are_the_nearest_to_those_of_float32():
 def test_neurons_are_hashed_by_what_their_weights_are(sparse, monkeypatch):
     monkeypatch.setattr("dslide.model.layer.COPIED_BYTES", 1000)  # in several pieces
     layer = Layer("layer", 20, 90, sparse, True, 0.3, base.replace(weights="bf16"), 1)
-    functions, ids = layer.sampler.functions, np.arange(3, 90, 2, dtype=np.int32)
+    functions, ids = layer.lsh.functions, np.arange(3, 90, 2, dtype=np.int32)
     weights = widened(layer.arrays["weights"])
     rows = weights[:, :90].T if sparse else weights[:, :20]
     assert_array_equal(layer.codes(functions, ids), functions.dense(np.ascontiguousarray(rows[ids])))

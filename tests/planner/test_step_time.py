@@ -30,7 +30,7 @@ from dslide.planner.traffic import HEADER_BYTES, PACKET_BYTES, bytes_on_wire, by
 from dslide.planner.trial_rows import TrialRows, made_up, rows_of
 from dslide.planner.trial_steps import StepTime, time_step
 from dslide.training import phases
-from dslide.training.trainer import RenewalSchedule
+from dslide.training.trainer import RebuildSchedule
 
 PLAIN = {"hidden": (24,), "batch_size": 128, "prior_labels": 0, "threads": 1}
 KINDS = [
@@ -59,7 +59,7 @@ def test_every_kind_of_network_trains_on_a_rank_that_is_alone(options: dict, ran
     assert step.compute > 0
     assert set(step.phases) <= set(phases.ALL)
     assert (phases.PACKING in step.phases) == (ranks > 1)
-    assert (phases.LINKS in step.phases) == (options.get("prior_labels", 0) > 0)
+    assert (phases.LABEL_PRIOR in step.phases) == (options.get("prior_labels", 0) > 0)
 
 
 def test_a_lone_rank_sends_what_the_formula_says() -> None:
@@ -80,12 +80,12 @@ def test_a_lone_rank_sends_what_the_formula_says() -> None:
 
 def test_a_lone_rank_keeps_its_share_of_hits() -> None:
     """A row's hits compete with those of other rows, not with themselves: about a quarter of them stays."""
-    from dslide.model.collectives import Exchanges
+    from dslide.model.collectives import Collectives
 
     comm, rows, want = LoneRank(4), 400, 4
     ranking = np.random.default_rng(0).integers(1, 2**31, rows * want).astype(np.uint32)
     offsets = np.arange(rows + 1, dtype=np.int64) * want
-    _, kept = Exchanges(comm, "float32").best_hits(offsets, np.arange(rows * want, dtype=np.int32), ranking, want)()
+    _, kept = Collectives(comm, "float32").best_hits(offsets, np.arange(rows * want, dtype=np.int32), ranking, want)()
     comm.close()
     assert len(kept) / len(ranking) == pytest.approx(1 / 4, rel=0.15)
     assert len(set((kept // want).tolist())) > rows / 2  # of many rows
@@ -258,7 +258,7 @@ def test_calibration_measures_what_there_is_time_for(monkeypatch: pytest.MonkeyP
 
 def test_renewals_are_those_of_the_schedule() -> None:
     for every, growth in ((50, 1.3), (1, 1.0), (7, 1.05), (20, 3.0)):
-        schedule = RenewalSchedule(every, growth)
+        schedule = RebuildSchedule(every, growth)
         due = np.cumsum([schedule.due(step) for step in range(400)])
         config = Config(rebuild_every=every, rebuild_growth=growth)
         for steps in (1, every, every + 1, 123, 400):

@@ -1,4 +1,4 @@
-"""Links again, slowly and obviously: counted row by row, and what they add as a matrix."""
+"""The label prior again, slowly and obviously: counted row by row, and what they add as a matrix."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def lengths_of(x: SparseRows | Sparse) -> list[float]:
 
 
 @dataclass
-class SlowLinks:
+class SlowLabelPrior:
     """`weight` (features, labels) is 0 where there is no link; `share` (labels)."""
 
     weight: Matrix
     share: Matrix
 
     @classmethod
-    def count(cls, x: SparseRows, y: SparseRows, most: int, skip_same: bool, power: float) -> SlowLinks:
+    def count(cls, x: SparseRows, y: SparseRows, most: int, skip_same: bool, power: float) -> SlowLabelPrior:
         lengths = lengths_of(x)
         centroids: list[dict[int, float]] = [{} for _ in range(y.columns)]
         together: list[dict[int, float]] = [{} for _ in range(x.columns)]
@@ -62,7 +62,7 @@ class SlowLinks:
         return cls(weight, share.astype(np.float64))
 
     @classmethod
-    def of_arrays(cls, begin: Any, neuron: Any, weight: Any, share: Any) -> SlowLinks:
+    def of_arrays(cls, begin: Any, neuron: Any, weight: Any, share: Any) -> SlowLabelPrior:
         """Of those that the fast ones have."""
         whole = np.zeros((len(begin) - 1, len(share)))
         whole[np.repeat(np.arange(len(begin) - 1), np.diff(begin)), neuron] = weight

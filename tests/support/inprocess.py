@@ -40,13 +40,13 @@ class Injection:
     bit: int = 0  # that is wrong in a corrupt frame, modulo its length
 
 
-Links = list[list[deque[tuple[float, bytes]]]]  # [from][to], frames and the times before which they don't arrive
+Wires = list[list[deque[tuple[float, bytes]]]]  # [from][to], frames and the times before which they don't arrive
 
 
 class InProcess:
     """The transport of one rank."""
 
-    def __init__(self, rank: int, links: Links, injections: Sequence[Injection] = ()):
+    def __init__(self, rank: int, links: Wires, injections: Sequence[Injection] = ()):
         self.rank, self.size, self._links = rank, len(links), links
         self._injections = [i for i in injections if i.rank == rank]
         self._silent: set[int] = set()  # ranks that get nothing any more
@@ -108,7 +108,7 @@ def rank_outcomes(
     size: int, work: Callable[[Communicator], Any], limit: float = 20.0, injections: Sequence[Injection] = ()
 ) -> list[Any]:
     """What `work(comm)` returned on every rank, or the error it raised there."""
-    links: Links = [[deque() for _ in range(size)] for _ in range(size)]
+    links: Wires = [[deque() for _ in range(size)] for _ in range(size)]
     outcomes: list[Any] = [None] * size
 
     def run(rank: int) -> None:

@@ -21,12 +21,12 @@ from dslide.data import Dataset, SparseRows, synthesize
 from dslide.training.phases import (
     ACTIVE,
     FIRST_PASS,
+    HASH_LOOKUP,
     HIDDEN_BACKWARD,
     HIDDEN_FORWARD,
-    HITS,
     PACKING,
     READING,
-    RENEWING,
+    REBUILDING,
     REST,
     SECOND_PASS,
     WAITING,
@@ -168,7 +168,7 @@ def test_every_configuration_has_a_profile_and_trains_as_without(options, ranks)
         rows = profile.figures()
         assert profile.steps == 3
         assert {READING, HIDDEN_FORWARD, ACTIVE, SECOND_PASS, HIDDEN_BACKWARD, REST, "all"} <= set(rows)
-        assert (HITS in rows) == (options["output"] == "lsh" or "hidden_share" in options)
+        assert (HASH_LOOKUP in rows) == (options["output"] == "lsh" or "hidden_share" in options)
         assert (WAITING in rows) == (PACKING in rows) == (ranks > 1)
         assert sum(row["share_of_time"] for row in rows.values()) == pytest.approx(2)  # all phases, and "all"
         assert profile.table().count("\n") == len(rows) + 2
@@ -187,8 +187,8 @@ def test_the_phases_are_all_of_the_time():
     at_least = time.perf_counter() - inside
     profile.end()
     assert at_least <= profile.seconds <= time.perf_counter() - outside
-    trainer.network.renew_tables()
-    assert profile.phases[RENEWING].calls == 0
+    trainer.network.rebuild_tables()
+    assert profile.phases[REBUILDING].calls == 0
 
 
 def test_a_phase_inside_another_is_not_counted_twice():
@@ -196,13 +196,13 @@ def test_a_phase_inside_another_is_not_counted_twice():
     profile.begin(solo())
     with profile.phase(HIDDEN_FORWARD, lambda work: work, Work(1000, 500)):
         begin = time.perf_counter()
-        with profile.phase(HITS, None):
+        with profile.phase(HASH_LOOKUP, None):
             time.sleep(0.03)
         inner = time.perf_counter() - begin
     profile.end()
-    assert 0.03 <= profile.phases[HITS].seconds <= inner
-    assert profile.seconds - profile.phases[HITS].seconds >= profile.phases[HIDDEN_FORWARD].seconds > 0
-    assert (profile.phases[HITS].known, profile.phases[HIDDEN_FORWARD].known) == (False, True)
+    assert 0.03 <= profile.phases[HASH_LOOKUP].seconds <= inner
+    assert profile.seconds - profile.phases[HASH_LOOKUP].seconds >= profile.phases[HIDDEN_FORWARD].seconds > 0
+    assert (profile.phases[HASH_LOOKUP].known, profile.phases[HIDDEN_FORWARD].known) == (False, True)
 
 
 def test_waiting_is_taken_out_of_the_phase_it_happens_in():

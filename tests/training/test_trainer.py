@@ -20,7 +20,7 @@ from dslide.data import Dataset, SparseRows
 from dslide.errors import DataError, Diverged
 from dslide.model.network import Network
 from dslide.training.profiler import Profile
-from dslide.training.trainer import Callback, RenewalSchedule, Trainer, learning_rate, targets
+from dslide.training.trainer import Callback, RebuildSchedule, Trainer, learning_rate, targets
 from dslide.util.cpu import Speeds
 
 FEATURES, LABELS = 25, 60
@@ -102,7 +102,7 @@ def test_learning_rate_past_the_end_and_without_one():
 
 def test_renewals_worked_out_by_hand():
     def renewals(every, growth, steps):
-        schedule = RenewalSchedule(every, growth)
+        schedule = RebuildSchedule(every, growth)
         return [step for step in range(steps) if schedule.due(step)]
 
     assert renewals(50, 1.0, 260) == [50, 100, 150, 200, 250]
@@ -113,10 +113,10 @@ def test_renewals_worked_out_by_hand():
 
 @pytest.mark.parametrize(("every", "growth"), [(3, 1.5), (7, 1.0), (10, 1.3)])
 def test_skipping_leaves_out_just_the_renewals_that_were_done(every, growth):
-    whole = RenewalSchedule(every, growth)
+    whole = RebuildSchedule(every, growth)
     expected = [step for step in range(200) if whole.due(step)]
     for stop in range(1, 100):
-        rest = RenewalSchedule(every, growth)
+        rest = RebuildSchedule(every, growth)
         rest.skip_to(stop)
         assert [step for step in range(stop, 200) if rest.due(step)] == [s for s in expected if s >= stop]
 

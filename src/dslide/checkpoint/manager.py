@@ -24,7 +24,7 @@ import numpy as np
 from dslide.checkpoint.disks import buddy, find_disks, leads
 from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, UNFINISHED, WEIGHTS, Entry, shard_file
 from dslide.checkpoint.memory import room
-from dslide.checkpoint.replicator import Courier
+from dslide.checkpoint.replicator import Replicator
 from dslide.checkpoint.run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
 from dslide.checkpoint.saved_model import SavedModel, write_rest, write_shard
 from dslide.checkpoint.snapshot import Cancelled, Snapshot
@@ -55,7 +55,7 @@ class Part:
 Parts = Generator[Part, list[Any], None]  # is given what the work came to on every rank, in rank order
 
 
-class Checkpoints(Callback):
+class CheckpointManager(Callback):
     """The checkpoints of one run, as one of its ranks sees them. `model` describes the run as it is now; `tell` is
     called with sentences about checkpoints that failed, on rank 0; `last` is the one that training goes on from."""
 
@@ -68,7 +68,7 @@ class Checkpoints(Callback):
         comm.together("folder of checkpoints", self._make_folder)
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
-        self._courier = Courier(comm, self.folder) if len(disks) > 1 else None
+        self._replicator = Replicator(comm, self.folder) if len(disks) > 1 else None
         self._copies_unwanted = threading.Event()
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that stay the same
         self._begun = time.monotonic()
@@ -109,8 +109,8 @@ class Checkpoints(Callback):
     def save(self, trainer: Trainer) -> None:
         """Saves the run as it is now. All ranks call it together; ModelError on all if one can't. Nothing else is to be
         done, so copies for other disks may take all of the link."""
-        if self._courier is not None:
-            self._courier.share = 1.0
+        if self._replicator is not None:
+            self._replicator.share = 1.0
         job = self._job
         if job is not None and job.steps != trainer.step:
             self._cancel(job)
@@ -126,9 +126,9 @@ class Checkpoints(Callback):
 
     def close(self) -> None:
         """Ends what works in the background. All ranks call it, after `save`."""
-        if self._courier is not None:
+        if self._replicator is not None:
             self.comm.barrier("copies on other disks done")
-            self._courier.close()
+            self._replicator.close()
         self._worker.end()
 
     def last_in_words(self) -> str:
@@ -154,7 +154,7 @@ class Checkpoints(Callback):
         self.last = folder
         for callback in trainer.callbacks:
             callback.on_checkpoint(trainer, steps)
-        if self._courier is not None:
+        if self._replicator is not None:
             problems = yield Part("copies on other disks", lambda: self._send_copies(folder))
             for problem in filter(None, problems if self.comm.rank == 0 else ()):
                 self._tell(f"{problem}; a copy on another disk is missing")
@@ -180,10 +180,10 @@ class Checkpoints(Callback):
 
     def _send_copies(self, folder: Path) -> str:
         """Gives the own arrays to a rank with another disk; why that failed, or nothing."""
-        assert self._courier is not None
+        assert self._replicator is not None
         assert self._buddy is not None
         names = [shard_file(kind, self.comm.rank, self.comm.size) for kind in (OPTIMIZER, WEIGHTS)]
-        copies = [self._courier.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
+        copies = [self._replicator.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
         while any(copy.state == "running" for copy in copies):
             if self._copies_unwanted.wait(COPY_LOOK):
                 return ""

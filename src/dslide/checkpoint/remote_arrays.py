@@ -18,8 +18,7 @@ from dslide.checkpoint.tensor_file import Array
 from dslide.comm import Communicator
 from dslide.comm.frames import Buffer
 from dslide.errors import ModelError
-from dslide.model.label_prior import PREFIX, TYPES
-from dslide.model.label_prior import wanted as wants_links
+from dslide.model.label_prior import PREFIX, TYPES, has_label_prior
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, is_parameter
 
@@ -40,10 +39,10 @@ def gather_arrays(
     layouts = arrays.layouts(optimizer)
     if all(provider == reader for reader, given in enumerate(providers) for provider in given.values()):
         return ScatteredArrays(layouts, local, shard, links)
-    return PeerArrays(layouts, local, shard, links, comm, providers, opened)
+    return RemoteArrays(layouts, local, shard, links, comm, providers, opened)
 
 
-class PeerArrays(ScatteredArrays):
+class RemoteArrays(ScatteredArrays):
     """A shard's arrays, where not all of its files are here. To ask for an array is something that all ranks do
     together: each must ask for the same ones in the same order, as `Network` does. Which there are may be asked freely.
     """
@@ -158,7 +157,7 @@ def _gather_links(
         if providers[me].get(part) == me:
             found[part] = opened[part].links
         pairs = [(given[part], reader) for reader, given in enumerate(providers) if given.get(part, reader) != reader]
-        if not pairs or not wants_links(arrays.config):
+        if not pairs or not has_label_prior(arrays.config):
             continue
         outgoing = {
             reader: _packed(links_to(Shard(reader, comm.size), part.writer, opened[part].links))

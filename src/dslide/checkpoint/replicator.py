@@ -8,7 +8,7 @@ exchange would have to wait behind them.
 
 The receiver decides what it accepts: files of checkpoints (`NAME`), written as NAME.part and renamed when size and
 checksum are right and all is on disk. Whatever goes wrong on either side ends the one delivery, with a sentence, and
-nothing else. Threads of the courier's own read and write files; the communicator only passes on what they say.
+nothing else. Threads of the replicator's own read and write files; the communicator only passes on what they say.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEAD = struct.Struct("<BQ")  # what it is, number of the delivery
 _BEGIN, _PIECE, _END, _ANSWER = range(4)
 _LOOK = 0.2  # seconds after which a thread that waits looks whether there is still something to wait for
 _PATIENCE = 10  # times the limit of the communicator that an answer may take: the disk there may be busy
-_CLOSED = "the courier is closed"
+_CLOSED = "the replicator is closed"
 _numbers = itertools.count()  # of deliveries, never the same again: late answers are nobody else's
 
 
@@ -60,7 +60,7 @@ class Delivery:
     error: str = ""  # why it failed
 
 
-class Courier:
+class Replicator:
     """Sends files to other ranks and takes theirs, which lie under `root`. All ranks make theirs together."""
 
     def __init__(self, comm: Communicator, root: Path) -> None:
@@ -75,7 +75,7 @@ class Courier:
         comm.barrier("couriers")  # nobody sends before all can take
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
-            for work, name in ((self._send_all, "dslide-courier-out"), (self._receive_all, "dslide-courier-in"))
+            for work, name in ((self._send_all, "dslide-replicator-out"), (self._receive_all, "dslide-replicator-in"))
         ]
         for thread in self._threads:
             thread.start()

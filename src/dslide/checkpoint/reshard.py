@@ -20,8 +20,7 @@ from dslide.checkpoint.tensor_file import Array, TensorFile, copy_rows, open_ten
 from dslide.config import Config
 from dslide.errors import ModelError
 from dslide.model.activations import aligned_zeros
-from dslide.model.label_prior import Links, links_of, regrouped
-from dslide.model.label_prior import wanted as wants_links
+from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter
 from dslide.model.storage import checked
@@ -96,7 +95,7 @@ class SavedArrays:
         (check_content if verify else check_size)(path, self.manifest.files[part.name])
         file = open_tensors(path)
         links: dict[str, Array] = {}
-        if part.kind == WEIGHTS and wants_links(self.config) and links_of(file.arrays):
+        if part.kind == WEIGHTS and has_label_prior(self.config) and prior_arrays(file.arrays):
             links = _links(path, file, self.features, writer.count(self.labels))
         expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (part.kind == WEIGHTS)}
         left_out = links.keys() | self._outdated()
@@ -216,7 +215,7 @@ def links_of_shard(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Sh
 def _links(path: Path, file: TensorFile, features: int, neurons: int) -> dict[str, Array]:
     """The arrays of the links in a shard's file; ModelError if they are damaged."""
     try:
-        return Links.of_state(file.arrays, features, neurons, 1.0).state()
+        return LabelPrior.of_state(file.arrays, features, neurons, 1.0).state()
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dslide.cli.doctor import installed
 from dslide.comm import Communicator, ranks_in_words
-from dslide.comm.topology import neighbours
+from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.errors import ConfigError, MemoryNeeded, known_to_all
 from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
@@ -37,7 +37,7 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     if "dslide" in differences:  # ranks may not even know the exchanges that follow
         _say(comm, [*ranks_table(every), *differences.values()])
         raise known_to_all(wrong)
-    threads = config.threads or neighbours(comm).threads
+    threads = config.threads or local_ranks(comm).threads
     for facts, number in zip(every, comm.gather_objects("threads", threads), strict=True):
         facts["threads"] = number
     _say(comm, [f"{comm.size} ranks, {every[0]['MPI']}", *ranks_table(every), *differences.values()])
@@ -57,7 +57,7 @@ def _examine_network(
     _say(comm, network_lines(config, planned.what, shape, is_example))
     problem = None
     try:
-        planned.check(neighbours(comm).ranks)
+        planned.check(local_ranks(comm).ranks)
     except MemoryNeeded as error:
         problem = str(error)
     problems = {rank: said for rank, said in enumerate(comm.gather_objects("memory", problem)) if said}

@@ -21,12 +21,12 @@ ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions 
 
 def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[SavedModel, Predictor]:
     """A model ready to predict, split over the ranks there are; its files are checked."""
-    from dslide.comm.topology import neighbours
+    from dslide.comm.topology import local_ranks
     from dslide.model.predictor import Predictor
     from dslide.util.threads import use_threads
 
     saved = load_together(path, comm, verify=True)
-    use_threads(threads or neighbours(comm).threads)
+    use_threads(threads or local_ranks(comm).threads)
     network = comm.together(
         "making the network",
         lambda: Predictor(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),

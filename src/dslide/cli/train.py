@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     hold_out = comm.together("test options", lambda: held_out_share(arguments, saved))
     data, test = comm.together("reading the data", lambda: _read(arguments, saved, hold_out, folder, config.seed))
 
-    from dslide.comm.topology import neighbours
+    from dslide.comm.topology import local_ranks
     from dslide.data import Dataset
     from dslide.model.defaults import for_data
     from dslide.planner.memory import plan
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if saved is None:
         config = for_data(config, data)
 
-    here = neighbours(comm)
+    here = local_ranks(comm)
     linked = isinstance(data, Dataset)
     sizes, (per_row, _) = (data.features, data.labels, data.data_bytes), data.values_per_row
     planned = plan(config, *sizes, comm.size, here.threads, linked, per_row)

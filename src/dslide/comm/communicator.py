@@ -1,4 +1,4 @@
-"""Exchanges between the ranks of a job: who is here, who sends what to whom, and who is to blame if it doesn't come.
+"""Collectives between the ranks of a job: who is here, who sends what to whom, and who is to blame if it doesn't come.
 
 Every exchange is the same thing: each rank sends one message to every rank and waits for one from each. Ranks post the
 same exchanges in the same order, so messages need no addresses, and whatever is missing has a name: the exchange, the

@@ -19,7 +19,7 @@ MAY_DIFFER = ("threads",)  # options that need not be the same on all ranks
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class LocalRanks:
     """Ranks that share a machine with this one."""
 
     host: str
@@ -32,24 +32,24 @@ class Neighbours:
         return max(1, available_cores() // self.sharing)
 
 
-_known: weakref.WeakKeyDictionary[Communicator, Neighbours] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Communicator, LocalRanks] = weakref.WeakKeyDictionary()
 
 
-def neighbours(comm: Communicator) -> Neighbours:
+def local_ranks(comm: Communicator) -> LocalRanks:
     """Who else is on this machine; an exchange of all ranks when it is asked for the first time."""
     if comm not in _known:
-        _known[comm] = _find_neighbours(comm)
+        _known[comm] = _find_local_ranks(comm)
     return _known[comm]
 
 
-def _find_neighbours(comm: Communicator) -> Neighbours:
+def _find_local_ranks(comm: Communicator) -> LocalRanks:
     host = socket.gethostname()
     if comm.size == 1:
-        return Neighbours(host, 1, 1)
+        return LocalRanks(host, 1, 1)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     others = [there for name, there in comm.gather_objects("machines", [host, cores]) if name == host]
     # Launchers that bind ranks to cores of their own leave nothing to share.
-    return Neighbours(host, len(others), sum(not cores or not set(cores).isdisjoint(there) for there in others))
+    return LocalRanks(host, len(others), sum(not cores or not set(cores).isdisjoint(there) for there in others))
 
 
 def check_agreement(comm: Communicator, config: Config, facts: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def check_agreement(comm: Communicator, config: Config, facts: dict[str, Any]) -
 
 
 @dataclass(frozen=True)
-class Effort:
+class RankStats:
     """What one rank did in training."""
 
     seconds: float  # from first to last step
@@ -79,9 +79,9 @@ class Effort:
     active: float  # active output neurons of its own in a step, summed over steps
 
 
-def spread(comm: Communicator, own: Effort, steps: int) -> dict[str, Any]:
+def spread(comm: Communicator, own: RankStats, steps: int) -> dict[str, Any]:
     """How the work was spread over the ranks, for the summary of a run."""
-    each = [Effort(**given) for given in comm.gather_objects("effort", vars(own))]
+    each = [RankStats(**given) for given in comm.gather_objects("effort", vars(own))]
     compute = [rank.seconds - rank.waited for rank in each]
     flight = sum(rank.in_flight for rank in each)
     return {

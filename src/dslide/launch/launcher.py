@@ -27,8 +27,8 @@ from dslide.errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
 from dslide.launch.mpiexec import Host, start_command
 from dslide.launch.output import Output, without_banners
 from dslide.launch.rank_client import ALIVE, ALIVE_SECONDS, INTERRUPT, LAUNCHER, TERMINAL, WELCOME, keep_alive
-from dslide.launch.rank_table import Outcome, Roster
-from dslide.launch.rendezvous import Door
+from dslide.launch.rank_table import Outcome, RankTable
+from dslide.launch.rendezvous import Rendezvous
 from dslide.util.signals import handling
 
 START_SECONDS = 120.0
@@ -95,9 +95,9 @@ class _Job:
     def __init__(
         self, ranks: int, hosts: Sequence[Host], limit: float, stdin: bool, enough: Callable[[], bool]
     ):  # fmt: skip
-        self.door = Door(hosts, backlog=3 * ranks + 10)
+        self.door = Rendezvous(hosts, backlog=3 * ranks + 10)
         names = [host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks
-        self._roster = Roster(names, limit)
+        self._roster = RankTable(names, limit)
         self._ranks = self._roster.ranks
         self._local, self._stdin, self._enough = not hosts, stdin, enough
         self._selector = selectors.DefaultSelector()

@@ -50,7 +50,7 @@ class Rank:
         return f"rank {number} ({self.host})" if self.host else f"rank {number}"
 
 
-class Roster:
+class RankTable:
     """The ranks of a job. `limit` is the silence in seconds after which one is given up."""
 
     def __init__(self, listed: Sequence[str], limit: float):

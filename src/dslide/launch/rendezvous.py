@@ -13,7 +13,7 @@ HERE = "127.0.0.1"
 _EVERYWHERE = ""
 
 
-class Door:
+class Rendezvous:
     """Listening sockets, one for each of this host's addresses, and the secret that ranks must know to come in."""
 
     def __init__(self, hosts: Sequence[Host], backlog: int):

@@ -40,7 +40,7 @@ class StepSummary:
     votes: Votes
 
 
-class Exchanges:
+class Collectives:
     """The exchanges of one network."""
 
     def __init__(self, comm: Communicator, wire: str):

@@ -22,8 +22,8 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_boost": 1.0,
     "prior_scale": 30.0,
 }
-# Users with their items. Links count rare items less: more of a list's places are for what many go to. What links say
-# is worth more of items that a user hasn't had yet than of those in training.
+# Users with their items. The label prior weighs rare items less, so that more of the list is popular items.
+# It counts more in prediction, for items that a user has not had yet, than in training.
 ITEMS = ROWS | {
     "dropout_input": 0.3,
     "dropout_hidden": 0.2,

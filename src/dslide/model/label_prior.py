@@ -21,10 +21,10 @@ from dslide.model.targets import Labels
 Arrays = dict[str, Array]
 Lengths = npt.NDArray[np.float64]
 
-PREFIX = "links."  # of the names of their arrays among those of a network
+PREFIX = "prior."  # of the names of their arrays among those of a network
 
 
-def wanted(config: Config) -> bool:
+def has_label_prior(config: Config) -> bool:
     """Whether a network has links. They go with active sets that rows share, behind hidden layers that are dense."""
     return (
         config.prior_labels > 0 and config.active_sets == "shared" and all(share == 1 for share in config.hidden_share)
@@ -39,7 +39,7 @@ TYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-class Links:
+class LabelPrior:
     """The links to the labels of one shard.
 
     `begin` (features + 1), `neuron` (own number of the label) and `weight` are lists by feature; `share` (own labels)
@@ -54,7 +54,7 @@ class Links:
     @classmethod
     def count(
         cls, x: SparseRows, y: SparseRows, features: int, labels: int, config: Config, shard: Shard, same: bool
-    ) -> Links:
+    ) -> LabelPrior:
         """Counted from training data. `same`: features and labels are the same things, and nothing is linked to
         itself. Every rank counts all links and keeps its own."""
         begin, neuron, weight, share = _core.count_links(
@@ -74,7 +74,7 @@ class Links:
         return cls(begin, neuron, weight, share, config.prior_scale)
 
     @classmethod
-    def of_state(cls, arrays: Mapping[str, Array], features: int, neurons: int, scale: float) -> Links:
+    def of_state(cls, arrays: Mapping[str, Array], features: int, neurons: int, scale: float) -> LabelPrior:
         """From the arrays of a saved network; ModelError if they are not what they should be."""
         begin = _checked(arrays, "begin", features + 1)
         links = max(0, int(begin[-1]))
@@ -101,7 +101,7 @@ class Links:
         self._native.add(x.offsets, x.ids, x.values, lengths, active, own_offsets, own_ids, keep)
 
 
-def links_of(arrays: Mapping[str, Array]) -> Arrays:
+def prior_arrays(arrays: Mapping[str, Array]) -> Arrays:
     """Those of a network's arrays that are of links; none if it has none."""
     return {name: arrays[name] for name in arrays if name.startswith(PREFIX)}
 

@@ -23,7 +23,7 @@ from dslide.model.activations import (
     padded,
 )
 from dslide.model.hash_parameters import training_family
-from dslide.model.lsh import Codes, Sampler
+from dslide.model.lsh import Codes, LshIndex
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
 from dslide.model.storage import widened
@@ -65,7 +65,7 @@ class Layer:
         self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number kept from the first pass to the second
         self.snapshot: Snapshot | None = None  # is told what is about to change
         family = training_family(config.family)
-        self.sampler = Sampler(total, inputs, family, config, seed, shard) if sampled and trainable else None
+        self.lsh = LshIndex(total, inputs, family, config, seed, shard) if sampled and trainable else None
 
     def _make_parameters(self, which: str, rows: int, width: int, stride: int, trainable: bool, config: Config) -> Any:
         moments = [f"{which}_{moment}" for moment in MOMENTS[config.optimizer]] if trainable else []
@@ -82,9 +82,9 @@ class Layer:
     @property
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Every array that training goes on from, by name; no copies."""
-        if self.sampler is None:
+        if self.lsh is None:
             return self.arrays
-        return self.arrays | {CODES: self.sampler.tables.codes, MOVED: self.sampler.moved}
+        return self.arrays | {CODES: self.lsh.tables.codes, MOVED: self.lsh.moved}
 
     def before_step(self, x: Activations, active: Any) -> None:
         """To be called before weights of these inputs and neurons are changed."""
@@ -130,13 +130,13 @@ class Layer:
         fine = self.native.learn(x.offsets, x.ids, x.values, active, dz, back, self.optimizer)
         return fine, back
 
-    def renew_tables(self) -> int:
+    def rebuild_tables(self) -> int:
         """Hashes again the neurons that moved since the last time; returns how many those were."""
-        if self.sampler is None:
+        if self.lsh is None:
             return 0
         self._before_change(CODES)
         self._before_change(MOVED)
-        return self.sampler.renew(self.codes)
+        return self.lsh.rebuild(self.codes)
 
     def codes(self, functions: Any, ids: Ids) -> Codes:
         """Bucket numbers of some neurons, (ids, tables)."""

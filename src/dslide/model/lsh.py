@@ -21,7 +21,7 @@ FULL_BELOW = 8192  # outputs up to which "auto" computes all of them
 NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for their codes
 
 
-class Sampler:
+class LshIndex:
     """Hash functions, the tables over a layer's own neurons, and which of them moved since they were last hashed. The
     functions are those for all `neurons` of the layer, the same on every rank."""
 
@@ -34,15 +34,15 @@ class Sampler:
         self.tables = _core.Tables(own, tables, bits, config.bucket_size, config.bucket_policy, seed)
         self.query = _core.Query(self.tables, shard.rank, shard.size)
         self.moved = np.ones(own, np.bool_)
-        self.renewed = False  # ever
-        self.renewals = 0  # times that the buckets were made
+        self.built = False  # ever
+        self.rebuilds = 0  # times that the buckets were made
         self.shard = shard
 
     def touch(self, ids: Ids) -> None:
         """Notes that the weights of these neurons changed."""
         _core.mark(self.moved, ids)
 
-    def renew(self, codes_of: Callable[[Any, Ids], Codes]) -> int:
+    def rebuild(self, codes_of: Callable[[Any, Ids], Codes]) -> int:
         """Hashes the neurons that moved and rebuilds the buckets; returns how many moved. `codes_of` takes the hash
         functions and numbers of neurons, and gives their bucket numbers, (neurons, tables)."""
         ids = np.flatnonzero(self.moved).astype(np.int32)
@@ -51,8 +51,8 @@ class Sampler:
             self.tables.set_codes(part, codes_of(self.functions, part))
         self.tables.renew()
         self.moved[:] = False
-        self.renewed = True
-        self.renewals += 1
+        self.built = True
+        self.rebuilds += 1
         return len(ids)
 
     def load(self, codes: Codes, moved: npt.NDArray[np.bool_]) -> None:
@@ -70,13 +70,13 @@ class Sampler:
                 raise ModelError(f"hash tables: {error}") from None
         self.tables.renew()
         self.moved[:] = moved
-        self.renewed = True
-        self.renewals += 1
+        self.built = True
+        self.rebuilds += 1
 
     def forget(self) -> None:
         """The weights are others now: every neuron is to be hashed again."""
         self.moved[:] = True
-        self.renewed = False
+        self.built = False
 
     def codes(self, x: Activations) -> Codes:
         """Bucket numbers of the inputs in each table, (rows, tables)."""

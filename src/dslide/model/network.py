@@ -34,7 +34,7 @@ from dslide.model.activations import (
     padded,
 )
 from dslide.model.active_sets import slot_lists, slots_of
-from dslide.model.label_prior import Links, row_lengths
+from dslide.model.label_prior import LabelPrior, row_lengths
 from dslide.model.layer import Layer
 from dslide.model.lsh import hidden_sampling_sizes, sampling_sizes
 from dslide.model.micro_batches import exchanged_parts
@@ -73,9 +73,9 @@ class Network(Predictor):
         own = np.log(odds)[self.shard.own]
         self.output.arrays["bias"][: len(own), 0] = own
 
-    def set_links(self, x: SparseRows, y: SparseRows, same: bool) -> None:
-        """Links features to labels as they go together in training data; `same`: they are the same things."""
-        self.links = Links.count(x, y, self.features, self.labels, self.config, self.shard, same)
+    def set_label_prior(self, x: SparseRows, y: SparseRows, same: bool) -> None:
+        """Counts the label prior: features and labels as they co-occur in training data; `same`: they are the same things."""
+        self.prior = LabelPrior.count(x, y, self.features, self.labels, self.config, self.shard, same)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Every array that makes up this rank's part of the network and of what training goes on from, by name; no
@@ -88,14 +88,14 @@ class Network(Predictor):
         and are then made from the weights."""
         super().load_state(arrays)
         for layer in self.layers:
-            if layer.sampler is None:
+            if layer.lsh is None:
                 continue
             codes, moved = (f"{layer.name}.{name}" for name in (CODES, MOVED))
             if codes not in arrays:
-                layer.sampler.forget()
+                layer.lsh.forget()
                 continue
-            own = layer.sampler.tables.codes
-            layer.sampler.load(
+            own = layer.lsh.tables.codes
+            layer.lsh.load(
                 checked(arrays, codes, own.dtype, own.shape), checked(arrays, moved, np.dtype(np.bool_), own.shape[1:])
             )
 
@@ -110,11 +110,11 @@ class Network(Predictor):
         self.version += 1
         self.comm.step = step + 1
         for layer in self.layers:
-            if layer.sampler is not None and not layer.sampler.renewed:
+            if layer.lsh is not None and not layer.lsh.built:
                 self._renew(layer)
             layer.optimizer.rate = rate
         labels = Labels(*self.shard.owned_lists(labels.offsets, labels.ids, labels.targets))
-        lengths = row_lengths(x) if self.links is not None else None
+        lengths = row_lengths(x) if self.prior is not None else None
         x = self._drop_inputs(x, step)
         inputs: list[Activations] = [x]
         active_sets: list[Any] = []
@@ -128,13 +128,13 @@ class Network(Predictor):
 
         with self._phase(phases.ACTIVE):
             active = self._output_active(inputs[-1], labels, step, searches)
-        if self.links is not None and lengths is not None:
-            with self._phase(phases.LINKS):
-                self.links.add(x, lengths, active, labels, 1 - self.config.dropout_input)
+        if self.prior is not None and lengths is not None:
+            with self._phase(phases.LABEL_PRIOR):
+                self.prior.add(x, lengths, active, labels, 1 - self.config.dropout_input)
         fine, loss, gradient = self._learn_output(inputs[-1], active, labels)
-        summary = self.exchange.summary(loss, active.mean, fine, vote)
-        if self.output.sampler:
-            self.output.sampler.touch(active.ids)
+        summary = self.collectives.summary(loss, active.mean, fine, vote)
+        if self.output.lsh:
+            self.output.lsh.touch(active.ids)
         with self._phase(phases.PACKING):
             da = gradient()
         seen = summary()
@@ -146,21 +146,21 @@ class Network(Predictor):
                 dz = self._deactivate(i, inputs[i + 1], da, active_sets[i], step)
                 fine, dx = layer.learn(inputs[i], active_sets[i], dz, want_dx=i > 0)
             self._check(fine, seen.loss, layer, step, rate)
-            if layer.sampler:
-                layer.sampler.touch(active_sets[i].ids)
+            if layer.lsh:
+                layer.lsh.touch(active_sets[i].ids)
             if i > 0:
                 assert dx is not None
                 with self._phase(phases.PACKING):
                     da = self._sum(i, inputs[i], dx)()
         return StepResult(seen.loss / x.rows, seen.active, active.mean, seen.votes)
 
-    def renew_tables(self) -> int:
+    def rebuild_tables(self) -> int:
         """Hashes again every neuron that moved since the last renewal; returns how many."""
         return sum(self._renew(layer) for layer in self.layers)
 
     def _renew(self, layer: Layer) -> int:
-        with self._phase(phases.RENEWING):
-            return layer.renew_tables()
+        with self._phase(phases.REBUILDING):
+            return layer.rebuild_tables()
 
     def _phase(
         self, name: str, formula: Callable[..., work.Work | None] | None = None, *arguments: Any
@@ -185,7 +185,7 @@ class Network(Predictor):
     def _hidden_active(self, i: int, x: Activations, step: int) -> Any:
         """Active neurons of hidden layer i: hash hits, an eighth of random ones among them."""
         layer = self.layers[i]
-        if layer.sampler is None:
+        if layer.lsh is None:
             return layer.everything(x.rows)
         each, draws = hidden_sampling_sizes(self.config, layer.total, self.shares[i], x.rows)
         hits = self._search(layer, x, each, step, 0)()
@@ -201,12 +201,12 @@ class Network(Predictor):
 
     def _search(self, layer: Layer, x: Activations, want: int, step: int, first_row: int) -> Callable[[], Hits]:
         """Looks for hash hits in own tables; the function gives those of them that are among the best of all ranks."""
-        assert layer.sampler is not None
-        with self._phase(phases.HITS):
-            offsets, ids, ranking = layer.sampler.hits(x, want, step, first_row)
+        assert layer.lsh is not None
+        with self._phase(phases.HASH_LOOKUP):
+            offsets, ids, ranking = layer.lsh.hits(x, want, step, first_row)
         if ranking is None:
             return lambda: (offsets, ids)
-        return self.exchange.best_hits(offsets, ids, ranking, want)
+        return self.collectives.best_hits(offsets, ids, ranking, want)
 
     def _forward(
         self, i: int, x: Activations, active: Any, step: int, searches: list[Callable[[], Hits]]
@@ -217,7 +217,7 @@ class Network(Predictor):
         if not active.is_everything:
             a: Activations = self._activate_sampled(i, layer.forward(x, active), active, step)
             with self._phase(phases.PACKING):
-                a = self.exchange.gather_sparse(f"activations of {layer.name}", a)  # type: ignore[arg-type]
+                a = self.collectives.gather_sparse(f"activations of {layer.name}", a)  # type: ignore[arg-type]
             return self._searched(a, step, searches, 0) if last else a
         parts, flights = self._parts(x.rows), []
         for begin, end in parts:
@@ -226,7 +226,7 @@ class Network(Predictor):
             if self.shard.size == 1:
                 return self._searched(Dense(z), step, searches, 0) if last else Dense(z)
             with self._phase(phases.PACKING):
-                flights.append(self.exchange.gather_columns(f"activations of {layer.name}", z, layer.total))
+                flights.append(self.collectives.gather_columns(f"activations of {layer.name}", z, layer.total))
         whole = Dense(aligned_zeros(x.rows, padded(layer.total)))
         for (begin, end), arrive in zip(parts, flights, strict=True):
             part = whole.part(begin, end)
@@ -239,7 +239,7 @@ class Network(Predictor):
     def _searched(self, x: Activations, step: int, searches: list[Callable[[], Hits]], first_row: int) -> Activations:
         """Begins to look for the output layer's hash hits of some rows."""
         hits, _ = sampling_sizes(self.config, self.labels)
-        if self.output.sampler is not None and hits:
+        if self.output.lsh is not None and hits:
             searches.append(self._search(self.output, x, hits, step, first_row))
         return x
 
@@ -284,8 +284,8 @@ class Network(Predictor):
         name = f"gradients of {self.layers[i - 1].name}"
         with self._phase(phases.PACKING):
             if isinstance(a, Dense):
-                return self.exchange.sum_columns(name, da, self.layers[i].inputs)
-            total = self.exchange.sum_sparse(name, a, da)
+                return self.collectives.sum_columns(name, da, self.layers[i].inputs)
+            total = self.collectives.sum_sparse(name, a, da)
         return lambda: total
 
     # ---- the output layer -----------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Network(Predictor):
                 _core.softmax_stats(active, slots, reference, total)
         with self._phase(phases.SECOND_PASS, work.learn, layer, x, active):
             if softmax:
-                log_norm = self.exchange.normaliser(reference, total)()
+                log_norm = self.collectives.normaliser(reference, total)()
                 loss = _core.softmax_gradient(active, slots, *target, log_norm, scale)
             else:
                 loss = _core.sigmoid_gradient(active, slots, *target, scale)
@@ -336,7 +336,7 @@ class Network(Predictor):
         for begin, end in parts:
             with self._phase(phases.FIRST_PASS, work.first_pass, layer, x.values[begin:end], active, kept is not None):
                 native.softmax_first(x.values, active, labels, reference, total, dx, kept, begin, end)
-            norms.append(self.exchange.normaliser(reference[begin:end], total[begin:end]))
+            norms.append(self.collectives.normaliser(reference[begin:end], total[begin:end]))
         log_norm = np.empty(x.rows, np.float32)
         for (begin, end), arrive in zip(parts, norms, strict=True):
             log_norm[begin:end] = arrive()

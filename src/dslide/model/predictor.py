@@ -20,12 +20,12 @@ from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import ConfigError, DataError, known_to_all
 from dslide.model.activations import Activations, Dense, Floats, Ids, Offsets, Sparse, aligned_zeros, padded
-from dslide.model.collectives import Exchanges
+from dslide.model.collectives import Collectives
 from dslide.model.defaults import settled
 from dslide.model.hash_parameters import prediction_family
-from dslide.model.label_prior import Links, links_of, row_lengths
+from dslide.model.label_prior import LabelPrior, prior_arrays, row_lengths
 from dslide.model.layer import Layer
-from dslide.model.lsh import Sampler, resolve_output
+from dslide.model.lsh import LshIndex, resolve_output
 from dslide.model.state_layout import array_dtype
 from dslide.model.storage import checked
 from dslide.model.targets import targets
@@ -51,8 +51,8 @@ class Predictor:
     ):  # fmt: skip
         self.config, self.features, self.labels = config, features, labels = settled(config, labels), features, labels
         self.comm = comm or solo()
-        self.exchange = Exchanges(self.comm, config.wire)
-        self.shard = self.exchange.shard
+        self.collectives = Collectives(self.comm, config.wire)
+        self.shard = self.collectives.shard
         shares = config.hidden_share or (1.0,) * len(config.hidden)
         self.layers: list[Layer] = []
         self.shares = [*shares, 1.0]
@@ -77,14 +77,14 @@ class Predictor:
                 )
             )  # fmt: skip
             inputs, sparse = neurons, not is_output and shares[i] < 1
-        self.links = None if weights is None else self._given_links(links_of(weights))
+        self.prior = None if weights is None else self._given_links(prior_arrays(weights))
         self.version = 0  # rises whenever weights change
-        self._prediction: tuple[int, Sampler] | None = None  # with the version that it was made for
+        self._prediction: tuple[int, LshIndex] | None = None  # with the version that it was made for
 
-    def _given_links(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Links | None:
+    def _given_links(self, arrays: Mapping[str, npt.NDArray[Any]]) -> LabelPrior | None:
         if not arrays:
             return None
-        return Links.of_state(arrays, self.features, self.output.neurons, self.config.prior_scale)
+        return LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config.prior_scale)
 
     @property
     def output(self) -> Layer:
@@ -118,7 +118,7 @@ class Predictor:
             else:
                 z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
                 own, own_scores = _topk_of(z, k, left_out=left_out)
-            ids[begin:end], scores[begin:end] = self.exchange.best_labels(own, own_scores)
+            ids[begin:end], scores[begin:end] = self.collectives.best_labels(own, own_scores)
         return ids, scores
 
     def predict_topk_approximate(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
@@ -132,7 +132,7 @@ class Predictor:
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
             offsets, found = sampler.candidates(h)
             everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
-            if self.links is not None:
+            if self.prior is not None:
                 offsets, found = _with(offsets, found, everything, self.output.neurons)
             if (left_out := self._left_out(exclude, begin, end)) is not None:
                 offsets, found = _without(offsets, found, *left_out, self.output.neurons)
@@ -144,7 +144,7 @@ class Predictor:
                 for i in range(end - begin):
                     row = slice(offsets[i], offsets[i + 1])
                     own[i], own_scores[i] = _topk_of(z[None, row], k, found[row])
-            ids[begin:end], scores[begin:end] = self.exchange.best_labels(own, own_scores)
+            ids[begin:end], scores[begin:end] = self.collectives.best_labels(own, own_scores)
         return ids, scores
 
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
@@ -159,7 +159,7 @@ class Predictor:
         for begin, end in self._row_blocks(len(x), len(order)):
             h = self.last_hidden(x.rows(begin, end))
             own = self.output.forward(h, self._only(x.rows(begin, end), owned)).reshape(h.rows, -1)
-            out[begin:end] = self.exchange.gather_scores(own, places, len(order))[:, columns]
+            out[begin:end] = self.collectives.gather_scores(own, places, len(order))[:, columns]
         return out
 
     def exact_loss(self, x: SparseRows, y: SparseRows) -> float:
@@ -182,7 +182,7 @@ class Predictor:
             own = self.shard.owned_lists(labels.offsets, labels.ids, labels.targets)
             some = x.rows(begin, end)
             loss = (self._softmax_loss if softmax else self._sigmoid_loss)(some, self.last_hidden(some), *own)
-            total += self.exchange.summary(loss, 0.0, True)().loss
+            total += self.collectives.summary(loss, 0.0, True)().loss
         return total, len(x)
 
     def _softmax_loss(self, x: SparseRows, h: Activations, offsets: Offsets, ids: Ids, weights: Floats) -> float:
@@ -193,7 +193,7 @@ class Predictor:
             self.output.native.softmax_first(h.values, everything, None, reference, total)
         else:
             _core.softmax_stats(everything, self._all_logits(h, everything), reference, total)
-        log_norm = self.exchange.normaliser(reference, total)()
+        log_norm = self.collectives.normaliser(reference, total)()
         lists = _core.ActiveSet.sampled(True, self.output.neurons, offsets, ids, None, None, 0, 0, False)
         z = self.output.forward(h, lists).reshape(-1) + self._added(everything, offsets, ids)
         return float(weights @ (np.repeat(log_norm, np.diff(offsets)).astype(np.float64) - z))
@@ -217,14 +217,14 @@ class Predictor:
 
     def _linked(self, x: SparseRows, active: Any) -> Any:
         """The active set, with what the links of the rows add to it."""
-        if self.links is not None:
+        if self.prior is not None:
             rows = Sparse(x.indptr, x.indices, x.values)
-            self.links.add(rows, row_lengths(rows), active, boost=self.config.prior_boost)
+            self.prior.add(rows, row_lengths(rows), active, boost=self.config.prior_boost)
         return active
 
     def _added(self, everything: Any, offsets: Offsets, ids: Ids) -> Floats:
         """What the links of rows add to the logits of given own neurons, of lists in CSR form."""
-        if self.links is None:
+        if self.prior is None:
             return np.zeros(len(ids), np.float32)
         added = sp.csr_matrix(
             (everything.added_value, everything.added_position, everything.added_begin),
@@ -244,7 +244,7 @@ class Predictor:
             if self.shard.size > 1:
                 own, z = z, aligned_zeros(a.rows, padded(layer.total))
                 # in full precision: the same network gives the same answers on any number of ranks
-                self.exchange.gather_columns(f"prediction of {layer.name}", own, layer.total, exact=True)(z)
+                self.collectives.gather_columns(f"prediction of {layer.name}", own, layer.total, exact=True)(z)
             a = Dense(z) if not follower.sparse_input else Sparse.from_matrix(z[:, : layer.total])
         return a
 
@@ -265,10 +265,10 @@ class Predictor:
     def _row_blocks(self, rows: int, wide: int = 0) -> list[tuple[int, int]]:
         """Cuts rows so that no matrix of activations (or of `wide` logits) grows past a bound."""
         widest = max([wide, *self.config.hidden] + ([self.labels] if self.output.sparse_input else []))
-        size = min(1024 if self.links is None else LINKED_ROWS, max(1, LOGIT_BYTES // (4 * widest)))
+        size = min(1024 if self.prior is None else LINKED_ROWS, max(1, LOGIT_BYTES // (4 * widest)))
         return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
-    def prediction_tables(self) -> Sampler:
+    def prediction_tables(self) -> LshIndex:
         """Hash tables over the output weights as they are now, kept until weights change: not those of training, which
         lag behind on purpose, and more of them, since here every candidate counts."""
         if self._prediction is None or self._prediction[0] != self.version:
@@ -281,8 +281,8 @@ class Predictor:
             needed = table_bytes(config, self.labels, output.inputs, output.sparse_input, self.shard.size)
             check_memory(rss_bytes() + needed, "approximate prediction", "exact prediction needs less")
             family = prediction_family(config.family, self.output.sparse_input, config.activation)
-            sampler = Sampler(self.labels, self.output.inputs, family, config, config.seed, self.shard)
-            sampler.renew(self.output.codes)
+            sampler = LshIndex(self.labels, self.output.inputs, family, config, config.seed, self.shard)
+            sampler.rebuild(self.output.codes)
             self._prediction = self.version, sampler
         return self._prediction[1]
 
@@ -293,20 +293,20 @@ class Predictor:
         return self._layer_state() | self._link_state()
 
     def _link_state(self) -> dict[str, npt.NDArray[Any]]:
-        return {} if self.links is None else self.links.state()
+        return {} if self.prior is None else self.prior.state()
 
     def _layer_state(self) -> dict[str, npt.NDArray[Any]]:
         return {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.arrays.items()}
 
     def load_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Copies arrays given by name over the network's own; all of them must be there. Links are those given, or
+        """Copies arrays given by name over the network's own; all of them must be there. LabelPrior are those given, or
         none."""
         for name, own in self._layer_state().items():
             if isinstance(arrays, ScatteredArrays):
                 arrays.copy_into(name, own)
             else:
                 own[...] = checked(arrays, name, own.dtype, own.shape)
-        self.links = self._given_links({name: np.array(array) for name, array in links_of(arrays).items()})
+        self.prior = self._given_links({name: np.array(array) for name, array in prior_arrays(arrays).items()})
         self.version += 1
 
 

@@ -142,7 +142,7 @@ def cut(node: int, name: str = DEFAULT_NAME, silently: bool = False) -> None:
 
 
 def restore(node: int, name: str = DEFAULT_NAME) -> None:
-    """Links a node again, however it was cut off."""
+    """Connects a node again, however it was cut off."""
     lab = _set_port(node, name, "master", "bridge", "up")
     for namespace in (lab.control, *lab.hosts):  # else those who asked for it in vain may give up after it is back
         call("ip", "-n", namespace, "neighbour", "flush", "all")

@@ -62,7 +62,7 @@ def forecast(config: Config, labels: int, memory: Plan, calibration: Calibration
 def renewals(config: Config, steps: int, moved: float) -> float:
     """What renewals of hash tables in so many steps, the first making included, come to, in renewals of all neurons.
     One takes in proportion to the neurons that moved since the last one: each step moves a share of them at random.
-    When they are due is as `trainer.RenewalSchedule` has it."""
+    When they are due is as `trainer.RebuildSchedule` has it."""
     total, interval, before, due = 1.0, float(config.rebuild_every), 0, config.rebuild_every
     while due < steps:
         total -= math.expm1((before - due) * moved)

@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class AllAtOnce:
-    """Exchanges in which every rank sends the same to every other one."""
+    """Collectives in which every rank sends the same to every other one."""
 
     empty_seconds: float  # without content
     seconds: float  # with it

@@ -9,7 +9,7 @@ from dslide.config import Config
 from dslide.model.activations import padded
 from dslide.model.defaults import settled
 from dslide.model.hash_parameters import automatic, training_family
-from dslide.model.label_prior import wanted as wants_links
+from dslide.model.label_prior import has_label_prior
 from dslide.model.layer import COPIED_BYTES
 from dslide.model.lsh import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
 from dslide.model.network import KEPT_BYTES
@@ -86,7 +86,7 @@ def plan(
         logits = 4 * 146 * -(-batch // 128) * (neurons + 64)  # padded, and a row more for each block
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     links = 0
-    if linked and wants_links(config):  # at most: lists by feature, and a share and a position of each label
+    if linked and has_label_prior(config):  # at most: lists by feature, and a share and a position of each label
         each = min(config.prior_labels, labels)
         links = 8 * (features + 1) + 8 * features * each // ranks + 8 * own
         # what a step adds: each thread's sums by neuron, and what rows add, first by thread and then together

@@ -64,7 +64,7 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
 
 
 def rounds_per_step(config: Config, labels: int) -> int:
-    """Exchanges of a step that can only begin when the one before has arrived: the latency of each is paid."""
+    """Collectives of a step that can only begin when the one before has arrived: the latency of each is paid."""
     config = settled(config, labels)
     hits, _ = sampling_sizes(config, labels)
     asks = config.probe != "vanilla"

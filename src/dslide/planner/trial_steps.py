@@ -14,8 +14,7 @@ from dslide.comm.votes import Vote
 from dslide.config import Config
 from dslide.model.activations import Sparse
 from dslide.model.defaults import settled
-from dslide.model.label_prior import Links
-from dslide.model.label_prior import wanted as wants_links
+from dslide.model.label_prior import LabelPrior, has_label_prior
 from dslide.model.lsh import resolve_output
 from dslide.model.network import Network
 from dslide.model.targets import targets
@@ -73,8 +72,8 @@ def time_step(
     for layer in network.layers:
         for array in layer.arrays.values():
             array += 0  # the system gives memory when it is first written to; a long run pays for that only once
-    if linked and wants_links(config):
-        network.links = _made_up_links(network, rows.links(config.prior_labels))
+    if linked and has_label_prior(config):
+        network.prior = _made_up_links(network, rows.links(config.prior_labels))
 
     first, profile = (Profile(Speeds(1.0, 1.0)) for _ in range(2))  # whose seconds alone are asked for
     times: list[float] = []
@@ -104,7 +103,7 @@ def time_step(
     if mode == "full":
         for name in {phases.FIRST_PASS, phases.SECOND_PASS} & step.keys():
             step[name] *= rows.labels / labels
-    renewal = first.phases[phases.RENEWING].seconds * (rows.labels / labels)
+    renewal = first.phases[phases.REBUILDING].seconds * (rows.labels / labels)
     return StepTime(step, waiting, renewal, result.active)
 
 
@@ -113,8 +112,8 @@ def _equal(neurons: int, ranks: int) -> int:
     return -(-neurons // ranks) * ranks if neurons >= ranks else neurons
 
 
-def _made_up_links(network: Network, links: int) -> Links:
-    """Links from every feature to a rank's share of so many labels."""
+def _made_up_links(network: Network, links: int) -> LabelPrior:
+    """A label prior from every feature to a rank's share of so many labels."""
     own = network.output.neurons
     each = min(own, -(-links // network.shard.size))
     begin = np.arange(network.features + 1, dtype=np.int64) * each
@@ -122,4 +121,4 @@ def _made_up_links(network: Network, links: int) -> Links:
     neuron = np.sort((first[:, None] + np.arange(each) * (own // max(each, 1))) % own, axis=1)
     weight = np.full(neuron.size, 0.01, np.float32)
     share = np.full(own, 0.01, np.float32)
-    return Links(begin, neuron.astype(np.int32).reshape(-1), weight, share, network.config.prior_scale)
+    return LabelPrior(begin, neuron.astype(np.int32).reshape(-1), weight, share, network.config.prior_scale)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from dslide.comm import Communicator, job
-from dslide.comm.topology import neighbours
+from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.data import Dataset
 from dslide.errors import MemoryNeeded
@@ -29,13 +29,13 @@ def new_trainer(config: Config, data: Dataset) -> Trainer:
 
 def use_rank_threads(threads: int) -> None:
     """Sets the number of threads, 0 meaning as many as there are cores for this rank."""
-    use_threads(Config(threads=threads).threads or neighbours(job()).threads)
+    use_threads(Config(threads=threads).threads or local_ranks(job()).threads)
 
 
 def _ranks(config: Config, features: int, labels: int, data_bytes: int = 0) -> Communicator:
     """The ranks that this process trains with, mostly itself alone, once it is known that memory suffices."""
     comm = job(config.watchdog)
-    here = neighbours(comm)
+    here = local_ranks(comm)
     planned = plan(config, features, labels, data_bytes, comm.size, here.threads)
     comm.together("memory", lambda: planned.check(here.ranks))
     return comm

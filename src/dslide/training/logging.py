@@ -170,10 +170,10 @@ class RecordLog(Callback, ABC):
     def _write_tables(self, trainer: Trainer) -> None:
         """How full the hash tables of this rank are, if they were renewed since that was told."""
         for layer in trainer.network.layers:
-            if layer.sampler is None or self._renewals.get(layer.name) == layer.sampler.renewals:
+            if layer.lsh is None or self._renewals.get(layer.name) == layer.lsh.rebuilds:
                 continue
-            self._renewals[layer.name] = layer.sampler.renewals
-            found = layer.sampler.tables.occupancy()
+            self._renewals[layer.name] = layer.lsh.rebuilds
+            found = layer.lsh.tables.occupancy()
             self._write(
                 "tables",
                 layer=layer.name,

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslide.checkpoint.manager import Checkpoints
+from dslide.checkpoint.manager import CheckpointManager
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.cli.evaluate import evaluate, exact_loss, loss_line, table
 from dslide.cli.options import default_ks
@@ -52,7 +52,7 @@ class Run:
         self._logs: list[RecordLog] = [JsonLog(folder / log, about=about)]
         if tensorboard and comm.rank == 0:
             self._logs.append(TensorBoardLog(folder / "tensorboard"))
-        self.checkpoints = Checkpoints(
+        self.checkpoints = CheckpointManager(
             folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, warn, last
         )
         self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), *self._logs, self.checkpoints]

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.comm import Communicator, solo
-from dslide.comm.topology import Effort, check_agreement, neighbours, spread
+from dslide.comm.topology import RankStats, check_agreement, local_ranks, spread
 from dslide.comm.votes import Vote, Votes
 from dslide.config import Config
 from dslide.data import Data, Dataset, Rows, SparseRows
 from dslide.errors import DataError, ModelError
 from dslide.model.activations import Sparse
 from dslide.model.defaults import settled
-from dslide.model.label_prior import wanted as wants_links
+from dslide.model.label_prior import has_label_prior
 from dslide.model.network import Network
 from dslide.model.targets import targets
 from dslide.training import phases
@@ -127,7 +127,7 @@ class Trainer:
         self.epoch = 0  # epochs done
         self.position = 0  # rows done of the present epoch
         self.samples = 0  # rows trained on in all
-        self._renewal = RenewalSchedule(config.rebuild_every, config.rebuild_growth)
+        self._rebuilds = RebuildSchedule(config.rebuild_every, config.rebuild_growth)
         self._pressed: Callable[[], bool] = _never  # whether Ctrl-C was pressed
         self.votes = Votes()  # of the last step: see Callback.vote
         self.rate = config.learning_rate  # of the last step
@@ -150,8 +150,8 @@ class Trainer:
         total_steps = per_epoch * self.config.epochs
         if self.step == 0:
             self.network.set_output_bias(data.label_frequencies())
-            if isinstance(data, Dataset) and wants_links(self.config):
-                self.network.set_links(data.x, data.y, same=data.users is not None)
+            if isinstance(data, Dataset) and has_label_prior(self.config):
+                self.network.set_label_prior(data.x, data.y, same=data.users is not None)
         self._tell(lambda c: c.on_start(self, total_steps))
         samples, steps, active_sum = 0, 0, 0.0
         loss, interrupted = math.nan, False
@@ -195,8 +195,8 @@ class Trainer:
     def train_batch(self, x: SparseRows, y: SparseRows, total_steps: int) -> StepInfo:
         """One step on the given rows. `total_steps` is what the learning-rate schedule runs over; 0 means that it is
         not known, and that the rate is always the full one."""
-        if self._renewal.due(self.step):
-            self.network.renew_tables()
+        if self._rebuilds.due(self.step):
+            self.network.rebuild_tables()
         rate = learning_rate(self.config, self.step, total_steps)
         vote = reduce(or_, (c.vote(self) for c in self.callbacks), Vote.STOP if self._pressed() else Vote.NONE)
         result = self.network.train_step(
@@ -213,12 +213,12 @@ class Trainer:
         return StepInfo(self.step, result.loss, result.active, rate, len(x))
 
     def _use_threads(self) -> None:
-        use_threads(self.config.threads or neighbours(self.comm).threads)
+        use_threads(self.config.threads or local_ranks(self.comm).threads)
 
-    def effort(self) -> Effort:
+    def effort(self) -> RankStats:
         """What this rank did since `fit` was called, without what callbacks did at the ends of epochs."""
         seconds, waited, in_flight, sent, active = (self._clocks() - self._begin).tolist()
-        return Effort(seconds, waited, in_flight, int(sent), active)
+        return RankStats(seconds, waited, in_flight, int(sent), active)
 
     def _clocks(self) -> npt.NDArray[np.float64]:
         """Seconds now, and by now seconds of waiting, seconds of exchanges, bytes sent, active output neurons of this
@@ -251,7 +251,7 @@ class Trainer:
             raise ModelError(f"the progress of the training that is to go on lacks {missing[0]}")
         self.step, self.epoch = progress["step"], progress["epoch"]
         self.position, self.samples = progress["position"], progress["samples"]
-        self._renewal.skip_to(self.step)
+        self._rebuilds.skip_to(self.step)
 
     def _check_data(self, data: Data) -> None:
         for what, have, limit in (
@@ -291,7 +291,7 @@ def _never() -> bool:
     return False
 
 
-class RenewalSchedule:
+class RebuildSchedule:
     """When hash tables are renewed: after `every` steps, then at intervals that grow by the factor `growth`."""
 
     def __init__(self, every: int, growth: float):
