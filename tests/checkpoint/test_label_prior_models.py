@@ -1,4 +1,4 @@
-"""The label prior survives: saving on any number of ranks and opening on any other, resuming, pickling, going on with training;
+"""The label prior survives saving on any number of ranks and opening on any other, resuming, pickling, more training;
 and what is damaged is refused."""
 
 from __future__ import annotations

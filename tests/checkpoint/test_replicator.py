@@ -17,7 +17,7 @@ import pytest
 from comm.contract import all_to_all, same
 from hypothesis import given
 from hypothesis import strategies as st
-from support.inprocess import Fault, Injection, InProcess, LabelPrior, rank_outcomes, run_ranks
+from support.inprocess import Fault, Injection, InProcess, Wires, rank_outcomes, run_ranks
 from support.mpi_run import run_mpi
 
 from dslide.checkpoint import replicator as replicator
@@ -126,7 +126,7 @@ def test_files_arrive_over_mpi(tmp_path: Path) -> None:
 class Slow(InProcess):
     """A link of limited speed, by a clock; notes when frames of files enter it, and how long they take."""
 
-    def __init__(self, rank: int, links: LabelPrior, bytes_a_second: float) -> None:
+    def __init__(self, rank: int, links: Wires, bytes_a_second: float) -> None:
         super().__init__(rank, links)
         self._speed, self._free = bytes_a_second, 0.0
         self.pieces: list[tuple[float, int]] = []  # time, bytes
@@ -145,7 +145,7 @@ class Slow(InProcess):
 def test_pace_is_a_share_of_the_link(tmp_path: Path, speed: float) -> None:
     """Between two pieces there is the time of the first, many times over; a slow machine makes it longer, never
     shorter."""
-    links: LabelPrior = [[deque() for _ in range(2)] for _ in range(2)]
+    links: Wires = [[deque() for _ in range(2)] for _ in range(2)]
     transports = [Slow(rank, links, speed) for rank in range(2)]
     size = int(speed * SHARE * 1.5)
 

@@ -13,7 +13,7 @@ import pytest
 from comm.contract import PIECE, all_to_all, message, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.inprocess import Fault, Injection, InProcess, LabelPrior, rank_outcomes, run_ranks
+from support.inprocess import Fault, Injection, InProcess, Wires, rank_outcomes, run_ranks
 
 from dslide.comm import Communicator, communicator
 from dslide.comm.frames import Kind, pack, unpack
@@ -179,7 +179,7 @@ def test_a_message_that_travels_for_long_is_not_given_up(monkeypatch: pytest.Mon
 class Slow(InProcess):
     """A transport that sends one frame at each look for others, and no faster than one in 10 ms."""
 
-    def __init__(self, rank: int, links: LabelPrior):
+    def __init__(self, rank: int, links: Wires):
         super().__init__(rank, links)
         self._outgoing: deque[tuple[int, bytes]] = deque()
         self._next = 0.0
@@ -198,7 +198,7 @@ class Slow(InProcess):
 
 
 def test_a_rank_sends_everything_before_it_leaves() -> None:
-    links: LabelPrior = [[deque(), deque()], [deque(), deque()]]
+    links: Wires = [[deque(), deque()], [deque(), deque()]]
     first, second = Communicator(InProcess(0, links), 20.0), Communicator(Slow(1, links), 20.0)
     want = message(1, 0, 0, 20 * PIECE)
     exchange = first.post("exchange", [b"", b""])
@@ -223,7 +223,7 @@ class Broken(InProcess):
 
 
 def test_an_error_in_the_thread_reaches_the_caller() -> None:
-    links: LabelPrior = [[deque(), deque()], [deque(), deque()]]
+    links: Wires = [[deque(), deque()], [deque(), deque()]]
     transports = [Broken(rank, links) for rank in range(2)]
     first, second = (Communicator(transport, 20.0) for transport in transports)
     exchange = first.post("exchange", [b"", b""])

@@ -3,7 +3,7 @@
 Ranks may see different disks under the same path, or under different ones: each says what it has, and all agree on a
 save of which every file is somewhere. A rank that lacks the small files gets them from one that has them. Files of
 arrays are mapped where they are, by whoever reads them; what a rank needs of files that it lacks is sent to it when the
-array is requested (remote_arrays.py). A damaged file counts as one that is not there, so that a copy on another disk, or
+array is requested (remote_arrays.py). A damaged file counts as missing, so that a copy on another disk, or
 an earlier checkpoint, takes its place. Where all ranks have all they need, as on a shared disk, nothing is sent but
 words of agreement.
 

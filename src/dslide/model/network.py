@@ -74,7 +74,7 @@ class Network(Predictor):
         self.output.arrays["bias"][: len(own), 0] = own
 
     def set_label_prior(self, x: SparseRows, y: SparseRows, same: bool) -> None:
-        """Counts the label prior: features and labels as they co-occur in training data; `same`: they are the same things."""
+        """Counts the label prior from training data; `same`: they are the same things."""
         self.prior = LabelPrior.count(x, y, self.features, self.labels, self.config, self.shard, same)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
