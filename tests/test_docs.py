@@ -1,0 +1,92 @@
+"""Links between the documents: every file and heading they point to exists, and the index lists every page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+
+
+def without_code(text: str) -> str:
+    """Markdown without fenced and indented code blocks and code spans, where brackets are not links."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"(?<=\n\n)(?: {4}.*\n)+", "", text)
+    return re.sub(r"`[^`\n]+`", "code", text)
+
+
+def links(text: str) -> Iterator[str]:
+    """Targets of links and images, but for those on the network. A link may go over the end of a line."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub makes of a heading: lower case, letters, digits and hyphens; spaces become hyphens."""
+    plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """All anchors of a page. A heading that occurs again gets a number."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    seen: dict[str, int] = {}
+    found = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
+        name = anchor(heading)
+        found.add(f"{name}-{seen[name]}" if name in seen else name)
+        seen[name] = seen.get(name, 0) + 1
+    return frozenset(found)
+
+
+def broken(page: Path, text: str) -> list[str]:
+    """The links of a page that lead nowhere."""
+    wrong = []
+    for target in links(text):
+        path, _, name = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (name and (file.suffix != ".md" or name not in anchors(file))):
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_resolves(page: Path) -> None:
+    assert broken(page, page.read_text()) == []
+
+
+def test_there_are_links_to_check() -> None:
+    assert sum(len(list(links(page.read_text()))) for page in PAGES) > 100
+
+
+def test_broken_links_are_found() -> None:
+    text = "[a](missing.md) [b](guide/data.md#no-such-heading) [two\nlines](gone.md) ![c](gone.svg) [d](#nothing)\n"
+    text += "[fine](guide/data.md#interactions) `[code](ignored.md)`\n\n    [code](ignored.md)\n"
+    page = DOCS / "README.md"
+    assert broken(page, text) == ["missing.md", "guide/data.md#no-such-heading", "gone.md", "gone.svg", "#nothing"]
+
+
+def test_anchors_are_those_of_github() -> None:
+    assert anchor("Hash hits, random negatives, the batch's own labels") == (
+        "hash-hits-random-negatives-the-batchs-own-labels"
+    )
+    assert anchor("`--resume` and [links](a.md)") == "--resume-and-links"
+
+
+def test_the_index_lists_every_page() -> None:
+    index = DOCS / "README.md"
+    listed = {(DOCS / target.partition("#")[0]).resolve() for target in links(index.read_text())}
+    assert {page for page in DOCS.rglob("*.md") if page != index} <= listed
+
+
+def test_every_picture_is_shown() -> None:
+    shown = {(page.parent / target).resolve() for page in PAGES for target in links(page.read_text())}
+    assert set(DOCS.rglob("*.svg")) <= shown
