@@ -136,14 +136,14 @@ def put(at: int, value: float) -> Any:
 
 
 DAMAGE = {
-    "type": ({"neuron": lambda a: a.astype(np.int64)}, r"array links.neuron is int64\[\d+\], expected int32\[\d+\]"),
-    "shape": ({"weight": lambda a: a[:-1]}, r"array links.weight is float32\[\d+\], expected float32"),
-    "dimensions": ({"weight": lambda a: a[:, None]}, r"array links.weight is float32\[\d+, 1\], expected float32"),
-    "features": ({"begin": lambda a: a[1:]}, r"array links.begin is int64\[20\], expected int64\[21\]"),
-    "labels": ({"share": lambda a: a[1:]}, r"array links.share is float32\[36\], expected float32\[37\]"),
-    "missing": ({"begin": None}, "array links.begin is missing"),
+    "type": ({"neuron": lambda a: a.astype(np.int64)}, r"array prior.neuron is int64\[\d+\], expected int32\[\d+\]"),
+    "shape": ({"weight": lambda a: a[:-1]}, r"array prior.weight is float32\[\d+\], expected float32"),
+    "dimensions": ({"weight": lambda a: a[:, None]}, r"array prior.weight is float32\[\d+, 1\], expected float32"),
+    "features": ({"begin": lambda a: a[1:]}, r"array prior.begin is int64\[20\], expected int64\[21\]"),
+    "labels": ({"share": lambda a: a[1:]}, r"array prior.share is float32\[36\], expected float32\[37\]"),
+    "missing": ({"begin": None}, "array prior.begin is missing"),
     "falling": ({"begin": put(3, 10**6)}, "the links of the network are damaged: offsets fall"),
-    "negative": ({"begin": put(-1, -5)}, r"array links.neuron is int32\[\d+\], expected int32\[0\]"),
+    "negative": ({"begin": put(-1, -5)}, r"array prior.neuron is int32\[\d+\], expected int32\[0\]"),
     "no beginning": ({"begin": put(0, 1)}, "the links of the network are damaged: offsets don't span the ids"),
     "label": ({"neuron": put(2, LABELS)}, "the links of the network are damaged: an id is out of range"),
     "negative label": ({"neuron": put(0, -1)}, "the links of the network are damaged: an id is out of range"),
@@ -164,7 +164,7 @@ def test_damaged_links_are_refused(tmp_path, kind):
 def test_an_array_of_links_that_there_is_none_of_is_refused(tmp_path):
     path = damaged(tmp_path / "m", share=None)
     arrays = dict(read_tensors(path)) | {"prior.more": np.zeros(1, np.float32)}
-    with pytest.raises(ModelError, match=r"array links.share is missing"):
+    with pytest.raises(ModelError, match=r"array prior.share is missing"):
         load_model(tmp_path / "m")
     arrays["prior.share"] = np.ones(LABELS, np.float32)
     path.unlink()
@@ -278,7 +278,7 @@ def test_state_without_links_takes_them_away_and_damaged_state_is_refused():
     assert trainer.network.prior is None
     trainer.network.load_state(state)
     assert trainer.network.prior is not None
-    with pytest.raises(ModelError, match=r"array links.weight is missing"):
+    with pytest.raises(ModelError, match=r"array prior.weight is missing"):
         trainer.network.load_state({name: array for name, array in state.items() if name != "prior.weight"})
 
 
