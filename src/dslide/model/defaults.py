@@ -1,20 +1,23 @@
-"""Options that are left open, decided by what the data is. docs/accuracy.md has the measurements behind the numbers."""
+"""Options that are left open, decided once: from the number of labels and from what kind of data there is.
+docs/results/accuracy.md has the measurements behind the numbers."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from dslide.config import Config
 from dslide.data import Data, Dataset, Tokens
-from dslide.model.lsh import resolve_output
+from dslide.model.micro_batches import PARTS
 
-OPEN = (-1, "auto", ())  # what options that are left open have as values
-SEVERAL_LABELS = 1.5  # labels of a row, on average, from which on they are taken not to exclude each other
+FULL_BELOW = 8192  # labels up to which all outputs are computed
+SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to exclude each other
 MANY_LABELS = 1000  # from which on a wider hidden layer pays, as long as all outputs are computed
 NARROW, WIDE = (256,), (512,)  # hidden layers
 
 ROWS: dict[str, Any] = {  # rows of features with labels
-    "hidden": NARROW,
     "dropout_input": 0.1,
     "dropout_hidden": 0.3,
     "prior_labels": 64,
@@ -22,9 +25,9 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_boost": 1.0,
     "prior_scale": 30.0,
 }
-# Users with their items. The label prior weighs rare items less, so that more of the list is popular items.
-# It counts more in prediction, for items that a user has not had yet, than in training.
-ITEMS = ROWS | {
+# Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
+# in prediction than in training: there it scores items that the user does not have yet.
+ITEMS: dict[str, Any] = {
     "dropout_input": 0.3,
     "dropout_hidden": 0.2,
     "prior_labels": 256,
@@ -35,34 +38,86 @@ ITEMS = ROWS | {
 WORDS = ROWS | {"dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0}  # a stream: a row has one feature
 
 
-def settled(config: Config, labels: int) -> Config:
-    """The options with those decided that are left open, where nothing is known of the data but its labels."""
-    return _settled(config, ROWS | {"hidden": _width(config, labels)})
+@dataclass(frozen=True)
+class ResolvedConfig(Config):
+    """Options of which none is left open: what was decided, where `Config` is what was asked for. (Hash functions and
+    tables differ from layer to layer: `layout.LayerSpec` has them.)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if still_open := [name for name in _RULES if _is_open(name, getattr(self, name))]:
+            raise ValueError(f"options left open: {', '.join(still_open)}")
+
+    @property
+    def hits_per_row(self) -> int:
+        """Hash hits that each row adds to the output layer's active set."""
+        return self.hash_hits if self.output == "lsh" else 0
 
 
-def for_data(config: Config, data: Data) -> Config:
-    """The options with those decided that are left open, for this data. Where all outputs are computed for rows of
-    features, the loss is sigmoid if rows have several labels, else softmax, and the hidden layer is wider."""
-    if isinstance(data, Tokens):
-        return _settled(config, WORDS)
-    assert isinstance(data, Dataset)
-    if data.users is not None:
-        return _settled(config, ITEMS)
-    _, labels_per_row = data.values_per_row
-    several = labels_per_row > SEVERAL_LABELS and resolve_output(config, data.labels) == "full"
-    return _settled(config, ROWS | {"hidden": _width(config, data.labels), "loss": "sigmoid" if several else "softmax"})
+@dataclass(frozen=True)
+class _Facts:
+    """What decisions depend on. `config` has the options that were decided before."""
+
+    config: Config
+    labels: int
+    data: Data | None
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        if isinstance(self.data, Tokens):
+            return WORDS
+        return ITEMS if self.data is not None and self.data.users is not None else ROWS
+
+    @property
+    def full(self) -> bool:
+        return self.config.output == "full"
+
+    def hidden(self) -> tuple[int, ...]:
+        return WIDE if self.kind is ROWS and self.full and self.labels >= MANY_LABELS else NARROW
+
+    def loss(self) -> str:
+        if not isinstance(self.data, Dataset) or self.kind is not ROWS:
+            return "softmax"
+        _, labels_per_row = self.data.values_per_row
+        return "sigmoid" if self.full and labels_per_row > SEVERAL_LABELS else "softmax"
+
+    def sampled(self, shared: int) -> int:
+        """Neurons that a row or batch adds to its active set: those of shared sets, or an eighth of the labels."""
+        return shared if self.config.active_sets == "shared" else min(self.labels // 8 + 1, 256)
 
 
-def as_before(config: Config, before: Config) -> Config:
-    """The options with those that are left open as they were decided before, when training began."""
-    return _settled(config, {name: getattr(before, name) for name in (*ROWS, "loss", "activation")})
+_RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
+    "output": lambda facts: "full" if facts.labels <= FULL_BELOW else "lsh",
+    "hidden": _Facts.hidden,
+    "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),
+    "activation": lambda facts: "relu" if len(facts.config.hidden) > 1 else "linear",
+    "loss": _Facts.loss,
+    "hash_hits": lambda facts: facts.sampled(4),
+    "random_negatives": lambda facts: facts.sampled(min(facts.labels, 2048)),
+    "micro_batches": lambda facts: PARTS,
+    **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
+}
 
 
-def _width(config: Config, labels: int) -> tuple[int, ...]:
-    return WIDE if labels >= MANY_LABELS and resolve_output(config, labels) == "full" else NARROW
+def resolve(config: Config, labels: int, data: Data | None = None) -> ResolvedConfig:
+    """Decides every option that is left open. Without data, which may be unknown still, as for rows of features."""
+    if isinstance(config, ResolvedConfig):
+        return config
+    for name, rule in _RULES.items():
+        if _is_open(name, getattr(config, name)):
+            config = config.replace(**{name: rule(_Facts(config, labels, data))})
+    return _resolved(config)
 
 
-def _settled(config: Config, decided: dict[str, Any]) -> Config:
-    decided = {"loss": "softmax", "activation": "relu" if len(config.hidden) > 1 else "linear"} | decided
-    changes = {name: value for name, value in decided.items() if getattr(config, name) in OPEN}
-    return config.replace(**changes) if changes else config
+def resolve_like(config: Config, before: ResolvedConfig) -> ResolvedConfig:
+    """Decides every option that is left open as it was decided before, when training began."""
+    left_open = [name for name in _RULES if _is_open(name, getattr(config, name))]
+    return _resolved(config.replace(**{name: getattr(before, name) for name in left_open}))
+
+
+def _is_open(name: str, value: Any) -> bool:
+    return value == 0 if name == "micro_batches" else value in (-1, "auto", ())
+
+
+def _resolved(config: Config) -> ResolvedConfig:
+    return ResolvedConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(config)})
