@@ -38,7 +38,7 @@ def main(folder: str) -> None:
     test = load(f"{data}/test.txt")
     words = read_names(Path(data) / "features.txt")
     names = saved.label_names or []
-    ids, _ = network.predict_topk(test.x.rows(0, ROWS_SHOWN), 5)
+    ids, _ = network.predict_topk(test.x.part(0, ROWS_SHOWN), 5)
     print(f"\nPredictions for {ROWS_SHOWN} test rows (* = a true label of the row):")
     for row in range(ROWS_SHOWN):
         features = slice(test.x.indptr[row], test.x.indptr[row + 1])

@@ -100,7 +100,7 @@ def test_pieces_are_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_opened_dataset_stays_mapped(tmp_path: Path, xmc: Path) -> None:
     convert(xmc, tmp_path / "d")
     dataset = open_dataset(tmp_path / "d")
-    for rows in (dataset.x, dataset.y, dataset.x.rows(0, 2)):
+    for rows in (dataset.x, dataset.y, dataset.x.part(0, 2)):
         assert isinstance(rows.indices, np.memmap)
         assert isinstance(rows.values, np.memmap)
     assert dataset.x.take([2, 0]).indices.tolist() == [1, 4]

@@ -135,16 +135,16 @@ def test_from_scipy_refuses_damaged_matrices(position: int) -> None:
             SparseRows.from_scipy(matrix)
 
 
-def test_slices_share_memory() -> None:
+def test_parts_share_memory() -> None:
     matrix = random_matrix(20, 7, 4)
     rows = SparseRows.from_scipy(matrix)
-    part = rows.rows(5, 11)
+    part = rows.part(5, 11)
     assert (part.to_scipy() != matrix[5:11]).nnz == 0
     assert np.shares_memory(part.indices, rows.indices)
     assert np.shares_memory(part.values, rows.values)
-    assert len(rows.rows(20, 20)) == 0
+    assert len(rows.part(20, 20)) == 0
     with pytest.raises(IndexError, match="5 to 21"):
-        rows.rows(5, 21)
+        rows.part(5, 21)
 
 
 def test_counts() -> None:

@@ -90,7 +90,7 @@ def test_equals_the_slow_one(texts: list[str], others: list[str], options: TextO
         assert rows.columns == len(df)
         for i, text in enumerate(given_texts):
             expected = slow_row(text, df, len(texts), options)
-            row = rows.rows(i, i + 1)
+            row = rows.part(i, i + 1)
             assert row.indices.tolist() == list(expected)
             np.testing.assert_allclose(row.values, list(expected.values()), rtol=1e-6)
 
@@ -100,7 +100,7 @@ def test_values_by_hand() -> None:
     rows = vectorizer.fit_transform(["cat cat dog", "cat dog", "cat", "bird"])
     assert vectorizer.words == ["cat", "dog"]
     cat, dog = (1 + math.log(2)) * (math.log(4 / 3) + 1), math.log(4 / 2) + 1
-    np.testing.assert_allclose(rows.rows(0, 1).values, np.array([cat, dog]) / math.hypot(cat, dog), rtol=1e-6)
+    np.testing.assert_allclose(rows.part(0, 1).values, np.array([cat, dog]) / math.hypot(cat, dog), rtol=1e-6)
     assert rows.empty_rows() == 1
 
 

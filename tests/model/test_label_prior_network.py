@@ -166,7 +166,7 @@ def test_rows_of_any_kind_are_predicted():
     _, scores = network.predict_topk(rows, 2)
     plain = Predictor(network.config, FEATURES + 3, LABELS, trainable=False, weights=network._layer_state())
     assert_array_equal(scores, plain.predict_topk(rows, 2)[1])
-    assert network.predict_topk(rows.rows(0, 0), 2)[0].shape == (0, 2)
+    assert network.predict_topk(rows.part(0, 0), 2)[0].shape == (0, 2)
 
 
 # ---- several ranks --------------------------------------------------------------------------------------------------

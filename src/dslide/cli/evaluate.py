@@ -106,7 +106,7 @@ def evaluate(
     seconds, all_ids = 0.0, []
     for begin, end in pieces(len(data)):
         x, y = data.rows(begin, end)
-        seen = None if data.seen is None else data.seen.rows(begin, end)
+        seen = None if data.seen is None else data.seen.part(begin, end)
         start = time.perf_counter()
         ids, _ = predict(x, min(max(ks), network.labels), seen)
         seconds += time.perf_counter() - start

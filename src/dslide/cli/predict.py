@@ -88,7 +88,7 @@ def _rows(
 
 def _piece(data: Data, begin: int, end: int) -> tuple[SparseRows, SparseRows | None]:
     x, _ = data.rows(begin, end)
-    return x, None if data.seen is None else data.seen.rows(begin, end)
+    return x, None if data.seen is None else data.seen.part(begin, end)
 
 
 def _stdin(comm: Communicator) -> Iterator[list[str]]:

@@ -119,7 +119,7 @@ class Dataset:
 
     def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
         """Features and labels of rows begin to end."""
-        return self.x.rows(begin, end), self.y.rows(begin, end)
+        return self.x.part(begin, end), self.y.part(begin, end)
 
     def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
         """The rows without, and with only, a random choice of them; `share` of all are in the second part.

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dslide import _core
 from dslide.errors import DataError
+from dslide.util.csr import Csr
 from dslide.util.memory import check_memory, rss_bytes
 
 MAX_COLUMNS = 2**31 - 1  # column indices are int32
@@ -19,15 +20,10 @@ SMALL = 1 << 26  # bytes that are allocated without asking how much memory there
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRows:
-    """CSR rows: indices of row i are `indices[indptr[i]:indptr[i+1]]`, increasing and each below `columns`.
+class SparseRows(Csr):
+    """A sparse matrix by rows; column indices increase within a row and are below `columns`. Arrays may be
+    np.memmap."""
 
-    The arrays may be np.memmap. Not a scipy matrix: scipy would copy the indices to int64 to match indptr.
-    """
-
-    indptr: NDArray[np.int64]  # (rows + 1)
-    indices: NDArray[np.int32]  # (nnz)
-    values: NDArray[np.float32]  # (nnz)
     columns: int
 
     def __post_init__(self) -> None:
@@ -43,12 +39,7 @@ class SparseRows:
             raise DataError(f"there are {len(self.indices)} indices but {len(self.values)} values")
 
     def __len__(self) -> int:
-        return len(self.indptr) - 1
-
-    @property
-    def nnz(self) -> int:
-        """The number of stored values."""
-        return len(self.indices)
+        return self.rows
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
@@ -106,19 +97,6 @@ class SparseRows:
         except RuntimeError as error:
             raise DataError(f"damaged sparse rows: {error}") from None
         return SparseRows(indptr, indices, values, self.columns)
-
-    def rows(self, begin: int, end: int) -> SparseRows:
-        """Rows begin to end, without a copy of indices and values."""
-        if not 0 <= begin <= end <= len(self):
-            raise IndexError(f"there are no rows {begin} to {end} among {len(self)}")
-        first, last = int(self.indptr[begin]), int(self.indptr[end])
-        indptr = np.asarray(self.indptr[begin : end + 1]) - first
-        return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.columns)
-
-    def where(self, keep: NDArray[np.bool_]) -> SparseRows:
-        """The rows without the values for which `keep`, (nnz), is false."""
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
-        return SparseRows(before[self.indptr], self.indices[keep], self.values[keep], self.columns)
 
     def empty_rows(self) -> int:
         """How many rows have no values at all."""

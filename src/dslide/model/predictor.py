@@ -109,11 +109,11 @@ class Predictor:
         self._check_exclude(x, exclude)
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._row_blocks(len(x)):
-            h = self.last_hidden(x.rows(begin, end))
+            h = self.last_hidden(x.part(begin, end))
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
             left_out = self._left_out(exclude, begin, end)
             if isinstance(h, Dense):
-                everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
+                everything = self._linked(x.part(begin, end), self.output.everything(h.rows))
                 self.output.native.topk(h.values, own, own_scores, *(left_out or (None, None)), everything)
             else:
                 z = self.output.forward(h, self.output.everything(h.rows))[:, : self.output.neurons]
@@ -128,10 +128,10 @@ class Predictor:
         sampler = self.prediction_tables()
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._row_blocks(len(x)):
-            h = self.last_hidden(x.rows(begin, end))
+            h = self.last_hidden(x.part(begin, end))
             own, own_scores = np.empty((h.rows, k), np.int32), np.empty((h.rows, k), np.float32)
             offsets, found = sampler.candidates(h)
-            everything = self._linked(x.rows(begin, end), self.output.everything(h.rows))
+            everything = self._linked(x.part(begin, end), self.output.everything(h.rows))
             if self.prior is not None:
                 offsets, found = _with(offsets, found, everything, self.output.neurons)
             if (left_out := self._left_out(exclude, begin, end)) is not None:
@@ -157,8 +157,8 @@ class Predictor:
         out = np.empty((len(x), len(labels)), np.float32)
         columns = np.searchsorted(order, labels)
         for begin, end in self._row_blocks(len(x), len(order)):
-            h = self.last_hidden(x.rows(begin, end))
-            own = self.output.forward(h, self._only(x.rows(begin, end), owned)).reshape(h.rows, -1)
+            h = self.last_hidden(x.part(begin, end))
+            own = self.output.forward(h, self._only(x.part(begin, end), owned)).reshape(h.rows, -1)
             out[begin:end] = self.collectives.gather_scores(own, places, len(order))[:, columns]
         return out
 
@@ -178,9 +178,9 @@ class Predictor:
             x, y = x.take(rows), y.take(rows)
         total = 0.0
         for begin, end in self._row_blocks(len(x), 0 if softmax else self.output.neurons):
-            labels = targets(y.rows(begin, end), self.config.loss)
+            labels = targets(y.part(begin, end), self.config.loss)
             own = self.shard.owned_lists(labels.offsets, labels.ids, labels.targets)
-            some = x.rows(begin, end)
+            some = x.part(begin, end)
             loss = (self._softmax_loss if softmax else self._sigmoid_loss)(some, self.last_hidden(some), *own)
             total += self.collectives.summary(loss, 0.0, True)().loss
         return total, len(x)
@@ -259,7 +259,7 @@ class Predictor:
         """The own neurons that some rows must not get, as ascending lists; None if there are none at all."""
         if exclude is None:
             return None
-        rows = exclude.rows(begin, end)
+        rows = exclude.part(begin, end)
         return self.shard.owned_lists(rows.indptr, rows.indices, rows.values)[:2]
 
     def _row_blocks(self, rows: int, wide: int = 0) -> list[tuple[int, int]]:

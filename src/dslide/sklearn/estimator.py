@@ -320,7 +320,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """1 for the labels with a probability above one half."""
         every = np.arange(len(self.classes_), dtype=np.int32)
         size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
-        blocks = [x.rows(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
+        blocks = [x.part(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
         found = [sp.csr_matrix(self.network_.scores(block, every) > 0, dtype=np.int64) for block in blocks]
         return sp.csr_matrix(sp.vstack(found, format="csr"))
 

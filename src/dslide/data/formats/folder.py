@@ -99,7 +99,7 @@ def write_dataset(dataset: Dataset, folder: str | Path) -> None:
             files = RowsFiles(partial, name)
             try:
                 for begin, end in _row_blocks(rows):
-                    block = rows.rows(begin, end)
+                    block = rows.part(begin, end)
                     files.append(block.indptr, block.indices, block.values)
                 about[name] = files.finish(len(rows), rows.columns)
             finally:

@@ -1,0 +1,87 @@
+"""Rows of different lengths in compressed sparse row (CSR) form, with scipy's names: row i is
+`indices[indptr[i]:indptr[i + 1]]`. scipy itself is not used: it would copy int32 indices to match an int64 indptr."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+L = TypeVar("L", bound="Lists")
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """A list of column indices for each row."""
+
+    indptr: NDArray[np.int64]  # [rows + 1], from 0 to nnz
+    indices: NDArray[np.int32]  # [nnz]
+
+    _per_element: ClassVar[tuple[str, ...]] = ("indices",)  # fields of length nnz
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.indptr) - 1
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored elements."""
+        return len(self.indices)
+
+    def row_numbers(self) -> NDArray[np.int64]:
+        """The row of each element: [nnz]."""
+        return np.repeat(np.arange(self.rows), np.diff(self.indptr))
+
+    def part(self: L, begin: int, end: int) -> L:
+        """Rows begin to end; only `indptr` is copied."""
+        if not 0 <= begin <= end <= self.rows:
+            raise IndexError(f"there are no rows {begin} to {end} among {self.rows}")
+        if (begin, end) == (0, self.rows):
+            return self
+        first, last = int(self.indptr[begin]), int(self.indptr[end])
+        return self._selected(np.asarray(self.indptr[begin : end + 1]) - first, slice(first, last))
+
+    def where(self: L, keep: NDArray[np.bool_]) -> L:
+        """The same rows without the elements for which `keep` [nnz] is false."""
+        return self._selected(indptr_of(keep)[self.indptr], keep)
+
+    @classmethod
+    def concatenate(cls: type[L], parts: Sequence[L]) -> L:
+        """The rows of all parts, of which there is at least one, in this order."""
+        if len(parts) == 1:
+            return parts[0]
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls._per_element}
+        lengths = np.concatenate([np.diff(part.indptr) for part in parts])
+        return dataclasses.replace(parts[0], indptr=indptr_of(lengths), **arrays)
+
+    def _selected(self: L, indptr: NDArray[np.int64], which: slice | NDArray[np.bool_]) -> L:
+        arrays: dict[str, Any] = {name: getattr(self, name)[which] for name in self._per_element}
+        return dataclasses.replace(self, indptr=indptr, **arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Csr(Lists):
+    """A sparse matrix by rows: lists with a value for each element."""
+
+    values: NDArray[np.float32]  # [nnz]
+
+    _per_element: ClassVar[tuple[str, ...]] = ("indices", "values")
+
+    @classmethod
+    def from_dense(cls, matrix: NDArray[np.float32]) -> Csr:
+        """The elements of a matrix that are not 0."""
+        rows, columns = np.nonzero(matrix)
+        counts = np.bincount(rows, minlength=len(matrix))
+        return Csr(indptr_of(counts), columns.astype(np.int32), np.ascontiguousarray(matrix[rows, columns]))
+
+
+def indptr_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Where rows of these lengths begin and end: [rows + 1]."""
+    indptr = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    return indptr
