@@ -20,10 +20,10 @@ from support.plain import PLAIN, PLAIN_ARGUMENTS
 from dslide import Config, Network
 from dslide.cli import main
 from dslide.cli.doctor_ranks import find_differences, library_name, links_lines
-from dslide.model.activations import Sparse
 from dslide.model.network import Labels
 from dslide.planner.link_test import SIZES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.traffic import bytes_per_step, rounds_per_step
+from dslide.util.csr import Csr
 
 LIMIT = 120.0  # seconds for any command here
 DSLIDE = [sys.executable, "-m", "dslide.cli"]
@@ -107,7 +107,7 @@ def bytes_sent(config: Config, labels: int, ranks: int, steps: int = 3) -> float
         values = random.random(rows * each).astype(np.float32) + 0.1
         return np.arange(rows + 1, dtype=np.int64) * each, ids.reshape(-1), values
 
-    x, y = Sparse(*lists(60, 20)), Labels(*lists(labels, 2))
+    x, y = Csr(*lists(60, 20)), Labels(*lists(labels, 2))
 
     def work(comm: inprocess.Communicator) -> float:
         network = Network(config, 60, labels, comm=comm)

@@ -23,8 +23,8 @@ from support.layer_cases import (
 from dslide import _core
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model.activations import padded
 from dslide.model.network import Network
+from dslide.util.arrays import padded
 
 OPTIMIZERS = ["adam", "adagrad", "sgd"]
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums of up to 130 products of numbers about 1

@@ -27,7 +27,7 @@ from dslide.config import Config
 from dslide.data import TextOptions, TextVectorizer, convert, load, load_tokens
 from dslide.errors import ConfigError
 from dslide.launch.mpiexec import read_hosts
-from dslide.model.predictor import Predictor
+from dslide.model.network import Network
 from dslide.report import write_report
 from dslide.sklearn.ranks import rebuild
 from dslide.util.threads import use_threads
@@ -87,7 +87,7 @@ def _used(data: Any) -> None:
     data.batch(np.arange(len(data)))
     use_threads(1)
     if data.features <= 1000 and data.labels <= 1000 and data.features and data.labels:
-        network = Predictor(Config(hidden=(3,), threads=1), data.features, data.labels, trainable=False)
+        network = Network(Config(hidden=(3,), threads=1), data.features, data.labels, trainable=False)
         network.predict_topk(data.rows(0, len(data))[0], 2)
 
 
@@ -146,7 +146,7 @@ def _predict(folder: Path, random: Random) -> None:
         format, text = "tokens", b"the cat sat\n"
     data.write_bytes(text)
     rows = load_for(saved, data, {"format": format, "base": "auto" if format != "libsvm" else 0})
-    network = Predictor(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
+    network = Network(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
     x = rows.rows(0, len(rows))[0]
     network.predict_topk(x, min(3, network.labels))
     network.predict_topk_approximate(x, min(3, network.labels))

@@ -25,7 +25,7 @@ from dslide.cli import main
 from dslide.config import Config, load_toml
 from dslide.data import TextOptions, TextVectorizer, convert, files, load, load_tokens
 from dslide.errors import ConfigError, DataError, MemoryNeeded, ModelError, UserError
-from dslide.model.predictor import Predictor
+from dslide.model.network import Network
 from dslide.sklearn.label_coder import LabelCoder
 
 SAMPLE = Path(__file__).parents[1] / "samples/format3"
@@ -56,7 +56,7 @@ def changed(folder: Path, name: str, **changes: Any) -> None:
 def test_a_model_of_format_3_still_opens_and_predicts_the_same(model: Path) -> None:
     saved = load_model(model, optimizer=True, verify=True)
     assert json.loads((model / "manifest.json").read_text())["format"] == 3
-    network = Predictor(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
+    network = Network(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
     x = sp.csr_matrix(np.array([[1, 0, 0, 0.5, 0], [0, 0, 1, 1, 0]], np.float32))
     ids, scores = network.predict_topk(dslide.data.SparseRows.from_scipy(x), 2)
     assert ids.tolist() == [[0, 1], [3, 2]]
@@ -148,7 +148,7 @@ def test_passes_of_an_estimator_are_checked(tmp_path: Path) -> None:
 def test_hash_tables_that_a_model_asks_for_have_to_fit(model: Path) -> None:
     changed(model, "config.json", tables=1024, table_bits=24)  # 69 GB
     saved = load_model(model)
-    network = Predictor(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
+    network = Network(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
     x = dslide.data.SparseRows.from_scipy(np.ones((1, 5), np.float32))
     network.predict_topk(x, 1)
     if dslide.util.memory.available_bytes() < 60e9:

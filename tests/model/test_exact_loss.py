@@ -11,7 +11,7 @@ from support.inprocess import run_ranks
 from support.plain import PLAIN
 
 from dslide import Config, Network, SparseRows
-from dslide.model import predictor as predictor_module
+from dslide.model import prediction as predictor_module
 
 FEATURES, LABELS, ROWS = 30, 150, 41
 NETWORKS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import support.planted as planted
+from dslide.model.targets import Labels
 from model.test_network_gradients import ERROR, RATE, Recording, central_differences, weights_of
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.label_prior import SlowLabelPrior, lengths_of
@@ -15,11 +16,9 @@ from support.plain import PLAIN
 
 from dslide import Config, Network, Trainer, _core
 from dslide.data import Dataset, SparseRows
-from dslide.model.activations import Sparse
 from dslide.model.label_prior import regrouped
-from dslide.model.predictor import Predictor
 from dslide.model.sharding import Shard
-from dslide.model.targets import Labels
+from dslide.util.csr import Csr
 
 FEATURES, LABELS, ROWS = 12, 83, 260
 BASE = PLAIN | {
@@ -85,7 +84,7 @@ def test_gradients_are_those_of_finite_differences(options):
 def test_training_is_that_of_the_slow_network(options, kept, monkeypatch):
     """Whether logits are kept from the first pass to the second or computed again."""
     if not kept:
-        monkeypatch.setattr("dslide.model.network.KEPT_BYTES", 0)
+        monkeypatch.setattr("dslide.model.output_losses.KEPT_BYTES", 0)
     config, batch = Config(**BASE | {"epsilon": 1e-2} | options), Batch(options["loss"])
     network = batch.link(Recording(config, FEATURES, LABELS))
     reference, added = ReferenceNetwork(network), batch.added(config)
@@ -131,7 +130,7 @@ def test_dropout_takes_off_what_the_whole_row_had(monkeypatch):
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 def test_prediction_is_that_of_the_slow_network(loss, monkeypatch):
-    monkeypatch.setattr("dslide.model.predictor.LINKED_ROWS", 7)  # several blocks of rows
+    monkeypatch.setattr("dslide.model.prediction.PRIOR_ROWS", 7)  # several blocks of rows
     config, batch = Config(**BASE | {"loss": loss}), Batch(loss)
     network = batch.link(Network(config, FEATURES, LABELS))
     everything = [Activity(np.ones((ROWS, n), bool), np.ones((ROWS, n))) for n in (9, LABELS)]
@@ -164,7 +163,7 @@ def test_rows_of_any_kind_are_predicted():
     network = batch.link(Network(Config(**BASE), FEATURES + 3, LABELS))
     rows = SparseRows.from_scipy(np.diag([0.0] * FEATURES + [1, -2, 3]).astype(np.float32))
     _, scores = network.predict_topk(rows, 2)
-    plain = Predictor(network.config, FEATURES + 3, LABELS, trainable=False, weights=network._layer_state())
+    plain = Network(network.config, FEATURES + 3, LABELS, trainable=False, weights=network._layer_state())
     assert_array_equal(scores, plain.predict_topk(rows, 2)[1])
     assert network.predict_topk(rows.part(0, 0), 2)[0].shape == (0, 2)
 
@@ -270,7 +269,7 @@ def test_labels_at_random_can_not_be_known_in_training():
     network.set_label_prior(x, y, same=False)
     chance = np.log(labels)
     assert network.exact_loss(x, y) < 0.7 * chance  # rows that were counted, asked as if they were new
-    rows = Sparse(x.indptr, x.indices, x.values)
+    rows = Csr(x.indptr, x.indices, x.values)
     assert network.train_step(rows, Labels(y.indptr, y.indices, y.values), 0, 0.0).loss > chance
 
 

@@ -10,9 +10,9 @@ from support.plain import PLAIN
 from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import DataError
-from dslide.model import predictor as network_module
-from dslide.model.activations import Sparse
+from dslide.model import prediction as network_module
 from dslide.model.network import Labels, Network
+from dslide.util.csr import Csr
 
 FEATURES, LABELS = 40, 700
 
@@ -170,7 +170,7 @@ def test_approximate_prediction_sees_weights_as_they_are_now(output):
     before, _ = network.predict_topk_approximate(x, 5)
     labels = Labels(np.arange(201), np.arange(200, dtype=np.int32), np.ones(200, np.float32))
     for step in range(3):
-        network.train_step(Sparse(x.indptr, x.indices, x.values), labels, step, 30.0)
+        network.train_step(Csr(x.indptr, x.indices, x.values), labels, step, 30.0)
     after, scores = network.predict_topk_approximate(x, 5)
     fresh = Network(network.config, FEATURES, LABELS)
     fresh.load_state(network.state())

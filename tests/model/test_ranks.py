@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from dslide.model.targets import Labels
 from numpy.testing import assert_allclose, assert_array_equal
 from support.inprocess import run_ranks
 from support.plain import PLAIN
@@ -14,10 +15,9 @@ from support.plain import PLAIN
 from dslide import Config, Network, SparseRows
 from dslide.comm.votes import Vote
 from dslide.errors import ConfigError
-from dslide.model.activations import Sparse
 from dslide.model.micro_batches import exchanged_parts
 from dslide.model.sharding import Shard, neuron_axis
-from dslide.model.targets import Labels
+from dslide.util.csr import Csr
 
 FEATURES, LABELS, ROWS, STEPS = 61, 83, 270, 4
 # Adam divides by the size of gradients: without the larger epsilon, rounding in tiny ones would become whole steps.
@@ -26,7 +26,7 @@ BASE = PLAIN | {
 }  # fmt: skip
 
 
-def batch(step: int, loss: str = "softmax") -> tuple[Sparse, Labels]:
+def batch(step: int, loss: str = "softmax") -> tuple[Csr, Labels]:
     rng = np.random.default_rng(100 + step)
 
     def lists(columns: int, least: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +36,7 @@ def batch(step: int, loss: str = "softmax") -> tuple[Sparse, Labels]:
         return np.searchsorted(rows, np.arange(ROWS + 1)).astype(np.int64), ids.astype(np.int32)
 
     offsets, ids = lists(FEATURES, 0)
-    x = Sparse(offsets, ids, rng.standard_normal(len(ids)).astype(np.float32))
+    x = Csr(offsets, ids, rng.standard_normal(len(ids)).astype(np.float32))
     offsets, ids = lists(LABELS, 1)
     counts = np.repeat(np.diff(offsets), np.diff(offsets))
     targets = (1 / counts if loss == "softmax" else np.ones(len(ids))).astype(np.float32)
@@ -157,7 +157,7 @@ def test_other_networks_are_those_of_one_rank(size, options):
 
 
 def test_logits_too_large_to_keep_take_the_other_path(monkeypatch):
-    monkeypatch.setattr("dslide.model.network.KEPT_BYTES", 1000)
+    monkeypatch.setattr("dslide.model.output_losses.KEPT_BYTES", 1000)
     for loss in ("softmax", "sigmoid"):
         assert_same_training(Config(**BASE | {"loss": loss}), 3)
 

@@ -33,11 +33,11 @@ from dslide.checkpoint.collective_load import load_together
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model.activations import aligned_zeros, padded
 from dslide.model.layer import Layer
 from dslide.model.network import Network
 from dslide.model.storage import widened
 from dslide.training.trainer import Trainer
+from dslide.util.arrays import aligned_zeros, padded
 
 SMALL_BF16 = PLAIN | {"hidden": (24,), "batch_size": 64, "epochs": 1, "weights": "bf16", "moments": "bf16"}
 COMBINATIONS = [dict(zip(("weights", "moments"), pair, strict=True)) for pair in product(STORED, STORED)]

@@ -9,8 +9,8 @@ from support.layer_cases import make_targets
 from support.plain import PLAIN
 
 from dslide.config import Config
-from dslide.model.activations import Sparse
 from dslide.model.network import Labels, Network
+from dslide.util.csr import Csr
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -22,7 +22,7 @@ def dense_batch(seed):
     """Rows with every feature, so that every row of the first layer's weights is touched at every step."""
     x = np.random.default_rng(seed).standard_normal((ROWS, FEATURES)).astype(np.float32)
     offsets = np.arange(ROWS + 1, dtype=np.int64) * FEATURES
-    return x, Sparse(offsets, np.tile(np.arange(FEATURES, dtype=np.int32), ROWS), x.reshape(-1).copy())
+    return x, Csr(offsets, np.tile(np.arange(FEATURES, dtype=np.int32), ROWS), x.reshape(-1).copy())
 
 
 def torch_copy(network, activation):

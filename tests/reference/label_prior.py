@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.data import SparseRows
-from dslide.model.activations import Sparse
+from dslide.util.csr import Csr
 
 Matrix = npt.NDArray[np.float64]
 
 
-def lengths_of(x: SparseRows | Sparse) -> list[float]:
+def lengths_of(x: SparseRows | Csr) -> list[float]:
     """Of rows; 1 for those that have none."""
     offsets = x.indptr if isinstance(x, SparseRows) else x.offsets
     lengths = []

@@ -9,8 +9,10 @@ import numpy as np
 
 from dslide import _core
 from dslide.config import Config
-from dslide.model.activations import Dense, Sparse, aligned_zeros, padded
+from dslide.model.activations import Dense
 from dslide.model.layer import Layer
+from dslide.util.arrays import aligned_zeros, padded
+from dslide.util.csr import Csr
 
 KINDS = ["everything", "shared", "row"]
 
@@ -44,7 +46,7 @@ def dense_input(rows: int, inputs: int, seed: int) -> tuple[Dense, np.ndarray]:
     return Dense(values), x.astype(np.float64)
 
 
-def sparse_input(rows: int, inputs: int, seed: int) -> tuple[Sparse, np.ndarray, np.ndarray]:
+def sparse_input(rows: int, inputs: int, seed: int) -> tuple[Csr, np.ndarray, np.ndarray]:
     """Sparse rows, some empty, some stored values zero; the same as a matrix, and which elements are stored."""
     rng = np.random.default_rng(seed)
     present = rng.random((rows, inputs)) < min(0.5, 8 / inputs)
@@ -53,10 +55,10 @@ def sparse_input(rows: int, inputs: int, seed: int) -> tuple[Sparse, np.ndarray,
     x[rng.random(x.shape) < 0.05] = 0
     at = np.nonzero(present)
     offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
-    return Sparse(offsets, at[1].astype(np.int32), x[at]), x.astype(np.float64), present
+    return Csr(offsets, at[1].astype(np.int32), x[at]), x.astype(np.float64), present
 
 
-def any_input(sparse: bool, rows: int, inputs: int, seed: int) -> tuple[Dense | Sparse, np.ndarray, np.ndarray]:
+def any_input(sparse: bool, rows: int, inputs: int, seed: int) -> tuple[Dense | Csr, np.ndarray, np.ndarray]:
     """Activations of either kind, the same as a float64 matrix, and which of its elements are there."""
     if sparse:
         return sparse_input(rows, inputs, seed)

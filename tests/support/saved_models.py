@@ -14,9 +14,9 @@ from support.inprocess import run_ranks
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.comm import Communicator
 from dslide.config import Config
-from dslide.model.activations import padded
 from dslide.model.hash_parameters import TABLES
 from dslide.model.sharding import WHOLE, Shard, neuron_axis
+from dslide.util.arrays import padded
 
 Array = npt.NDArray[Any]
 MOMENTS = {"adam": ["_moment1", "_moment2"], "adagrad": ["_moment2"], "sgd": []}

@@ -19,11 +19,11 @@ from dslide.checkpoint.manifest import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, c
 from dslide.checkpoint.tensor_file import Array, TensorFile, copy_rows, open_tensors
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model.activations import aligned_zeros
 from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter
 from dslide.model.storage import checked
+from dslide.util.arrays import aligned_zeros
 
 
 class Part(NamedTuple):

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from dslide.checkpoint.saved_model import SavedModel, load_model
 from dslide.data.files import new_file
 from dslide.errors import ConfigError, DataError, ModelError
-from dslide.model.activations import Floats
 from dslide.model.storage import widened
+from dslide.util.arrays import Floats
 
 
 class Vectors:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dslide.checkpoint.saved_model import SavedModel
     from dslide.checkpoint.tensor_file import Array as Ids  # [rows, k] int32
     from dslide.data import Data, SparseRows
-    from dslide.model.predictor import Predictor
+    from dslide.model.network import Network
 
 METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
 
@@ -91,7 +91,7 @@ def _nothing(*_: object) -> None:
 
 def evaluate(
     predict: Callable[[SparseRows, int, SparseRows | None], tuple[Any, Any]],
-    network: Predictor,
+    network: Network,
     data: Data,
     label_counts: Any,
     rows: int,
@@ -116,7 +116,7 @@ def evaluate(
     return evaluation.result() | speed, np.concatenate(all_ids)
 
 
-def exact_loss(network: Predictor, data: Data) -> float:
+def exact_loss(network: Network, data: Data) -> float:
     """The mean loss over the rows that have labels, with no label left out of the sums."""
     total, rows = 0.0, 0
     for begin, end in pieces(len(data)):

@@ -14,22 +14,22 @@ from dslide.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from dslide.comm import Communicator
     from dslide.data import Data, Dataset, TextVectorizer
-    from dslide.model.predictor import Predictor
+    from dslide.model.network import Network
 
 ROWS_AT_A_TIME = 4096  # predicted together: bounds the memory that predictions of a large file need
 
 
-def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[SavedModel, Predictor]:
+def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[SavedModel, Network]:
     """A model ready to predict, split over the ranks there are; its files are checked."""
     from dslide.comm.topology import local_ranks
-    from dslide.model.predictor import Predictor
+    from dslide.model.network import Network
     from dslide.util.threads import use_threads
 
     saved = load_together(path, comm, verify=True)
     use_threads(threads or local_ranks(comm).threads)
     network = comm.together(
         "making the network",
-        lambda: Predictor(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),
+        lambda: Network(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),
     )
     return saved, network
 

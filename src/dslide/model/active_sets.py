@@ -1,26 +1,59 @@
-"""Slots: where a sampled active set has a neuron of a row (active.hpp)."""
+"""Active sets: which neurons of a layer are computed for the rows of a batch.
+
+The native `ActiveSet` (src/core/layers/active.hpp) is all neurons, or one list that the rows of a batch share, or a
+list for each row. Every (row, active neuron) pair has a slot: logits and their gradients are arrays by slot.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from dslide.model.activations import Ids, Offsets
+from dslide._core import ActiveSet
+from dslide.model.sharding import WHOLE, Shard
+from dslide.util.arrays import Ids, Offsets
+from dslide.util.csr import Lists
 
 
-def slot_lists(active: Any) -> tuple[Offsets, Ids]:
-    """The neurons of a sampled active set's slots, as CSR lists."""
+def all_neurons(neurons: int, rows: int) -> ActiveSet:
+    """Every neuron for every row."""
+    return ActiveSet.everything(neurons, rows)
+
+
+def sampled(
+    wanted: Lists, hits: Lists | None, negatives: int, seed: int, *, per_row: bool, neurons: int, total: int,
+    shard: Shard = WHOLE, correct: bool = False,
+) -> ActiveSet:  # fmt: skip
+    """The neurons that rows want (their labels), their hash hits, and so many random negatives out of all `total`
+    neurons of the layer, of which `neurons` are owned. `correct`: sampled neurons are weighted by the inverse of their
+    probability."""
+    hit_indptr, hit_indices = (None, None) if hits is None else (hits.indptr, hits.indices)
+    return ActiveSet.sampled(
+        per_row, neurons, wanted.indptr, wanted.indices, hit_indptr, hit_indices, negatives, seed, correct, total,
+        shard.rank, shard.size,
+    )  # fmt: skip
+
+
+def of_rows(lists: Lists, neurons: int) -> ActiveSet:
+    """A list of neurons for each row."""
+    return ActiveSet.sampled(True, neurons, lists.indptr, lists.indices, None, None, 0, 0, False)
+
+
+def of_batch(ids: Ids, rows: int, neurons: int) -> ActiveSet:
+    """The same neurons, ascending, for all rows."""
+    indptr = np.zeros(rows + 1, np.int64)
+    indptr[1:] = len(ids)
+    return ActiveSet.sampled(False, neurons, indptr, ids, None, None, 0, 0, False)
+
+
+def slot_lists(active: ActiveSet) -> Lists:
+    """The neuron of each slot of a sampled active set, by row."""
     if active.is_per_row:
-        return active.row_begin, active.ids[active.position]
-    count = len(active.ids)
-    return np.arange(active.rows + 1, dtype=np.int64) * count, np.tile(active.ids, active.rows)
+        return Lists(active.row_begin, active.ids[active.position])
+    return Lists(np.arange(active.rows + 1, dtype=np.int64) * len(active.ids), np.tile(active.ids, active.rows))
 
 
-def slots_of(offsets: Offsets, ids: Ids, active: Any) -> Offsets:
-    """The slots of a sampled active set that elements, a part of them, came from."""
-    slot_offsets, slot_ids = slot_lists(active)
-    slot_rows = np.repeat(np.arange(active.rows), np.diff(slot_offsets))
-    rows = np.repeat(np.arange(active.rows), np.diff(offsets))
-    bound = int(slot_ids.max(initial=0)) + 1
-    return np.searchsorted(slot_rows * bound + slot_ids, rows * bound + ids)
+def slots_of(lists: Lists, active: ActiveSet) -> Offsets:
+    """The slots of some (row, neuron) pairs that a sampled active set has."""
+    slots = slot_lists(active)
+    bound = int(slots.indices.max(initial=0)) + 1
+    return np.searchsorted(slots.row_numbers() * bound + slots.indices, lists.row_numbers() * bound + lists.indices)

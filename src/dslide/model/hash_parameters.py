@@ -58,8 +58,9 @@ def automatic(neurons: int, dimension: int, family: str) -> HashParameters:
     The fewest codes whose buckets hold at most 100 neurons on average, and one bucket for each of their values. With
     50,000 clustered vectors, larger buckets and more tables found more of the true top 10 in a given number of hits,
     until counting (100 neurons x 16 tables a row) and memory (8 bytes a neuron and table) cost too much; fewer buckets
-    than values only added false hits. Accuracy is the same with 16 tables as with 24: P@1 .916 and .915 on synthetic rows with 200,000 labels, .9145 and .9155 with 670,091, .393 and .394 on library records
-    (means of two or three seeds, which differ by as much).
+    than values only added false hits. Accuracy is the same with 16 tables as with 24: P@1 .916 and .915 on synthetic
+    rows with 200,000 labels, .9145 and .9155 with 670,091, .393 and .394 on library records (means of two or three
+    seeds, which differ by as much).
     """
     if family not in CODE_BITS:
         raise ConfigError(f"family: expected one of {', '.join(CODE_BITS)}, not {family!r}")

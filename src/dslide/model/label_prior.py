@@ -1,5 +1,9 @@
-"""Direct connections from features to labels, beside the hidden layers: what they add to logits (src/core/links.hpp
-says what for), and how they are counted, kept and split over ranks."""
+"""The label prior: what features score for labels directly, beside the hidden layers.
+
+A sparse matrix of feature-label weights, counted from co-occurrences before training and not trained. It separates rare
+labels that a narrow hidden layer can't. src/core/layers/label_prior.hpp has the formulas. Each rank holds the weights
+of its own labels; nothing of the prior crosses the network.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from dslide import _core
+from dslide._core import ActiveSet
 from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import ModelError
-from dslide.model.activations import Sparse
 from dslide.model.sharding import Shard
-from dslide.model.storage import Array, checked
-from dslide.model.targets import Labels
+from dslide.model.storage import checked
+from dslide.util.arrays import Array, Floats
+from dslide.util.csr import Csr, Lists
 
 Arrays = dict[str, Array]
 Lengths = npt.NDArray[np.float64]
 
-PREFIX = "prior."  # of the names of their arrays among those of a network
-
-
-def has_label_prior(config: Config) -> bool:
-    """Whether a network has links. They go with active sets that rows share, behind hidden layers that are dense."""
-    return (
-        config.prior_labels > 0 and config.active_sets == "shared" and all(share == 1 for share in config.hidden_share)
-    )
-
-
+PREFIX = "prior."  # of the names of its arrays among those of a network
 TYPES: dict[str, np.dtype[Any]] = {
     "begin": np.dtype(np.int64),
     "neuron": np.dtype(np.int32),
@@ -39,12 +36,18 @@ TYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+def has_label_prior(config: Config) -> bool:
+    """Whether a network has a label prior. It needs active sets that rows share and dense hidden layers."""
+    dense = all(share == 1 for share in config.hidden_share)
+    return config.prior_labels > 0 and config.active_sets == "shared" and dense
+
+
 class LabelPrior:
-    """The links to the labels of one shard.
+    """The prior of one shard's labels.
 
     `begin` (features + 1), `neuron` (own number of the label) and `weight` are lists by feature; `share` (own labels)
-    is what a row of length 1 adds to the weights of a label that it has. The arrays are not written to, and may be
-    mapped from a file.
+    is what a row of length 1 contributes to the weights of a label that it has. The arrays are not written to, and may
+    be mapped from a file.
     """
 
     def __init__(self, begin: Array, neuron: Array, weight: Array, share: Array, scale: float) -> None:
@@ -55,66 +58,64 @@ class LabelPrior:
     def count(
         cls, x: SparseRows, y: SparseRows, features: int, labels: int, config: Config, shard: Shard, same: bool
     ) -> LabelPrior:
-        """Counted from training data. `same`: features and labels are the same things, and nothing is linked to
-        itself. Every rank counts all links and keeps its own."""
+        """Counts co-occurrences in training data. `same`: features and labels are the same items, and none scores
+        itself. Every rank counts all and keeps its own."""
         begin, neuron, weight, share = _core.count_links(
-            x.indptr,
-            x.indices,
-            x.values,
-            features,
-            y.indptr,
-            y.indices,
-            labels,
-            config.prior_labels,
-            config.prior_power,
-            same,
-            shard.rank,
-            shard.size,
-        )
+            x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, config.prior_labels,
+            config.prior_power, same, shard.rank, shard.size,
+        )  # fmt: skip
         return cls(begin, neuron, weight, share, config.prior_scale)
 
     @classmethod
     def of_state(cls, arrays: Mapping[str, Array], features: int, neurons: int, scale: float) -> LabelPrior:
-        """From the arrays of a saved network; ModelError if they are not what they should be."""
+        """From the arrays of a saved network; ModelError if they are damaged."""
         begin = _checked(arrays, "begin", features + 1)
-        links = max(0, int(begin[-1]))
-        lists = (begin, _checked(arrays, "neuron", links), _checked(arrays, "weight", links))
+        size = max(0, int(begin[-1]))
+        lists = (begin, _checked(arrays, "neuron", size), _checked(arrays, "weight", size))
         try:
             return cls(*lists, _checked(arrays, "share", neurons), scale)
         except ValueError as error:
-            raise ModelError(f"the links of the network are damaged: {error}") from None
+            raise ModelError(f"the label prior of the network is damaged: {error}") from None
 
     def state(self) -> Arrays:
         """The arrays, by their names in a network."""
         return {PREFIX + name: getattr(self, name) for name in TYPES}
 
     def add(
-        self, x: Sparse, lengths: Lengths, active: Any, own: Labels | None = None, keep: float = 1.0,
+        self, x: Csr, lengths: Lengths, active: ActiveSet, own: Lists | None = None, keep: float = 1.0,
         boost: float = 1.0,
     ) -> None:  # fmt: skip
-        """Sets what rows add to the logits of an active set. `lengths` are those that the rows had before dropout left
-        out all but the share `keep`; `own` are labels that rows have in training, and must not know of; `boost` is a
-        factor on all that is added."""
-        own_offsets, own_ids = (None, None) if own is None else (own.offsets, own.ids)
-        with np.errstate(divide="ignore"):  # a factor of 0: rows without end, whose values become 0
+        """Adds the prior of rows to the logits of an active set. `lengths`: Euclidean lengths of the rows before input
+        dropout, which kept the share `keep`; `own`: labels of the rows, whose own contribution to the counts is left
+        out (leave-one-out) in training; `boost`: factor on what is added."""
+        own_indptr, own_indices = (None, None) if own is None else (own.indptr, own.indices)
+        with np.errstate(divide="ignore"):  # a factor of 0 makes rows infinitely long, and their values 0
             lengths = lengths / boost
-        self._native.add(x.offsets, x.ids, x.values, lengths, active, own_offsets, own_ids, keep)
+        self._native.add(x.indptr, x.indices, x.values, lengths, active, own_indptr, own_indices, keep)
 
 
 def prior_arrays(arrays: Mapping[str, Array]) -> Arrays:
-    """Those of a network's arrays that are of links; none if it has none."""
+    """The label prior's arrays among those of a network; none if it has none."""
     return {name: arrays[name] for name in arrays if name.startswith(PREFIX)}
 
 
-def row_lengths(x: Sparse) -> Lengths:
-    """The Euclidean length of each row; 1 for one that has none."""
-    lengths: Lengths = _core.row_lengths(x.offsets, x.values)
+def prior_logits(active: ActiveSet, lists: Lists, neurons: int) -> Floats:
+    """What the prior adds to the logits of some (row, own neuron) pairs, a value each; `active` is all neurons."""
+    if len(active.added_begin) == 0:
+        return np.zeros(lists.nnz, np.float32)
+    added = sp.csr_matrix((active.added_value, active.added_position, active.added_begin), (lists.rows, neurons))
+    return np.asarray(added[lists.row_numbers(), lists.indices], np.float32).reshape(-1)
+
+
+def row_lengths(x: Csr) -> Lengths:
+    """The Euclidean length of each row; 1 for rows of length 0."""
+    lengths: Lengths = _core.row_lengths(x.indptr, x.values)
     return lengths
 
 
 def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Arrays:
-    """The arrays of the links to a shard's labels, by their names in a network, out of those that other shards have:
-    all that share labels with it."""
+    """Reshards: the arrays of one shard's prior, by their names in a network, from those of all shards that have labels
+    in common with it."""
     features = len(parts[0][1][PREFIX + "begin"]) - 1
     feature, label, weight, number, share = [], [], [], [], []
     for writer, arrays in parts:

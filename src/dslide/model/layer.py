@@ -1,32 +1,35 @@
 """One layer of a network: its parameters in numpy memory, the native code that works on them, and, if the layer is
-sampled, the hash tables that find its active neurons."""
+sampled, the LSH index of its neurons."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dslide import _core
-from dslide.checkpoint.snapshot import Snapshot
+from dslide._core import ActiveSet
 from dslide.config import Config
-from dslide.model.activations import (
-    Activations,
-    Dense,
+from dslide.model.activations import Activations, Dense
+from dslide.model.active_sets import all_neurons
+from dslide.model.hash_parameters import HashParameters, training_family
+from dslide.model.layout import LayerSpec
+from dslide.model.lsh import Codes, LshIndex, index_bytes
+from dslide.model.sharding import WHOLE, Shard
+from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
+from dslide.model.storage import ChangeListener, checked, copy_array, widened
+from dslide.util.arrays import (
+    Array,
     Floats,
     Ids,
-    Sparse,
     aligned_empty,
     aligned_records,
     aligned_zeros,
     padded,
 )
-from dslide.model.hash_parameters import training_family
-from dslide.model.lsh import Codes, LshIndex
-from dslide.model.sharding import WHOLE, Shard
-from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
-from dslide.model.storage import widened
+from dslide.util.csr import Csr
 
 COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they are stored
 
@@ -34,38 +37,44 @@ COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they 
 class Layer:
     """Parameters and native code of one layer.
 
-    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. `arrays` names
-    every array that makes up the layer's state. Optimizer state is there only if the layer is to be trained, and lies
-    beside the numbers it is about, row by row: a row that is far from others is gone to once. Of the layer's neurons,
-    `total` in all, only those of the shard are here: `neurons`, numbered from 0.
+    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. `arrays` has
+    every array of the layer's state by name. Optimizer state exists only if the layer is trained, and is interleaved
+    with the weights row by row: one cache miss for all. Of the layer's `total` neurons only those of the shard are
+    here: `neurons`, numbered from 0.
+
+    Weights change in methods of this class only. Each of them notifies the listener before and marks moved neurons in
+    the LSH index after, so that neither a snapshot nor hash tables can miss a change.
     """
 
     def __init__(
-        self, name: str, inputs: int, total: int, sparse_input: bool, sampled: bool, scale: float, config: Config,
-        seed: int, trainable: bool = True, weights: dict[str, npt.NDArray[Any]] | None = None, shard: Shard = WHOLE,
-    ):  # fmt: skip
-        neurons = shard.count(total)
-        self.name, self.inputs, self.neurons, self.total = name, inputs, neurons, total
-        self.sparse_input, self.sampled = sparse_input, sampled
+        self, spec: LayerSpec, config: Config, seed: int, *, scale: float = 1.0, shard: Shard = WHOLE,
+        trainable: bool = True, weights: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
+        """`scale`: standard deviation of fresh weights; `weights`: arrays, maybe mapped, in place of fresh ones."""
+        neurons = shard.count(spec.neurons)
+        self.spec, self.name, self.inputs, self.sparse_input = spec, spec.name, spec.inputs, spec.sparse_input
+        self.neurons, self.total = neurons, spec.neurons
         self.optimizer = _core.Optimizer(
             config.optimizer, config.beta1, config.beta2, config.epsilon, config.weight_decay
         )
-        rows, width = (inputs, neurons) if sparse_input else (neurons, inputs)
-        self.arrays: dict[str, npt.NDArray[Any]] = dict(weights or {})
+        rows, width = (spec.inputs, neurons) if spec.sparse_input else (neurons, spec.inputs)
+        self.arrays: dict[str, Array] = dict(weights or {})
         of_weights = self._make_parameters("weights", rows, width, padded(width), trainable, config)
         of_bias = self._make_parameters("bias", neurons, 1, 1, trainable, config)
         if weights is None:
-            axis = 1 if sparse_input else 0
+            axis = 1 if spec.sparse_input else 0
             _core.initialise(self.arrays["weights"], width, scale, seed, shard.rank, shard.size, axis)
         self.native: Any = (
             _core.SparseLayer(of_weights, of_bias)
-            if sparse_input
+            if spec.sparse_input
             else _core.DenseLayer(of_weights, of_bias, config.products == "bf16")
         )
-        self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number kept from the first pass to the second
-        self.snapshot: Snapshot | None = None  # is told what is about to change
-        family = training_family(config.family)
-        self.lsh = LshIndex(total, inputs, family, config, seed, shard) if sampled and trainable else None
+        self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number that the first pass keeps for the second
+        self.listener: ChangeListener | None = None
+        self.lsh: LshIndex | None = None
+        if spec.hashing is not None and trainable:
+            family = training_family(config.family)
+            self.lsh = LshIndex(spec.neurons, spec.inputs, family, spec.hashing, config, seed, shard)
 
     def _make_parameters(self, which: str, rows: int, width: int, stride: int, trainable: bool, config: Config) -> Any:
         moments = [f"{which}_{moment}" for moment in MOMENTS[config.optimizer]] if trainable else []
@@ -79,72 +88,148 @@ class Layer:
         m1, m2 = (self.arrays.get(f"{which}_moment{i}", none) for i in (1, 2))
         return _core.Parameters(self.arrays[which], m1, m2, clock, width)
 
+    # ---- state ----------------------------------------------------------------------------------------------------
+
     @property
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Every array that training goes on from, by name; no copies."""
+    def state(self) -> dict[str, Array]:
+        """Every array that training resumes from, by name; no copies."""
         if self.lsh is None:
             return self.arrays
         return self.arrays | {CODES: self.lsh.tables.codes, MOVED: self.lsh.moved}
 
-    def before_step(self, x: Activations, active: Any) -> None:
-        """To be called before weights of these inputs and neurons are changed."""
-        if self.snapshot is None:
+    def load_state(self, arrays: Mapping[str, Array]) -> None:
+        """Copies arrays, by their names in the network, over the layer's own; all must be there, but for those of the
+        LSH index, which is built from the weights if they are missing."""
+        for name, own in self.arrays.items():
+            copy_array(arrays, f"{self.name}.{name}", own)
+        if self.lsh is None:
             return
-        neurons = None if active.is_everything else active.ids
-        rows = x.ids if self.sparse_input and isinstance(x, Sparse) else neurons
-        for name in self.arrays:
-            self._before_change(name, neurons if name.startswith("bias") else rows)
-        self._before_change(MOVED, neurons)
+        if f"{self.name}.{CODES}" not in arrays:
+            self.lsh.forget()
+            return
+        own = self.lsh.tables.codes
+        codes = checked(arrays, f"{self.name}.{CODES}", own.dtype, own.shape)
+        self.lsh.load(codes, checked(arrays, f"{self.name}.{MOVED}", np.dtype(np.bool_), own.shape[1:]))
+
+    def set_bias(self, bias: Floats) -> None:
+        """Sets the biases of all own neurons."""
+        self._before_change("bias")
+        self.arrays["bias"][: len(bias), 0] = bias
+
+    @contextmanager
+    def _changing(self, x: Activations, active: ActiveSet) -> Iterator[None]:
+        """Inside, weights of these inputs and neurons change."""
+        if self.listener is not None:
+            neurons = None if active.is_everything else active.ids
+            rows = x.indices if self.sparse_input and isinstance(x, Csr) else neurons
+            for name in self.arrays:
+                self._before_change(name, neurons if name.startswith("bias") else rows)
+            self._before_change(MOVED, neurons)
+        yield
+        if self.lsh is not None:
+            self.lsh.mark_moved(active.ids)
 
     def _before_change(self, array: str, rows: Ids | None = None) -> None:
         name = f"{self.name}.{array}"
-        if self.snapshot is not None and name in self.snapshot:
-            self.snapshot.before_change(name, rows)
+        if self.listener is not None and name in self.listener:
+            self.listener.before_change(name, rows)
 
-    def everything(self, rows: int) -> Any:
-        """The active set of all neurons."""
-        return _core.ActiveSet.everything(self.neurons, rows)
+    # ---- forward and backward ---------------------------------------------------------------------------------------
 
-    def forward(self, x: Activations, active: Any) -> Floats:
+    def everything(self, rows: int) -> ActiveSet:
+        """The active set of all own neurons."""
+        return all_neurons(self.neurons, rows)
+
+    def forward(self, x: Activations, active: ActiveSet) -> Floats:
         """Sums of inputs times weights plus bias: (rows, padded neurons) if everything is active, else (1, slots)."""
         width = padded(self.neurons)
         make = aligned_zeros if width > self.neurons else aligned_empty  # padding has to be 0, the rest is written
         z = make(x.rows, width) if active.is_everything else aligned_empty(1, active.slots)
-        shaped = z if active.is_everything or active.is_per_row or isinstance(x, Sparse) else z.reshape(x.rows, -1)
+        shaped = z if active.is_everything or active.is_per_row or isinstance(x, Csr) else z.reshape(x.rows, -1)
         if isinstance(x, Dense):
             self.native.forward(x.values, active, shaped)
         else:
-            self.native.forward(x.offsets, x.ids, x.values, active, shaped)
+            self.native.forward(x.indptr, x.indices, x.values, active, shaped)
         return z
 
-    def learn(self, x: Activations, active: Any, dz: Floats, want_dx: bool = True) -> tuple[bool, Floats | None]:
+    def learn(self, x: Activations, active: ActiveSet, dz: Floats, want_dx: bool = True) -> tuple[bool, Floats | None]:
         """Steps weights along gradients laid out as `forward` gives its sums; returns whether all gradients were
         finite, and the gradient of the input: (rows, padded inputs) for dense, a value per element for sparse input."""
-        self.before_step(x, active)
-        if isinstance(x, Dense):
-            dx = np.empty_like(x.values)
-            shaped = dz if active.is_everything or active.is_per_row else dz.reshape(x.rows, -1)
-            fine = self.native.learn(x.values, active, shaped, dx, self.optimizer)
-            return fine, dx
-        back = np.empty(len(x.values), np.float32) if want_dx else None
-        fine = self.native.learn(x.offsets, x.ids, x.values, active, dz, back, self.optimizer)
-        return fine, back
+        with self._changing(x, active):
+            if isinstance(x, Dense):
+                dx = np.empty_like(x.values)
+                shaped = dz if active.is_everything or active.is_per_row else dz.reshape(x.rows, -1)
+                return self.native.learn(x.values, active, shaped, dx, self.optimizer), dx
+            back = np.empty(len(x.values), np.float32) if want_dx else None
+            return self.native.learn(x.indptr, x.indices, x.values, active, dz, back, self.optimizer), back
+
+    # ---- the output layer behind dense activations: loss and step fused (src/core/layers/) -------------------------
+
+    def softmax_first(
+        self, x: Dense, active: ActiveSet, labels: Any, reference: Floats, total: Floats, dx: Floats | None = None,
+        kept: Floats | None = None, begin: int = 0, end: int | None = None,
+    ) -> None:  # fmt: skip
+        """First pass over rows begin to end: references and sums of exponentials, and what they add to `dx`."""
+        self.native.softmax_first(x.values, active, labels, reference, total, dx, kept, begin, end)
+
+    def softmax_backward(
+        self, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats,
+        begin: int, end: int,
+    ) -> float:  # fmt: skip
+        """Completes the gradient of the input for rows begin to end; returns their loss."""
+        loss: float = self.native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
+        return loss
+
+    def softmax_step(
+        self, x: Dense, active: ActiveSet, labels: Any, log_norm: Floats, scale: float, kept: Floats | None
+    ) -> bool:
+        """Second pass: steps the weights; returns whether all gradients were finite."""
+        with self._changing(x, active):
+            finite: bool = self.native.softmax_step(x.values, active, labels, log_norm, scale, self.optimizer, kept)
+        return finite
+
+    def sigmoid_learn(self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats) -> tuple[bool, float]:
+        """Loss, gradient of the input and step in one pass; returns whether all gradients were finite, and the loss."""
+        with self._changing(x, active):
+            finite, loss = self.native.sigmoid_learn(x.values, active, labels, scale, dx, self.optimizer)
+        return finite, loss
+
+    def sigmoid_backward(
+        self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats, kept: Floats, begin: int, end: int
+    ) -> float:
+        """Gradient of the input of rows begin to end, without a step; returns their loss."""
+        loss: float = self.native.sigmoid_backward(x.values, active, labels, scale, dx, kept, begin, end)
+        return loss
+
+    def sigmoid_step(self, x: Dense, active: ActiveSet, kept: Floats) -> bool:
+        """Steps the weights along the gradients that were kept; returns whether all were finite."""
+        with self._changing(x, active):
+            finite: bool = self.native.sigmoid_step(x.values, active, kept, self.optimizer)
+        return finite
+
+    # ---- hash tables ------------------------------------------------------------------------------------------------
 
     def rebuild_tables(self) -> int:
-        """Hashes again the neurons that moved since the last time; returns how many those were."""
+        """Hashes the neurons that moved since the last time; returns how many those were."""
         if self.lsh is None:
             return 0
         self._before_change(CODES)
         self._before_change(MOVED)
         return self.lsh.rebuild(self.codes)
 
-    def codes(self, functions: Any, ids: Ids) -> Codes:
+    def codes(self, functions: _core.HashFunctions, ids: Ids) -> Codes:
         """Bucket numbers of some neurons, (ids, tables)."""
         weights = self.arrays["weights"]
         if not self.sparse_input and weights.dtype == np.float32:
-            codes: Codes = functions.dense(weights[:, : self.inputs], ids)
-            return codes
+            return functions.dense(weights[:, : self.inputs], ids)
         step = max(1, COPIED_BYTES // (4 * self.inputs))
         pieces = [ids[begin : begin + step] for begin in range(0, len(ids), step)]
         rows = (weights[:, piece].T if self.sparse_input else weights[piece, : self.inputs] for piece in pieces)
         return np.concatenate([functions.dense(widened(np.ascontiguousarray(some))) for some in rows])
+
+
+def table_bytes(config: Config, spec: LayerSpec, parameters: HashParameters, ranks: int = 1) -> int:
+    """Memory of an LSH index over a rank's share of a layer."""
+    own = -(-spec.neurons // ranks)
+    as_stored = config.weights == "float32" and not spec.sparse_input  # else weights are copied to be hashed
+    return index_bytes(parameters, own, 0 if as_stored else min(COPIED_BYTES, 4 * spec.inputs * own))

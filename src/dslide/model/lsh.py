@@ -1,9 +1,9 @@
-"""Finds the neurons of a wide layer that an input is likely to excite, through locality-sensitive hash tables."""
+"""Looks up the neurons of a wide layer that an input is likely to excite, in locality-sensitive hash tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,118 +11,119 @@ import numpy.typing as npt
 from dslide import _core
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model.activations import Activations, Dense, Ids, Offsets
-from dslide.model.hash_parameters import automatic
+from dslide.model.activations import Activations, Dense
+from dslide.model.hash_parameters import HashParameters
 from dslide.model.sharding import WHOLE, Shard
+from dslide.util.arrays import Ids
+from dslide.util.csr import Lists
 
 Codes = npt.NDArray[np.uint32]
 Ranking = npt.NDArray[np.uint32]
-FULL_BELOW = 8192  # outputs up to which "auto" computes all of them
-NEURONS_AT_A_TIME = 1 << 16  # hashed together, which bounds the memory for their codes
+HASHED_AT_ONCE = 1 << 16  # neurons, which bounds the memory for their codes
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Own neurons that share buckets with rows, best first within a row. `ranking`, highest first, compares them with
+    those of other ranks; None: hits are in no order, and each rank keeps its own."""
+
+    lists: Lists
+    ranking: Ranking | None
 
 
 class LshIndex:
-    """Hash functions, the tables over a layer's own neurons, and which of them moved since they were last hashed. The
-    functions are those for all `neurons` of the layer, the same on every rank."""
+    """Hash functions, tables over a layer's own neurons, and which neurons moved since they were last hashed. The
+    functions are those of the whole layer, the same on every rank."""
 
-    def __init__(self, neurons: int, inputs: int, family: str, config: Config, seed: int, shard: Shard = WHOLE):
-        k, tables, bits = automatic(neurons, inputs, family)
+    def __init__(
+        self, neurons: int, inputs: int, family: str, parameters: HashParameters, config: Config, seed: int,
+        shard: Shard = WHOLE,
+    ) -> None:  # fmt: skip
         own = shard.count(neurons)
-        k, tables, bits = config.hash_k or k, config.tables or tables, config.table_bits or bits
-        self.inputs, self.config, self.seed = inputs, config, seed
+        k, tables, bits = parameters
+        self.inputs, self.config, self.seed, self.shard = inputs, config, seed, shard
         self.functions = _core.HashFunctions(family, inputs, k, tables, bits, seed)
         self.tables = _core.Tables(own, tables, bits, config.bucket_size, config.bucket_policy, seed)
         self.query = _core.Query(self.tables, shard.rank, shard.size)
         self.moved = np.ones(own, np.bool_)
-        self.built = False  # ever
-        self.rebuilds = 0  # times that the buckets were made
-        self.shard = shard
+        self.built = False
+        self.rebuilds = 0
 
-    def touch(self, ids: Ids) -> None:
-        """Notes that the weights of these neurons changed."""
+    def mark_moved(self, ids: Ids) -> None:
+        """The weights of these neurons changed."""
         _core.mark(self.moved, ids)
 
-    def rebuild(self, codes_of: Callable[[Any, Ids], Codes]) -> int:
-        """Hashes the neurons that moved and rebuilds the buckets; returns how many moved. `codes_of` takes the hash
-        functions and numbers of neurons, and gives their bucket numbers, (neurons, tables)."""
+    def rebuild(self, codes_of: Callable[[_core.HashFunctions, Ids], Codes]) -> int:
+        """Hashes the neurons that moved and rebuilds the buckets; returns how many moved. `codes_of` gives the bucket
+        numbers of neurons, (neurons, tables)."""
         ids = np.flatnonzero(self.moved).astype(np.int32)
-        for begin in range(0, len(ids), NEURONS_AT_A_TIME):
-            part = ids[begin : begin + NEURONS_AT_A_TIME]
+        for begin in range(0, len(ids), HASHED_AT_ONCE):
+            part = ids[begin : begin + HASHED_AT_ONCE]
             self.tables.set_codes(part, codes_of(self.functions, part))
-        self.tables.renew()
+        self._build()
         self.moved[:] = False
-        self.built = True
-        self.rebuilds += 1
         return len(ids)
 
     def load(self, codes: Codes, moved: npt.NDArray[np.bool_]) -> None:
-        """Takes up the tables as they were: bucket numbers of own neurons, (tables, neurons), and which had moved.
-        ModelError if these are no buckets; if no neuron is in one, tables were not made yet."""
+        """Restores saved tables: bucket numbers of own neurons, (tables, neurons), and which had moved. ModelError if
+        these are no bucket numbers; if no neuron has one, tables had not been built yet."""
         if (codes == _core.NO_BUCKET).all():
             self.forget()
             return
         neurons = np.arange(len(moved), dtype=np.int32)
-        for begin in range(0, len(neurons), NEURONS_AT_A_TIME):
-            part = neurons[begin : begin + NEURONS_AT_A_TIME]
+        for begin in range(0, len(neurons), HASHED_AT_ONCE):
+            part = neurons[begin : begin + HASHED_AT_ONCE]
             try:
                 self.tables.set_codes(part, np.ascontiguousarray(codes[:, begin : begin + len(part)].T))
             except ValueError as error:
                 raise ModelError(f"hash tables: {error}") from None
-        self.tables.renew()
+        self._build()
         self.moved[:] = moved
-        self.built = True
-        self.rebuilds += 1
 
     def forget(self) -> None:
-        """The weights are others now: every neuron is to be hashed again."""
+        """The weights were replaced: every neuron has to be hashed again."""
         self.moved[:] = True
         self.built = False
 
-    def codes(self, x: Activations) -> Codes:
-        """Bucket numbers of the inputs in each table, (rows, tables)."""
+    def look_up(self, x: Activations, want: int, step: int, first_row: int = 0) -> Hits:
+        """At most `want` own neurons for each row. `first_row` is the first row's number in the batch. With probe =
+        vanilla each rank looks for its share of `want`."""
+        codes = self._codes(x)
+        if self.config.probe == "vanilla":
+            indptr, ids = self.query.vanilla(codes, self.shard.count(want), self.seed, step, first_row)
+            return Hits(Lists(indptr, ids), None)
+        at_least = self.config.probe_threshold if self.config.probe == "threshold" else 1
+        indptr, ids, _, ranking = self.query.threshold(codes, at_least, want, self.seed, step, first_row)
+        return Hits(Lists(indptr, ids), ranking)
+
+    def candidates(self, x: Activations) -> Lists:
+        """Every own neuron that shares a bucket with a row."""
+        indptr, ids, *_ = self.query.candidates(self._codes(x))
+        return Lists(indptr, ids)
+
+    def _codes(self, x: Activations) -> Codes:
+        """Bucket numbers of inputs, (rows, tables)."""
         if isinstance(x, Dense):
             return self.functions.dense(x.values[:, : self.inputs])
-        return self.functions.sparse(x.offsets, x.ids, x.values)
+        return self.functions.sparse(x.indptr, x.indices, x.values)
 
-    def hits(self, x: Activations, want: int, step: int, first_row: int = 0) -> tuple[Offsets, Ids, Ranking | None]:
-        """For each row at most `want` neurons that hash like it: offsets (rows + 1), neurons, and numbers by which they
-        are to be compared with those of other ranks (highest first). `first_row` is the first row's number in the
-        batch. With probe = vanilla there is no order among hits, and each rank looks for its share of `want` alone."""
-        codes = self.codes(x)
-        if self.config.probe == "vanilla":
-            offsets, ids = self.query.vanilla(codes, self.shard.count(want), self.seed, step, first_row)
-            return offsets, ids, None
-        at_least = self.config.probe_threshold if self.config.probe == "threshold" else 1
-        offsets, ids, _, ranking = self.query.threshold(codes, at_least, want, self.seed, step, first_row)
-        return offsets, ids, ranking
-
-    def candidates(self, x: Activations) -> tuple[Offsets, Ids]:
-        """For each row every neuron that shares a bucket with it: offsets (rows + 1) and neurons."""
-        offsets, ids, *_ = self.query.candidates(self.codes(x))
-        return offsets, ids
+    def _build(self) -> None:
+        self.tables.renew()
+        self.built = True
+        self.rebuilds += 1
 
 
-def resolve_output(config: Config, labels: int) -> str:
-    """What `output` stands for with this many labels: full, lsh or random."""
-    if config.output != "auto":
-        return config.output
-    return "full" if labels <= FULL_BELOW else "lsh"
+def index_bytes(parameters: HashParameters, neurons: int, copied: int) -> int:
+    """Memory of an index over so many own neurons, rebuilding included; `copied`: bytes of weights that have to be
+    copied to be hashed."""
+    buckets = parameters.tables * (8 * neurons + 4 * ((1 << parameters.table_bits) + 1))  # codes, ids; bucket offsets
+    rebuilding = 4 * neurons + copied + 4 * parameters.tables * min(neurons, HASHED_AT_ONCE)
+    return buckets + rebuilding + neurons
 
 
-def hidden_sampling_sizes(config: Config, neurons: int, share: float, rows: int) -> tuple[int, int]:
-    """Hash hits for each row of a batch in a sampled hidden layer, and random draws for the batch or each row: an
+def hidden_sampling(config: Config, neurons: int, share: float, rows: int) -> tuple[int, int]:
+    """Hash hits for each row of a batch in a sampled hidden layer, and random negatives for the batch or each row: an
     eighth of the share that is to be active."""
     want = max(1, round(share * neurons))
-    draws = -(-want // 8)
-    return max(1, (want - draws) if config.active_sets == "row" else (want - draws) // rows), draws
-
-
-def sampling_sizes(config: Config, labels: int) -> tuple[int, int]:
-    """Hash hits for each row, and random draws for the batch or each row."""
-    if config.active_sets == "shared":
-        hits, draws = 4, min(labels, 2048)
-    else:
-        hits, draws = min(labels // 8 + 1, 256), min(labels // 8 + 1, 256)
-    hits = hits if config.hash_hits < 0 else config.hash_hits
-    draws = draws if config.random_negatives < 0 else config.random_negatives
-    return (hits if resolve_output(config, labels) == "lsh" else 0), draws
+    negatives = -(-want // 8)
+    return max(1, (want - negatives) if config.active_sets == "row" else (want - negatives) // rows), negatives

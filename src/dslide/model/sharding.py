@@ -1,16 +1,20 @@
-"""Which neurons of a layer a rank owns: every `size`-th, from `rank` on.
+"""Which neurons of a layer a rank owns: every R-th of R ranks, beginning with its own number.
 
-Neurons are dealt out like cards because labels are often numbered by popularity: ranges would load one rank. Neuron
-`local` of rank r is neuron `local * size + r` of the whole layer.
+Labels are often numbered by popularity, and contiguous ranges would overload one rank. Neuron `local` of rank r is
+neuron `local * R + r` of the whole layer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from dslide.model.activations import Floats, Ids, Offsets
+from dslide.util.arrays import Ids
+from dslide.util.csr import Lists
+
+L = TypeVar("L", bound=Lists)
 
 
 @dataclass(frozen=True)
@@ -26,22 +30,22 @@ class Shard:
 
     @property
     def own(self) -> slice:
-        """The owned ones out of all neurons."""
+        """The owned neurons out of all."""
         return slice(self.rank, None, self.size)
 
-    def whole(self, local: Ids) -> Ids:
-        """Numbers in the whole layer of owned neurons; negative ones, which stand for nothing, stay."""
+    def to_global(self, local: Ids) -> Ids:
+        """Numbers in the whole layer of owned neurons; negative numbers, which stand for no neuron, stay."""
         if self.size == 1:
             return local
         return np.where(local < 0, local, local * self.size + self.rank).astype(local.dtype)
 
-    def owned_lists(self, offsets: Offsets, ids: Ids, values: Floats) -> tuple[Offsets, Ids, Floats]:
-        """What CSR lists of neurons say of owned ones, by local number."""
+    def own_part(self, lists: L) -> L:
+        """Those elements of lists of neurons that are owned, by local number. (`columns` of SparseRows stays.)"""
         if self.size == 1:
-            return offsets, ids, values
-        keep = ids % self.size == self.rank
-        before = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
-        return before[offsets], ids[keep] // self.size, values[keep]
+            return lists
+        owned = lists.where(lists.indices % self.size == self.rank)
+        owned.indices[:] //= self.size  # a copy of its own
+        return owned
 
 
 WHOLE = Shard()
@@ -49,7 +53,7 @@ WHOLE = Shard()
 
 def neuron_axis(array: str, sparse_input: bool) -> int | None:
     """The axis of one of a layer's arrays (`weights`, `bias_moment1`, ...) along which neurons lie; None if the array
-    says nothing of single neurons and is the same on every rank."""
+    is not by neuron, and the same on every rank."""
     if array.startswith("bias") or not sparse_input:
         return 0
     return None if array == "weights_clock" else 1

@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 
 from dslide.config import Config
-from dslide.model.activations import padded
-from dslide.model.hash_parameters import automatic, training_family
+from dslide.model.defaults import resolve
 from dslide.model.label_prior import PREFIX
-from dslide.model.lsh import resolve_output
+from dslide.model.layout import layer_specs
 from dslide.model.sharding import WHOLE, Shard, neuron_axis
 from dslide.model.storage import STORAGE
+from dslide.util.arrays import padded
 
-CODES, MOVED = "codes", "moved"  # a sampled layer's hash tables: buckets of neurons, and which changed since
-TABLES_SINCE = 5  # the format of models with them; those of format 4 were of more tables, and are made anew
-MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # what optimizers keep of a parameter
+CODES, MOVED = "codes", "moved"  # of an LSH index: buckets of neurons, and which moved since they were hashed
+MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # of each parameter, by optimizer
 
 
 def array_dtype(config: Config, array: str) -> np.dtype[Any]:
-    """The type of one of a layer's arrays (`weights`, `bias_moment1`, ...). Biases, few as they are, stay float32."""
+    """The type of one of a layer's arrays (`weights`, `bias_moment1`, ...). Biases are few, and stay float32."""
     if array.endswith("_clock"):
         return np.dtype(np.uint32)
     if array.startswith("bias"):
@@ -38,7 +37,6 @@ class ArrayLayout:
     neurons: int  # of the whole layer
     axis: int | None
     rest: tuple[int, ...]  # the shape without that axis
-    since: int = 1  # the format of models that has it
     is_padded: bool = True  # where neurons lie along rows
 
     def shape(self, shard: Shard = WHOLE) -> tuple[int, ...]:
@@ -52,29 +50,29 @@ class ArrayLayout:
 
 
 def array_layouts(config: Config, features: int, labels: int) -> dict[str, ArrayLayout]:
-    """The arrays of a network in training, as `Network.state` names them."""
+    """The arrays of a network in training, as `Network.state` names them, but for the label prior's, whose sizes depend
+    on the data."""
+    config = resolve(config, labels)
     layouts: dict[str, ArrayLayout] = {}
-    shares = config.hidden_share or (1.0,) * len(config.hidden)
-    sampled = [share < 1 for share in shares] + [resolve_output(config, labels) == "lsh"]
-    inputs, sparse_input = features, True
-    for i, neurons in enumerate([*config.hidden, labels]):
-        for which, rest in (("weights", (inputs if sparse_input else padded(inputs),)), ("bias", (1,))):
-            for name in (which, *(f"{which}_{moment}" for moment in MOMENTS[config.optimizer])):
-                axis = neuron_axis(name, sparse_input)
-                layouts[f"layer{i}.{name}"] = ArrayLayout(array_dtype(config, name), neurons, axis, rest)
-            clock = f"{which}_clock"
-            axis = neuron_axis(clock, sparse_input)
-            of_clock = (inputs,) if axis is None else ()
-            layouts[f"layer{i}.{clock}"] = ArrayLayout(array_dtype(config, clock), neurons, axis, of_clock)
-        if sampled[i]:
-            tables = config.tables or automatic(neurons, inputs, training_family(config.family)).tables
-            codes = ArrayLayout(np.dtype(np.uint32), neurons, 1, (tables,), since=TABLES_SINCE, is_padded=False)
-            layouts[f"layer{i}.{CODES}"] = codes
-            layouts[f"layer{i}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), neurons, 0, (), since=TABLES_SINCE)
-        inputs, sparse_input = neurons, i < len(shares) and sampled[i]
+    for spec in layer_specs(config, features, labels):
+        inputs = spec.inputs if spec.sparse_input else padded(spec.inputs)
+        shapes: dict[str, tuple[int, ...]] = {}  # without the axis of neurons
+        for which, width in (("weights", inputs), ("bias", 1)):
+            arrays = (which, *(f"{which}_{moment}" for moment in MOMENTS[config.optimizer]))
+            shapes |= dict.fromkeys(arrays, (width,))
+            by_input = neuron_axis(f"{which}_clock", spec.sparse_input) is None
+            shapes[f"{which}_clock"] = (spec.inputs,) if by_input else ()
+        for array, rest in shapes.items():
+            axis = neuron_axis(array, spec.sparse_input)
+            layouts[f"{spec.name}.{array}"] = ArrayLayout(array_dtype(config, array), spec.neurons, axis, rest)
+        if spec.hashing is not None:
+            tables = (spec.hashing.tables,)
+            codes = ArrayLayout(np.dtype(np.uint32), spec.neurons, 1, tables, is_padded=False)
+            layouts[f"{spec.name}.{CODES}"] = codes
+            layouts[f"{spec.name}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), spec.neurons, 0, ())
     return layouts
 
 
 def is_parameter(name: str) -> bool:
-    """Whether an array is what prediction needs: weights, biases or links; the others are the optimizer's."""
+    """Whether prediction needs an array: weights, biases and the label prior; the others are the optimizer's."""
     return name.endswith((".weights", ".bias")) or name.startswith(PREFIX)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from dslide.checkpoint.memory import checkpoint_memory
 from dslide.config import Config
-from dslide.model.activations import padded
 from dslide.model.defaults import settled
 from dslide.model.hash_parameters import automatic, training_family
 from dslide.model.label_prior import has_label_prior
 from dslide.model.layer import COPIED_BYTES
 from dslide.model.lsh import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
-from dslide.model.network import KEPT_BYTES
+from dslide.model.output_losses import KEPT_BYTES
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
+from dslide.util.arrays import padded
 from dslide.util.memory import check_memory, format_bytes
 from dslide.util.threads import available_cores
 

@@ -12,7 +12,6 @@ import numpy as np
 from dslide.comm import Communicator, solo
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.model.activations import Sparse
 from dslide.model.defaults import settled
 from dslide.model.label_prior import LabelPrior, has_label_prior
 from dslide.model.lsh import resolve_output
@@ -22,6 +21,7 @@ from dslide.planner.trial_rows import TrialRows
 from dslide.training import phases
 from dslide.training.profiler import Profile, timed
 from dslide.util.cpu import Speeds
+from dslide.util.csr import Csr
 from dslide.util.threads import use_threads
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's layers
@@ -90,7 +90,7 @@ def time_step(
             x, y = few.x.take(chosen), few.y.take(chosen)
         labelled = targets(y, config.loss)
         result = network.train_step(
-            Sparse(x.indptr, x.indices, x.values), labelled, len(times), 1e-4, vote=Vote.STOP if enough else Vote.NONE
+            Csr(x.indptr, x.indices, x.values), labelled, len(times), 1e-4, vote=Vote.STOP if enough else Vote.NONE
         )
         times.append(time.perf_counter() - start)
         network.profile.end()

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 from dslide.comm import Communicator
-from dslide.training import phases
+from dslide.comm.future import Future
+from dslide.model.network import Network
+from dslide.training import phases, work
 from dslide.training.work import Work
 from dslide.util.cpu import Speeds
+
+Formula = Callable[..., Work | None]  # of the arguments of a method: its work
 
 COLUMNS = ("phase", "ms per step", "of time", "GFLOP/s", "of peak", "GB/s", "of copying", "bound")
 
@@ -82,10 +87,15 @@ class Profile:
         self._charge()
         self._comm = None
 
+    def reset(self) -> dict[str, Phase]:
+        """The phases so far; begins again with empty ones."""
+        before, self.phases = self.phases, {name: Phase() for name in phases.ALL}
+        return before
+
     @contextmanager
-    def phase(self, name: str, formula: Callable[..., Work | None] | None, *arguments: Any) -> Iterator[None]:
-        """Time inside is the phase's, but for phases inside of it. `formula` of the arguments is its work."""
-        if self._comm is None or (name == phases.PACKING and self._comm.size == 1):
+    def phase(self, name: str, formula: Callable[[], Work | None] | None = None) -> Iterator[None]:
+        """Time inside is the phase's, but for phases inside of it. `formula` gives its work."""
+        if self._comm is None:
             yield
             return
         self._charge()
@@ -93,13 +103,27 @@ class Profile:
         yield
         self._charge()
         self._current = outer
-        phase, work = self.phases[name], formula(*arguments) if formula else None
+        phase, done = self.phases[name], formula() if formula else None
         phase.calls += 1
-        if work is None:
+        if done is None:
             phase.known = False
         else:
-            phase.flops += work.flops
-            phase.bytes += work.bytes
+            phase.flops += done.flops
+            phase.bytes += done.bytes
+
+    def timed(self, name: str, method: Callable[..., Any], formula: Formula | None = None) -> Callable[..., Any]:
+        """A method whose calls are charged to a phase; `formula` of its arguments gives the work. If it returns a
+        Future, waiting for that is charged too."""
+
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self.phase(name, partial(formula, *arguments, **options) if formula else None):
+                result = method(*arguments, **options)
+            if isinstance(result, Future):
+                result.wait = self.timed(name, result.wait)  # type: ignore[method-assign]
+            return result
+
+        return call
 
     def _charge(self) -> None:
         """Gives the time since it was last called to the phase at hand, and what was waiting in it to that phase."""
@@ -161,14 +185,39 @@ def describe_speeds(speeds: Speeds) -> str:
     return f"{speeds.gflops:.0f} GFLOP/s in multiply-adds and {speeds.copy_gigabytes:.1f} GB/s in copying"
 
 
-def timed(
-    profile: Profile | None, name: str, formula: Callable[..., Work | None] | None = None, *arguments: Any
-) -> AbstractContextManager[None]:
-    """A phase of the profile if there is one, and otherwise next to nothing."""
-    return _UNTIMED if profile is None else profile.phase(name, formula, *arguments)
+def attach(profile: Profile, network: Network) -> None:
+    """Charges the stages of the network's steps to phases of the profile, from now on: methods of its objects are
+    replaced by timed ones, so that the code that is profiled knows nothing of it."""
+    step, loss, output = network.step, network.loss, network.output
 
+    def charge(owner: object, method: str, phase: str, formula: Formula | None = None) -> None:
+        setattr(owner, method, profile.timed(phase, getattr(owner, method), formula))
 
-_UNTIMED: AbstractContextManager[None] = nullcontext()
+    charge(step, "hidden_active", phases.ACTIVE)
+    charge(step, "forward", phases.HIDDEN_FORWARD, lambda i, x, active, _: work.forward(network.layers[i], x, active))
+    charge(step, "output_active", phases.ACTIVE)
+    charge(step, "add_prior", phases.LABEL_PRIOR)
+    charge(
+        step, "backward", phases.HIDDEN_BACKWARD,
+        lambda i, x, a, active, gradient, step: work.learn(network.layers[i], x, active, i > 0),
+    )  # fmt: skip
+    charge(loss, "find_labels", phases.ACTIVE)
+    charge(loss, "slot_gradient", phases.SECOND_PASS, work.slot_gradient)
+    charge(output, "forward", phases.FIRST_PASS, partial(work.forward, output))
+    charge(output, "learn", phases.SECOND_PASS, partial(work.learn, output))
+    charge(output, "softmax_first", phases.FIRST_PASS, partial(work.softmax_first, output))
+    charge(output, "softmax_backward", phases.SECOND_PASS, partial(work.softmax_backward, output))
+    charge(output, "softmax_step", phases.SECOND_PASS, partial(work.softmax_step, output))
+    charge(output, "sigmoid_learn", phases.SECOND_PASS, partial(work.sigmoid_learn, output))
+    charge(output, "sigmoid_backward", phases.SECOND_PASS, partial(work.sigmoid_backward, output))
+    charge(output, "sigmoid_step", phases.SECOND_PASS, partial(work.sigmoid_step, output))
+    for layer in network.layers:
+        charge(layer, "rebuild_tables", phases.REBUILDING)
+        if layer.lsh is not None:
+            charge(layer.lsh, "look_up", phases.HASH_LOOKUP)
+    if network.shard.size > 1:
+        for method in ("all_gather", "all_gather_sparse", "reduce_scatter", "log_normaliser", "best_hits", "summary"):
+            charge(network.collectives, method, phases.PACKING)
 
 
 def _shown(value: float | None, format: str) -> str:

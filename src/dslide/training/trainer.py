@@ -20,13 +20,11 @@ from dslide.comm.votes import Vote, Votes
 from dslide.config import Config
 from dslide.data import Data, Dataset, Rows, SparseRows
 from dslide.errors import DataError, ModelError
-from dslide.model.activations import Sparse
-from dslide.model.defaults import settled
+from dslide.model.defaults import resolve
 from dslide.model.label_prior import has_label_prior
 from dslide.model.network import Network
-from dslide.model.targets import targets
 from dslide.training import phases
-from dslide.training.profiler import Profile, timed
+from dslide.training.profiler import Profile, attach
 from dslide.training.work import reading
 from dslide.util.signals import deferred_interrupt
 from dslide.util.threads import use_threads
@@ -117,11 +115,13 @@ class Trainer:
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None,
         callbacks: Sequence[Callback] = (), profile: Profile | None = None,
     ):  # fmt: skip
-        self.config = config = settled(config, labels)
+        self.config = config = resolve(config, labels)
         self.comm = comm or solo()
         self._use_threads()
         self.network = Network(config, features, labels, comm=self.comm)
-        self.network.profile = self.profile = profile
+        self.profile = profile
+        if profile is not None:
+            attach(profile, self.network)
         self.callbacks = list(callbacks)
         self.step = 0  # steps done
         self.epoch = 0  # epochs done
@@ -199,9 +199,7 @@ class Trainer:
             self.network.rebuild_tables()
         rate = learning_rate(self.config, self.step, total_steps)
         vote = reduce(or_, (c.vote(self) for c in self.callbacks), Vote.STOP if self._pressed() else Vote.NONE)
-        result = self.network.train_step(
-            Sparse(x.indptr, x.indices, x.values), targets(y, self.config.loss), self.step, rate, vote
-        )
+        result = self.network.train_step(x, self.network.loss.targets(y), self.step, rate, vote)
         self.votes, self.rate = result.votes, rate
         if self.comm.size == 1 and self._pressed():
             self.votes = Votes(self.votes.any | Vote.STOP, self.votes.all | Vote.STOP)
@@ -263,7 +261,7 @@ class Trainer:
 
     def _trainable(self, rows: Rows) -> npt.NDArray[np.signedinteger]:
         """Rows to train on: softmax can learn nothing from a row without labels."""
-        return rows.with_labels() if self.config.loss == "softmax" else np.arange(len(rows))
+        return rows.with_labels() if self.network.loss.needs_labels else np.arange(len(rows))
 
     def _read(self, data: Data) -> Iterator[tuple[SparseRows, SparseRows]]:
         """Features and labels of what is left of the present epoch, batch by batch."""
@@ -272,7 +270,9 @@ class Trainer:
             yield self._take(rows, batch)
 
     def _take(self, rows: Rows, batch: npt.NDArray[np.signedinteger]) -> tuple[SparseRows, SparseRows]:
-        with timed(self.profile, phases.READING, lambda: reading(x, y)):
+        if self.profile is None:
+            return rows.batch(batch)
+        with self.profile.phase(phases.READING, lambda: reading(x, y)):
             x, y = rows.batch(batch)
         return x, y
 

@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from dslide._core import ActiveSet
 from dslide.data import SparseRows
-from dslide.model.activations import Activations, Dense, Floats, Sparse
+from dslide.model.activations import Activations, Dense
 from dslide.model.layer import Layer
+from dslide.util.arrays import Floats
+from dslide.util.csr import Csr
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ def reading(x: SparseRows, y: SparseRows) -> Work:
     return Work(0, 2 * sum(part.indices.nbytes + part.values.nbytes for part in (x, y)))
 
 
-def forward(layer: Layer, x: Activations, active: Any) -> Work | None:
+def forward(layer: Layer, x: Activations, active: ActiveSet) -> Work | None:
     """`Layer.forward`. Dense input: 2 S K; weights U K and inputs B K read, sums S written. Sparse input, with n
     elements of d different inputs, and all U neurons: 2 n U; weights d U, ids and values read, sums B U written."""
     if isinstance(x, Dense):
@@ -40,11 +43,11 @@ def forward(layer: Layer, x: Activations, active: Any) -> Work | None:
     if not active.is_everything:
         return None
     weights = _different(x, layer) * layer.neurons * layer.arrays["weights"].itemsize
-    moved = weights + x.ids.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons)
-    return Work(2 * len(x.ids) * layer.neurons, moved)
+    moved = weights + x.indices.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons)
+    return Work(2 * len(x.indices) * layer.neurons, moved)
 
 
-def learn(layer: Layer, x: Activations, active: Any, want_dx: bool = True) -> Work | None:
+def learn(layer: Layer, x: Activations, active: ActiveSet, want_dx: bool = True) -> Work | None:
     """`Layer.learn`. Dense input: gradients of weights and inputs, 2 S K each; inputs B K and gradients S read,
     gradients B K written, weights and moments U K read and written. Sparse input and all neurons: 2 n U for weights, as
     much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read, weights and moments
@@ -55,48 +58,75 @@ def learn(layer: Layer, x: Activations, active: Any, want_dx: bool = True) -> Wo
     if not active.is_everything:
         return None
     state = 2 * _different(x, layer) * layer.neurons * _state_bytes(layer)
-    dx = len(x.ids) if want_dx else 0
-    moved = state + x.ids.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons + dx)
-    return Work(2 * (len(x.ids) + dx) * layer.neurons, moved)
+    dx = len(x.indices) if want_dx else 0
+    moved = state + x.indices.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons + dx)
+    return Work(2 * (len(x.indices) + dx) * layer.neurons, moved)
 
 
-def first_pass(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
-    """Softmax's first pass over some rows: logits, and exponentials times weights, 2 B U K each; weights U K and inputs
-    B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
-    flops, logits = _product(layer, x, active)
-    moved = _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs)
-    return Work(2 * flops, moved + (logits * layer.kept_bytes if kept else 0))
+def softmax_first(
+    layer: Layer, x: Dense, active: ActiveSet, labels: Any, reference: Floats, total: Floats, dx: Floats | None = None,
+    kept: Floats | None = None, begin: int = 0, end: int | None = None,
+) -> Work:  # fmt: skip
+    """`Layer.softmax_first`, the first pass over some rows: logits, and exponentials times weights, 2 B U K each;
+    weights U K and inputs B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
+    some = x.values[begin:end]
+    flops, logits = _product(layer, some, active)
+    moved = _weights(layer, active) + _numbers(some, 2 * len(some) * layer.inputs)
+    return Work(2 * flops, moved + (logits * layer.kept_bytes if kept is not None else 0))
 
 
-def softmax_backward(layer: Layer, x: Floats) -> Work:
-    """What is left of gradients of inputs, B K, between the passes: they are read and written. The labels' share is not
-    counted."""
-    return Work(len(x) * layer.inputs, _numbers(x, 2 * len(x) * layer.inputs))
+def softmax_backward(
+    layer: Layer, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats,
+    begin: int, end: int,
+) -> Work:  # fmt: skip
+    """`Layer.softmax_backward`, what is left of gradients of inputs between the passes: B K read and written. The
+    labels' share is not counted."""
+    return Work((end - begin) * layer.inputs, _numbers(dx, 2 * (end - begin) * layer.inputs))
 
 
-def sigmoid_learn(layer: Layer, x: Floats, active: Any) -> Work:
-    """Logits and gradients of inputs and of weights, 2 B U K each; inputs B K read, gradients of inputs written;
-    weights and moments U K read and written."""
-    flops, _ = _product(layer, x, active)
-    return Work(3 * flops, 2 * _state(layer, active) + _numbers(x, 2 * len(x) * layer.inputs))
+def softmax_step(
+    layer: Layer, x: Dense, active: ActiveSet, labels: Any, log_norm: Floats, scale: float, kept: Floats | None
+) -> Work:
+    """`Layer.softmax_step`, the second pass."""
+    return _step(layer, x.values, active, kept is not None)
 
 
-def sigmoid_backward(layer: Layer, x: Floats, active: Any) -> Work:
-    """The same without the step, over some rows: logits and gradients of inputs; weights U K and inputs B K read,
-    gradients of logits B U and inputs B K written."""
-    flops, logits = _product(layer, x, active)
-    return Work(2 * flops, _weights(layer, active) + _numbers(x, 2 * len(x) * layer.inputs + logits))
+def sigmoid_learn(layer: Layer, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats) -> Work:
+    """`Layer.sigmoid_learn`: logits and gradients of inputs and of weights, 2 B U K each; inputs B K read, gradients of
+    inputs written; weights and moments U K read and written."""
+    flops, _ = _product(layer, x.values, active)
+    return Work(3 * flops, 2 * _state(layer, active) + _numbers(x.values, 2 * x.rows * layer.inputs))
 
 
-def step(layer: Layer, x: Floats, active: Any, kept: bool) -> Work:
-    """The step that is left then: gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K
-    and what was kept, B U, read, weights and moments U K read and written."""
+def sigmoid_backward(
+    layer: Layer, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats, kept: Floats, begin: int, end: int
+) -> Work:
+    """`Layer.sigmoid_backward`, the same without the step, over some rows: logits and gradients of inputs; weights U K
+    and inputs B K read, gradients of logits B U and inputs B K written."""
+    some = x.values[begin:end]
+    flops, logits = _product(layer, some, active)
+    return Work(2 * flops, _weights(layer, active) + _numbers(some, 2 * len(some) * layer.inputs + logits))
+
+
+def sigmoid_step(layer: Layer, x: Dense, active: ActiveSet, kept: Floats) -> Work:
+    """`Layer.sigmoid_step`, the step that is left then."""
+    return _step(layer, x.values, active, True)
+
+
+def slot_gradient(active: ActiveSet, slots: Floats, own: Csr, scale: float) -> Work:
+    """`OutputLoss.slot_gradient`: small beside the products, not counted."""
+    return Work(0, 0)
+
+
+def _step(layer: Layer, x: Floats, active: ActiveSet, kept: bool) -> Work:
+    """Gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K and what was kept, B U,
+    read, weights and moments U K read and written."""
     flops, logits = _product(layer, x, active)
     moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs)
     return Work(flops * (1 if kept else 2), moved + (logits * layer.kept_bytes if kept else 0))
 
 
-def _product(layer: Layer, x: Floats, active: Any) -> tuple[int, int]:
+def _product(layer: Layer, x: Floats, active: ActiveSet) -> tuple[int, int]:
     """Operations of one product of batch and active neurons, and its size."""
     size = len(x) * len(active.ids)
     return 2 * size * layer.inputs, size
@@ -106,12 +136,12 @@ def _numbers(like: Floats, count: int) -> int:
     return count * like.itemsize
 
 
-def _weights(layer: Layer, active: Any) -> int:
+def _weights(layer: Layer, active: ActiveSet) -> int:
     """Bytes of the active neurons' weights."""
     return len(active.ids) * layer.inputs * layer.arrays["weights"].itemsize
 
 
-def _state(layer: Layer, active: Any) -> int:
+def _state(layer: Layer, active: ActiveSet) -> int:
     """Bytes of the active neurons' weights and their moments."""
     return len(active.ids) * layer.inputs * _state_bytes(layer)
 
@@ -122,8 +152,8 @@ def _state_bytes(layer: Layer) -> int:
     return sum(layer.arrays[name].itemsize for name in names if name in layer.arrays)
 
 
-def _different(x: Sparse, layer: Layer) -> int:
+def _different(x: Csr, layer: Layer) -> int:
     """How many different inputs the rows have."""
     seen = np.zeros(layer.inputs, np.bool_)
-    seen[x.ids] = True
+    seen[x.indices] = True
     return int(np.count_nonzero(seen))

@@ -1,0 +1,201 @@
+"""Prediction: the best labels of rows, exactly or through hash tables, their scores, and the exact loss.
+
+All functions are called on all ranks alike, with the same rows, and give every rank the same result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dslide._core import ActiveSet
+from dslide.data import SparseRows
+from dslide.errors import DataError
+from dslide.model.activations import Activations, Dense
+from dslide.model.active_sets import of_batch, of_rows
+from dslide.model.hash_parameters import hash_parameters, prediction_family
+from dslide.model.label_prior import row_lengths
+from dslide.model.layer import table_bytes
+from dslide.model.lsh import LshIndex
+from dslide.util.arrays import Floats, Ids, aligned_zeros, padded
+from dslide.util.csr import Csr, Lists
+from dslide.util.memory import check_memory, rss_bytes
+
+if TYPE_CHECKING:
+    from dslide.model.network import Network
+
+LOGIT_BYTES = 64 << 20  # most memory that explicit logits take
+PRIOR_ROWS = 128  # predicted together if there is a label prior, whose logits take memory
+TABLES = 96  # 3 to 4 times as many as in training find most of the best labels
+
+TopK = tuple[Ids, Floats]  # ids and scores, (rows, k) each
+
+
+def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
+    """The k best labels of each row over all labels."""
+    _check_exclude(network, x, exclude)
+    output, best = network.output, _empty(len(x), k)
+    for begin, end in row_blocks(network, len(x)):
+        some = x.part(begin, end)
+        h = last_hidden(network, some)
+        excluded = _excluded(network, exclude, begin, end)
+        if isinstance(h, Dense):
+            own = _empty(h.rows, k)
+            lists = (None, None) if excluded is None else (excluded.indptr, excluded.indices)
+            output.native.topk(h.values, *own, *lists, with_prior(network, some, output.everything(h.rows)))
+        else:
+            own = _topk_of(output.forward(h, output.everything(h.rows))[:, : output.neurons], k, excluded=excluded)
+        best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
+    return best
+
+
+def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
+    """As `predict_topk`, over labels that share a hash bucket with the row or that the prior scores."""
+    _check_exclude(network, x, exclude)
+    index, output, best = network.prediction_index(), network.output, _empty(len(x), k)
+    for begin, end in row_blocks(network, len(x)):
+        some = x.part(begin, end)
+        h, own = last_hidden(network, some), _empty(end - begin, k)
+        everything = with_prior(network, some, output.everything(h.rows))
+        found = index.candidates(h)
+        if network.prior is not None:
+            found = _union(found, Lists(everything.added_begin, everything.added_position), output.neurons)
+        if (excluded := _excluded(network, exclude, begin, end)) is not None:
+            found = _difference(found, excluded, output.neurons)
+        if isinstance(h, Dense):
+            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything)
+        else:
+            z = output.forward(h, of_rows(found, output.neurons)).reshape(-1)
+            for i in range(h.rows):
+                row = slice(found.indptr[i], found.indptr[i + 1])
+                own[0][i], own[1][i] = _topk_of(z[None, row], k, found.indices[row])
+        best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
+    return best
+
+
+def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
+    """Logits of given labels: (rows, len(labels))."""
+    order = np.unique(labels).astype(np.int32)
+    if len(order) and not 0 <= order[0] <= order[-1] < network.labels:
+        raise DataError(f"label numbers must be 0 to {network.labels - 1}, not {order[0]} to {order[-1]}")
+    shard, output = network.shard, network.output
+    places = np.flatnonzero(order % shard.size == shard.rank)
+    owned = (order[places] // shard.size).astype(np.int32)
+    out = np.empty((len(x), len(labels)), np.float32)
+    columns = np.searchsorted(order, labels)
+    for begin, end in row_blocks(network, len(x), len(order)):
+        some = x.part(begin, end)
+        h = last_hidden(network, some)
+        active = with_prior(network, some, of_batch(owned, h.rows, output.neurons))
+        own = output.forward(h, active).reshape(h.rows, -1)
+        out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
+    return out
+
+
+def exact_loss_sum(network: Network, x: SparseRows, y: SparseRows) -> tuple[float, int]:
+    """The loss over all labels, summed over rows, and over how many rows."""
+    y = y.where(y.indices < network.labels) if y.columns > network.labels else y
+    if network.loss.needs_labels and y.empty_rows():
+        rows = np.flatnonzero(np.diff(y.indptr))
+        x, y = x.take(rows), y.take(rows)
+    total = 0.0
+    for begin, end in row_blocks(network, len(x), 0 if network.loss.needs_labels else network.output.neurons):
+        some = x.part(begin, end)
+        own = network.shard.own_part(network.loss.targets(y.part(begin, end)))
+        h = last_hidden(network, some)
+        everything = with_prior(network, some, network.output.everything(h.rows))
+        total += network.collectives.summary(network.loss.exact(h, everything, own), 0.0, True).wait().loss
+    return total, len(x)
+
+
+def last_hidden(network: Network, x: SparseRows) -> Activations:
+    """The input of the output layer, with every hidden neuron computed."""
+    if x.columns > network.features:
+        raise DataError(f"rows have {x.columns} features but the network was made for {network.features}")
+    a: Activations = x
+    for layer, follower in zip(network.layers[:-1], network.layers[1:], strict=True):
+        z = layer.forward(a, layer.everything(a.rows))
+        if network.config.activation == "relu":
+            np.maximum(z, 0, out=z)
+        if network.shard.size > 1:
+            own, z = z, aligned_zeros(a.rows, padded(layer.total))
+            # in full precision: the same network gives the same answers on any number of ranks
+            network.collectives.all_gather(f"prediction of {layer.name}", own, layer.total, z, exact=True).wait()
+        a = Dense(z) if not follower.sparse_input else Csr.from_dense(z[:, : layer.total])
+    return a
+
+
+def with_prior(network: Network, x: SparseRows, active: ActiveSet) -> ActiveSet:
+    """The active set, with the label prior of the rows."""
+    if network.prior is not None:
+        network.prior.add(x, row_lengths(x), active, boost=network.config.prior_boost)
+    return active
+
+
+def make_index(network: Network) -> LshIndex:
+    """Hash tables over the output weights as they are now: not those of training, which lag behind on purpose, and more
+    of them, since every candidate counts."""
+    output, config = network.output, network.config.replace(tables=network.config.tables or TABLES)
+    family = prediction_family(config.family, output.sparse_input, config.activation)
+    parameters = hash_parameters(config, network.labels, output.inputs, family)
+    needed = table_bytes(config, output.spec, parameters, network.shard.size)
+    check_memory(rss_bytes() + needed, "approximate prediction", "exact prediction needs less")
+    index = LshIndex(network.labels, output.inputs, family, parameters, config, config.seed, network.shard)
+    index.rebuild(output.codes)
+    return index
+
+
+def row_blocks(network: Network, rows: int, wide: int = 0) -> list[tuple[int, int]]:
+    """Cuts rows into blocks so that no matrix of activations (or of `wide` logits) exceeds a bound."""
+    widest = max([wide, *network.config.hidden] + ([network.labels] if network.output.sparse_input else []))
+    size = min(1024 if network.prior is None else PRIOR_ROWS, max(1, LOGIT_BYTES // (4 * widest)))
+    return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
+
+
+def _empty(rows: int, k: int) -> TopK:
+    return np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
+
+
+def _check_exclude(network: Network, x: SparseRows, exclude: SparseRows | None) -> None:
+    if exclude is not None and (len(exclude) != len(x) or exclude.columns > network.labels):
+        raise DataError(
+            f"exclude: expected {len(x)} rows of at most {network.labels} labels, not {len(exclude)} rows of "
+            f"{exclude.columns}"
+        )
+
+
+def _excluded(network: Network, exclude: SparseRows | None, begin: int, end: int) -> Lists | None:
+    """The own neurons that some rows must not get, ascending; None if there are none at all."""
+    return None if exclude is None else network.shard.own_part(exclude.part(begin, end))
+
+
+def _topk_of(z: Floats, k: int, names: Ids | None = None, excluded: Lists | None = None) -> TopK:
+    """The k largest of each row, ties to the lower column; -1 where there are fewer. `names` stand for columns."""
+    z = np.where(np.isnan(z), -np.inf, z)
+    if excluded is not None:
+        z[excluded.row_numbers(), excluded.indices] = np.nan  # sorted behind all numbers
+    order = np.argsort(-z, axis=1, kind="stable")[:, :k]
+    ids, best = np.full((len(z), k), -1, np.int32), np.full((len(z), k), -np.inf, np.float32)
+    ids[:, : order.shape[1]] = order if names is None else names[order]
+    best[:, : order.shape[1]] = np.take_along_axis(z, order, axis=1)
+    nothing = np.isnan(best)
+    ids[nothing], best[nothing] = -1, -np.inf
+    return ids, best
+
+
+def _union(a: Lists, b: Lists, neurons: int) -> Lists:
+    """Elements of either, each once and ascending. (row, neuron) pairs are compared as single numbers."""
+    pairs = np.unique(np.concatenate([_pairs(a, neurons), _pairs(b, neurons)]))
+    rows, found = np.divmod(pairs, neurons)
+    return Lists(np.searchsorted(rows, np.arange(a.rows + 1)), found.astype(np.int32))
+
+
+def _difference(a: Lists, b: Lists, neurons: int) -> Lists:
+    """Elements of a that are not in b, which is ascending."""
+    pairs, out = _pairs(a, neurons), np.append(_pairs(b, neurons), -1)  # -1: where a search ends behind the last
+    return a.where(out[np.searchsorted(out[:-1], pairs)] != pairs)
+
+
+def _pairs(lists: Lists, neurons: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return lists.row_numbers() * neurons + lists.indices

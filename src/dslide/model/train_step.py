@@ -1,0 +1,230 @@
+"""One training step of Distributed SLIDE, top to bottom:
+
+forward through the hidden layers, each ending in an all-gather of its activations; look up of the output neurons that
+the rows are likely to excite; the active set of these, the labels and random negatives; loss and step of the output
+layer over the active set; reduce-scatter of the gradients; backward through the hidden layers, stepping their weights.
+
+Each rank computes its own neurons. The result is that of one process, up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dslide import _core
+from dslide._core import ActiveSet
+from dslide.comm.future import Future
+from dslide.comm.votes import NO_VOTES, Vote, Votes
+from dslide.errors import Diverged
+from dslide.model import active_sets
+from dslide.model.activations import Activations, Arriving, Dense
+from dslide.model.label_prior import Lengths, row_lengths
+from dslide.model.layer import Layer
+from dslide.model.lsh import hidden_sampling
+from dslide.model.micro_batches import micro_batches
+from dslide.model.random_streams import Stream, stream_seed
+from dslide.util.arrays import Floats, aligned_zeros, padded
+from dslide.util.csr import Csr, Lists
+
+if TYPE_CHECKING:
+    from dslide.model.network import Network
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a training step reports."""
+
+    loss: float  # mean over rows
+    active: float  # mean number of active output neurons that a row saw
+    own_active: float = 0.0  # those of this rank among them
+    votes: Votes = NO_VOTES
+
+
+class TrainStep:
+    """The step of one network. Its methods are the stages of the step."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def __call__(self, x: Csr, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
+        """One synchronous step on a batch. Raises Diverged if a gradient is not finite. The result has the votes of all
+        ranks."""
+        network, hidden = self.network, range(len(self.network.layers) - 1)
+        network.begin_step(step, rate)
+        own = network.shard.own_part(targets)
+        lengths = None if network.prior is None else row_lengths(x)  # before dropout
+        x = self.drop_inputs(x, step)
+
+        # Forward: every rank computes its own neurons; the all-gather gives all ranks all of them.
+        arriving, inputs, active_hidden = Arriving(x), [], []
+        for i in hidden:
+            inputs.append(arriving.wait())
+            active_hidden.append(self.hidden_active(i, inputs[i], step))
+            arriving = self.forward(i, inputs[i], active_hidden[i], step)
+
+        # The output layer: look up neurons, choose the active set, compute its loss and step.
+        hits = self.look_up(arriving, step)
+        inputs.append(arriving.wait())
+        active = self.output_active(own, hits, step)
+        self.add_prior(x, lengths, active, own)
+        output = network.loss.learn(inputs[-1], active, own, self.parts(x.rows))
+        summary = network.collectives.summary(output.loss, active.mean, output.finite, vote)
+        gradient = output.gradient.wait()  # reduce-scattered: of own activations, summed over ranks
+        seen = summary.wait()
+        self.check(seen.finite, seen.loss, network.output, step, rate)
+
+        # Backward: every rank steps its own neurons; the reduce-scatter gives their gradients to the ranks before.
+        for i in reversed(hidden):
+            layer = network.layers[i]
+            finite, dx = self.backward(i, inputs[i], inputs[i + 1], active_hidden[i], gradient, step)
+            self.check(finite, seen.loss, layer, step, rate)
+            if dx is not None:
+                name = f"gradients before {layer.name}"
+                gradient = network.collectives.reduce_scatter(name, inputs[i], dx, layer.inputs).wait()
+        return StepResult(seen.loss / x.rows, seen.active, active.mean, seen.votes)
+
+    # ---- hidden layers --------------------------------------------------------------------------------------------
+
+    def drop_inputs(self, x: Csr, step: int) -> Csr:
+        """Input dropout. What is left out has no gradient, and is not stepped."""
+        config = self.network.config
+        if config.dropout_input == 0:
+            return x
+        values = x.values.copy()
+        seed = stream_seed(config.seed, Stream.INPUT_DROPOUT, step)
+        _core.dropout_sparse(values, x.indptr, x.indices, config.dropout_input, seed)
+        return Csr(x.indptr, x.indices, values).where(values != 0)
+
+    def hidden_active(self, i: int, x: Activations, step: int) -> ActiveSet:
+        """Active neurons of hidden layer i: all, or hash hits and random neurons."""
+        network, layer = self.network, self.network.layers[i]
+        if layer.lsh is None:
+            return layer.everything(x.rows)
+        want, negatives = hidden_sampling(network.config, layer.total, layer.spec.share, x.rows)
+        hits = network.collectives.best_hits(layer.lsh.look_up(x, want, step), want).wait()
+        no_labels = Lists(np.zeros(x.rows + 1, np.int64), np.zeros(0, np.int32))
+        seed = stream_seed(network.config.seed, Stream.HIDDEN_NEGATIVES, step, i)
+        return self._sampled(layer, no_labels, hits, negatives, seed, correct=False)
+
+    def forward(self, i: int, x: Activations, active: ActiveSet, step: int) -> Arriving:
+        """Computes own activations of layer i and begins to gather those of all ranks, micro-batch by micro-batch."""
+        network, layer = self.network, self.network.layers[i]
+        name = f"activations of {layer.name}"
+        if not active.is_everything:
+            own = self._activate_sampled(i, layer.forward(x, active), active, step)
+            return Arriving(network.collectives.all_gather_sparse(name, own))
+        parts = self.parts(x.rows)
+        whole = Dense(aligned_zeros(x.rows, padded(layer.total))) if network.shard.size > 1 else None
+        gathers = []
+        for begin, end in parts:
+            z = layer.forward(x.part(begin, end), active if len(parts) == 1 else layer.everything(end - begin))
+            self._activate(i, z, step, begin)
+            if whole is None:
+                return Arriving(Dense(z))
+            into = whole.values[begin:end]
+            gathers.append((begin, end, network.collectives.all_gather(name, z, layer.total, into)))
+        assert whole is not None
+        return Arriving(whole, gathers)
+
+    def backward(
+        self, i: int, x: Activations, a: Activations, active: ActiveSet, gradient: Floats, step: int
+    ) -> tuple[bool, Floats | None]:
+        """Steps layer i along the gradients of its own activations `a`; returns whether all gradients were finite, and
+        this rank's share of the gradient of its input, if another layer is before it."""
+        dz = self._deactivate(i, a, gradient, active, step)
+        return self.network.layers[i].learn(x, active, dz, want_dx=i > 0)
+
+    def parts(self, rows: int) -> list[tuple[int, int]]:
+        """The micro-batches of a batch, whose exchange overlaps with computing the others."""
+        return micro_batches(rows, self.network.config.micro_batches if self.network.shard.size > 1 else 1)
+
+    def _activate(self, i: int, z: Floats, step: int, first_row: int) -> None:
+        """Sums become activations, in place."""
+        if self.network.config.activation == "relu":
+            np.maximum(z, 0, out=z)
+        self._drop_hidden(i, z, step, first_row)
+
+    def _drop_hidden(self, i: int, z: Floats, step: int, first_row: int = 0) -> None:
+        network = self.network
+        if drop := network.config.dropout_hidden:
+            shard, neurons = network.shard, network.layers[i].neurons
+            _core.dropout_dense(z, neurons, drop, self._dropout_seed(i, step), first_row, shard.rank, shard.size)
+
+    def _activate_sampled(self, i: int, z: Floats, active: ActiveSet, step: int) -> Csr:
+        """Sums of a sampled layer become activations, by their numbers in the whole layer."""
+        config = self.network.config
+        if config.activation == "relu":
+            np.maximum(z, 0, out=z)
+        slots = active_sets.slot_lists(active)
+        a = Csr(slots.indptr, self.network.shard.to_global(slots.indices), z.reshape(-1))
+        if config.dropout_hidden:
+            _core.dropout_sparse(a.values, a.indptr, a.indices, config.dropout_hidden, self._dropout_seed(i, step))
+        return a.where(a.values != 0)
+
+    def _deactivate(self, i: int, a: Activations, da: Floats, active: ActiveSet, step: int) -> Floats:
+        """Gradients of own activations become gradients of sums, laid out as the layer's `forward` has them."""
+        network, config = self.network, self.network.config
+        if isinstance(a, Dense):
+            self._drop_hidden(i, da, step)
+            if config.activation == "relu":
+                own = a.values[:, network.shard.own] if network.shard.size > 1 else a.values
+                da[:, : own.shape[1]] *= own[:, : da.shape[1]] > 0
+            return da
+        owned = network.shard.own_part(a)
+        if config.dropout_hidden:
+            numbers = network.shard.to_global(owned.indices)
+            _core.dropout_sparse(da, owned.indptr, numbers, config.dropout_hidden, self._dropout_seed(i, step))
+        dz = aligned_zeros(1, active.slots)
+        dz[0, active_sets.slots_of(owned, active)] = da  # activations that are 0 have no gradient, or none that matters
+        return dz
+
+    def _dropout_seed(self, i: int, step: int) -> int:
+        return stream_seed(self.network.config.seed, Stream.HIDDEN_DROPOUT, step, i)
+
+    # ---- the output layer -----------------------------------------------------------------------------------------
+
+    def look_up(self, arriving: Arriving, step: int) -> Future[Lists] | None:
+        """Looks up output neurons in the hash tables, for each micro-batch as soon as its activations have arrived.
+        Of the hits of all ranks the best are kept."""
+        network, want = self.network, self.network.config.hits_per_row
+        if network.output.lsh is None or want == 0:
+            return None
+        found = [
+            network.collectives.best_hits(network.output.lsh.look_up(x, want, step, first_row), want)
+            for first_row, x in arriving.parts()
+        ]
+        return Future(lambda: Lists.concatenate([hits.wait() for hits in found]))
+
+    def output_active(self, own: Csr, hits: Future[Lists] | None, step: int) -> ActiveSet:
+        """The output layer's active set: all neurons, or labels, hash hits and random negatives."""
+        network, config = self.network, self.network.config
+        if config.output == "full":
+            return network.output.everything(own.rows)
+        found = None if hits is None else hits.wait()
+        seed = stream_seed(config.seed, Stream.OUTPUT_NEGATIVES, step)
+        return self._sampled(network.output, own, found, config.random_negatives, seed, config.correction)
+
+    def add_prior(self, x: Csr, lengths: Lengths | None, active: ActiveSet, own: Csr) -> None:
+        """Adds the label prior to the logits of the active set."""
+        if self.network.prior is not None and lengths is not None:
+            self.network.prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
+
+    def _sampled(
+        self, layer: Layer, labels: Lists, hits: Lists | None, negatives: int, seed: int, correct: bool
+    ) -> ActiveSet:
+        return active_sets.sampled(
+            labels, hits, negatives, seed, per_row=self.network.config.active_sets == "row", neurons=layer.neurons,
+            total=layer.total, shard=self.network.shard, correct=correct,
+        )  # fmt: skip
+
+    def check(self, finite: bool, loss: float, layer: Layer, step: int, rate: float) -> None:
+        """Raises Diverged if a gradient or the loss is not finite."""
+        if not (finite and math.isfinite(loss)):
+            raise Diverged(
+                f"training diverged: a gradient in {layer.name} ({layer.inputs} x {layer.total}) is not finite at "
+                f"step {step + 1} with learning rate {rate:g}; try a smaller learning_rate"
+            )
