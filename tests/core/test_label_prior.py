@@ -120,8 +120,8 @@ def test_what_is_added_is_that_of_the_slow_links(case, kind, trained, keep):
     x, matrix, _ = sparse_input(rows, features, seed)
     targets = make_targets(rows, labels, seed, softmax=False)
     links = count(
-        SparseRows(x.offsets, x.ids, x.values, features),
-        SparseRows(targets.offsets, targets.ids, targets.values, labels),
+        SparseRows(x.indptr, x.indices, x.values, features),
+        SparseRows(targets.indptr, targets.indices, targets.values, labels),
         most,
         scale=3.0,
     )
@@ -147,8 +147,6 @@ def test_a_row_does_not_meet_itself():
     """Labels and features that occur once tell a row nothing in training, whatever dropout left of it."""
     x, y = rows_of([[1, 2, 0], [0, 0, 3]]), rows_of(np.eye(2))
     links = count(x, y, 5)
-    targets = make_targets(2, 2, 0, softmax=True)
-    targets.offsets, targets.ids = y.indptr, y.indices
     lengths = _core.row_lengths(x.indptr, x.values)
     for keep, offsets, ids, values in ((1.0, x.indptr, x.indices, x.values), (0.5, [0, 1, 2], [1, 2], [4, 6])):
         active = _core.ActiveSet.everything(2, 2)

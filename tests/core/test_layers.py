@@ -137,9 +137,9 @@ def test_loss_and_learning_in_one_pass(loss, optimizer, keep, cut, rows, neurons
     for step in range(3):
         x, matrix = dense_input(rows, inputs, seed + step)
         targets = make_targets(rows, neurons, seed + step, loss == "softmax")
-        active = make_active(kind, neurons, rows, seed + step, (targets.offsets, targets.ids))
+        active = make_active(kind, neurons, rows, seed + step, (targets.indptr, targets.indices))
         activity = Activity.of(active, neurons)
-        labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+        labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
         z = reference.forward(matrix, activity)
         expected_loss, dz = LOSSES[loss](z, activity, targets.matrix)
         dx = np.full_like(x.values, np.nan)
@@ -165,11 +165,11 @@ def test_loss_and_learning_in_one_pass(loss, optimizer, keep, cut, rows, neurons
 @given(rows=shapes["rows"], neurons=shapes["neurons"], kind=shapes["kind"], seed=shapes["seed"])
 def test_losses_on_slots(loss, rows, neurons, kind, seed):
     targets = make_targets(rows, neurons, seed, loss == "softmax")
-    active = make_active(kind, neurons, rows, seed, (targets.offsets, targets.ids))
+    active = make_active(kind, neurons, rows, seed, (targets.indptr, targets.indices))
     activity = Activity.of(active, neurons)
     z = 3 * np.random.default_rng(seed).standard_normal((rows, neurons)) * activity.mask
     slots = to_slots(active, z)
-    labels = (targets.offsets, targets.ids, targets.values)
+    labels = (targets.indptr, targets.indices, targets.values)
     if loss == "softmax":
         maximum, total = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
         _core.softmax_stats(active, slots, maximum, total)
@@ -316,7 +316,7 @@ def test_softmax_of_large_logits_does_not_overflow():
     reference = ReferenceLayer(layer, base)
     activity = Activity.of(layer.everything(5), 130)
     active, targets = layer.everything(5), make_targets(5, 130, 1, True)
-    labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+    labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
     z = reference.forward(matrix, activity)
     top = z.max(axis=1)
     assert z.max() > 200
@@ -338,7 +338,7 @@ def test_softmax_of_logits_that_rise_and_fall_from_block_to_block(keep, order):
     reference, active, targets = ReferenceLayer(layer, config), layer.everything(20), make_targets(20, 400, 1, True)
     activity = Activity.of(active, 400)
     expected_loss, dz = softmax_loss(reference.forward(matrix, activity), activity, targets.matrix)
-    labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+    labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
     dx = np.full_like(x.values, np.nan)
     kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
     fine, loss, _ = softmax_learn(layer, x, active, labels, dx, 1 / 20, kept)

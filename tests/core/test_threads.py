@@ -35,7 +35,7 @@ def train(threads, rows=97, neurons=700, inputs=33):
         targets = make_targets(rows, neurons, step, True)
         active, dx = layer.everything(rows), np.empty_like(x.values)
         kept = np.empty(layer.native.kept_size(active), np.float32)
-        labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+        labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
         softmax_learn(layer, x, active, labels, dx, 1 / rows, kept)
     return layer.forward(x, active), dx, layer.arrays["weights"]
 

@@ -19,7 +19,7 @@ from dslide.cli import main
 from dslide.cli.models import load_for
 from dslide.data import Dataset, SparseRows, TokenOptions, load, load_tokens
 from dslide.errors import ConfigError
-from dslide.model.defaults import ITEMS, ROWS, WORDS, as_before, for_data, settled
+from dslide.model.defaults import ITEMS, ROWS, WORDS, ResolvedConfig, resolve, resolve_like
 from dslide.planner.memory import plan
 
 SMALL = ["--batch-size", "32", "--threads", "1", "--epochs", "1", "--quiet"]
@@ -61,7 +61,7 @@ def make_words() -> str:
     return " ".join(f"word{chance.randrange(40)}" for _ in range(600)) + "\n"
 
 
-ONE = ROWS | {"loss": "softmax", "activation": "linear"}
+ONE = ROWS | {"hidden": (256,), "loss": "softmax", "activation": "linear"}
 KINDS: dict[str, tuple[Callable[[], str], list[str], dict[str, Any]]] = {  # text, options to read it, what is chosen
     "one label": (lambda: make_lines(1), [], ONE),
     "several labels": (lambda: make_lines(3), [], ONE | {"loss": "sigmoid"}),
@@ -80,13 +80,13 @@ def chosen(config: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
 
 def test_left_alone_everything_is_open() -> None:
     assert {getattr(Config(), name) for name in GIVEN} == {-1, "auto", ()}
-    assert set(GIVEN) == {*ROWS, "loss", "activation"} == {*ITEMS, "loss", "activation"}
+    assert set(GIVEN) == {*ROWS, "hidden", "loss", "activation"} == {*ITEMS, "hidden", "loss", "activation"}
 
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 8)])
 def test_activation_follows_the_number_of_hidden_layers(hidden: tuple[int, ...]) -> None:
     expected = "linear" if len(hidden) == 1 else "relu"
-    for config in (settled(Config(hidden=hidden), 9), for_data(Config(hidden=hidden), rows([3, 3]))):
+    for config in (resolve(Config(hidden=hidden), 9), resolve(Config(hidden=hidden), 9, rows([3, 3]))):
         assert config.activation == expected
 
 
@@ -109,7 +109,7 @@ def test_activation_follows_the_number_of_hidden_layers(hidden: tuple[int, ...])
 def test_loss_follows_labels_and_outputs(
     labels_per_row: list[int], options: dict[str, Any], labels: int, loss: str
 ) -> None:
-    assert for_data(Config(**options), rows(labels_per_row, labels)).loss == loss
+    assert resolve(Config(**options), labels, rows(labels_per_row, labels)).loss == loss
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_loss_follows_labels_and_outputs(
     ],
 )
 def test_width_follows_labels_and_outputs(labels: int, options: dict[str, Any], hidden: tuple[int, ...]) -> None:
-    assert for_data(Config(**options), rows([1, 1], labels)).hidden == hidden
-    assert settled(Config(**options), labels).hidden == hidden
+    assert resolve(Config(**options), labels, rows([1, 1], labels)).hidden == hidden
+    assert resolve(Config(**options), labels).hidden == hidden
 
 
 @given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from(sorted(KINDS.keys() - {"several, sampled"})))
@@ -140,23 +140,46 @@ def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, 
     else:
         data = load(path, format="interactions" if kind == "interactions" else "tsv")
     some = {name: GIVEN[name] for name in names}
-    config = for_data(Config(epochs=3, **some), data)
-    assert config == Config(epochs=3, **expected | some)
-    assert for_data(config, data) == settled(config, 9) == config
+    config = resolve(Config(epochs=3, **some), data.labels, data)
+    sampling = {"output": "full", "hidden_share": (1.0,), "hash_hits": 4, "random_negatives": data.labels}
+    assert config == ResolvedConfig(epochs=3, micro_batches=2, **sampling | expected | some)
+    assert resolve(config, 9) is config
 
 
 def test_zero_is_a_value_like_others() -> None:
     none = {"prior_labels": 0, "prior_power": 0.0, "prior_boost": 0.0, "prior_scale": 0.0, "dropout_input": 0.0,
             "dropout_hidden": 0.0}  # fmt: skip
-    assert chosen(settled(Config(**none), 9).to_dict(), none) == none
+    assert chosen(resolve(Config(**none), 9).to_dict(), none) == none
 
 
 def test_what_was_decided_before_stays() -> None:
-    before = Config(**GIVEN)
-    assert as_before(Config(epochs=3), before) == Config(epochs=3, **GIVEN)
-    assert as_before(Config(loss="softmax", prior_labels=5), before) == Config(
-        **GIVEN | {"loss": "softmax", "prior_labels": 5}
-    )
+    before = resolve(Config(**GIVEN), 70_000)
+    assert (before.output, before.random_negatives) == ("lsh", 2048)
+    assert resolve_like(Config(epochs=3), before) == before.replace(epochs=3)
+    changed = {"loss": "softmax", "prior_labels": 5, "output": "random"}
+    assert resolve_like(Config(**changed), before) == before.replace(**changed)
+
+
+def test_an_option_left_open_is_no_resolved_one() -> None:
+    with pytest.raises(ValueError, match="options left open: loss"):
+        resolve(Config(), 9).replace(loss="auto")
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "sizes"),
+    [
+        (100, {}, (0, 100)),
+        (100, {"output": "lsh"}, (4, 100)),
+        (50_000, {}, (4, 2048)),
+        (50_000, {"output": "random"}, (0, 2048)),
+        (50_000, {"active_sets": "row"}, (256, 256)),
+        (800, {"active_sets": "row", "output": "lsh"}, (101, 101)),
+        (50_000, {"hash_hits": 0, "random_negatives": 7}, (0, 7)),
+    ],
+)
+def test_sampling_follows_the_labels(labels: int, options: dict[str, Any], sizes: tuple[int, int]) -> None:
+    config = resolve(Config(**options), labels)
+    assert (config.hits_per_row, config.random_negatives) == sizes
 
 
 # ---- where they are used --------------------------------------------------------------------------------------------
@@ -221,13 +244,13 @@ def test_a_plan_is_that_of_the_run(kind: str, tmp_path: Path, capfd: pytest.Capt
 
 
 def test_nothing_known_of_the_data_is_planned_as_rows() -> None:
-    assert plan(Config(), 1000, 500) == plan(settled(Config(), 500), 1000, 500)
+    assert plan(Config(), 1000, 500) == plan(resolve(Config(), 500), 1000, 500)
     assert plan(Config(), 1000, 500).bytes_total > plan(Config(prior_labels=0), 1000, 500).bytes_total
 
 
 def test_networks_and_trainers_have_no_open_options() -> None:
     for made in (Network(Config(hidden=(4,)), 5, 6), Trainer(Config(hidden=(4,), threads=1), 5, 6)):
-        assert made.config == settled(Config(hidden=(4,), threads=made.config.threads), 6)
+        assert made.config == resolve(Config(hidden=(4,), threads=made.config.threads), 6)
 
 
 def test_an_estimator_keeps_its_parameters_and_goes_on_with_what_was_decided() -> None:

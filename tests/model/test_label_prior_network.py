@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import support.planted as planted
-from dslide.model.targets import Labels
-from model.test_network_gradients import ERROR, RATE, Recording, central_differences, weights_of
+from model.test_network_gradients import ERROR, RATE, central_differences, weights_of
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.label_prior import SlowLabelPrior, lengths_of
 from reference.network import Activity, ReferenceNetwork
 from support.inprocess import run_ranks
 from support.layer_cases import make_targets, sparse_input
 from support.plain import PLAIN
+from support.recording import Recording
 
 from dslide import Config, Network, Trainer, _core
 from dslide.data import Dataset, SparseRows
@@ -39,9 +39,9 @@ class Batch:
     def __init__(self, loss="softmax"):
         self.x, self.matrix, self.present = sparse_input(ROWS, FEATURES, 11)
         targets = make_targets(ROWS, LABELS, 11, loss == "softmax")
-        self.labels, self.targets = Labels(targets.offsets, targets.ids, targets.values), targets.matrix
-        self.rows = SparseRows(self.x.offsets, self.x.ids, self.x.values, FEATURES)
-        self.y = SparseRows(targets.offsets, targets.ids, targets.values, LABELS)
+        self.labels, self.targets = Csr(targets.indptr, targets.indices, targets.values), targets.matrix
+        self.rows = SparseRows(self.x.indptr, self.x.indices, self.x.values, FEATURES)
+        self.y = SparseRows(targets.indptr, targets.indices, targets.values, LABELS)
 
     def link(self, network):
         network.set_label_prior(self.rows, self.y, same=False)
@@ -108,23 +108,21 @@ def test_a_boost_of_zero_predicts_without_links():
     assert_array_equal(found, network.scores(batch.rows, np.arange(LABELS)))
 
 
-def test_dropout_takes_off_what_the_whole_row_had(monkeypatch):
+def test_dropout_takes_off_what_the_whole_row_had():
     """Inputs that are left out add nothing, the others more in proportion; the row's own share is that of what it was
     before, not of what dropout made of it."""
     config, batch = Config(**BASE | {"dropout_input": 0.4}), Batch()
-    network = batch.link(Network(config, FEATURES, LABELS))
-    left = network._drop_inputs(batch.x, 7)
+    network = batch.link(Recording(config, FEATURES, LABELS))
+    left = network.step.drop_inputs(batch.x, 7)
     assert 0 < len(left.values) < len(batch.x.values)
     matrix = np.zeros((ROWS, FEATURES))
-    matrix[np.repeat(np.arange(ROWS), np.diff(left.offsets)), left.ids] = left.values
+    matrix[np.repeat(np.arange(ROWS), np.diff(left.indptr)), left.indices] = left.values
     slow = SlowLabelPrior.count(batch.rows, batch.y, config.prior_labels, False, config.prior_power)
     expected = slow.added(matrix, config.prior_scale, lengths_of(batch.x), batch.targets > 0, 0.6)
-    seen = []
-    learn = network._learn_output
-    monkeypatch.setattr(network, "_learn_output", lambda x, active, y: seen.append(active) or learn(x, active, y))
     network.train_step(batch.x, batch.labels, 7, 0.01)
+    seen = network.active[-1]
     added = np.zeros((ROWS, LABELS))
-    added[np.repeat(np.arange(ROWS), np.diff(seen[0].added_begin)), seen[0].added_position] = seen[0].added_value
+    added[np.repeat(np.arange(ROWS), np.diff(seen.added_begin)), seen.added_position] = seen.added_value
     assert_allclose(added, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -163,7 +161,13 @@ def test_rows_of_any_kind_are_predicted():
     network = batch.link(Network(Config(**BASE), FEATURES + 3, LABELS))
     rows = SparseRows.from_scipy(np.diag([0.0] * FEATURES + [1, -2, 3]).astype(np.float32))
     _, scores = network.predict_topk(rows, 2)
-    plain = Network(network.config, FEATURES + 3, LABELS, trainable=False, weights=network._layer_state())
+    plain = Network(
+        network.config,
+        FEATURES + 3,
+        LABELS,
+        trainable=False,
+        weights={name: array for name, array in network.state().items() if not name.startswith("prior.")},
+    )
     assert_array_equal(scores, plain.predict_topk(rows, 2)[1])
     assert network.predict_topk(rows.part(0, 0), 2)[0].shape == (0, 2)
 
@@ -270,7 +274,7 @@ def test_labels_at_random_can_not_be_known_in_training():
     chance = np.log(labels)
     assert network.exact_loss(x, y) < 0.7 * chance  # rows that were counted, asked as if they were new
     rows = Csr(x.indptr, x.indices, x.values)
-    assert network.train_step(rows, Labels(y.indptr, y.indices, y.values), 0, 0.0).loss > chance
+    assert network.train_step(rows, Csr(y.indptr, y.indices, y.values), 0, 0.0).loss > chance
 
 
 def test_the_number_of_threads_changes_no_link():

@@ -9,7 +9,9 @@ from support.plain import PLAIN
 
 from dslide import _core
 from dslide.config import Config
+from dslide.model.lsh import Hits
 from dslide.training.trainer import Trainer
+from dslide.util.csr import Lists
 
 
 @pytest.fixture(autouse=True)
@@ -182,14 +184,14 @@ def test_hits_have_to_be_the_right_neurons(nested, hashed, monkeypatch):
     """Each hit replaced by another neuron, always the same one."""
     trainer = make_trainer(nested, **HASHED)
     other = np.random.default_rng(0).permutation(nested.train.labels).astype(np.int32)
-    sampler = trainer.network.output.lsh
-    real = sampler.hits
+    index = trainer.network.output.lsh
+    real = index.look_up
 
     def wrong_hits(*arguments):
-        offsets, ids, ranking = real(*arguments)
-        return offsets, other[ids], ranking
+        hits = real(*arguments)
+        return Hits(Lists(hits.lists.indptr, other[hits.lists.indices]), hits.ranking)
 
-    monkeypatch.setattr(sampler, "hits", wrong_hits)
+    monkeypatch.setattr(index, "look_up", wrong_hits)
     trainer.fit(nested.train)
     assert nested.precision(trainer.network) < hashed - 0.25
 

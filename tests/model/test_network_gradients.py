@@ -9,13 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from reference.network import Activity, ReferenceNetwork, softmax_loss
+from reference.network import ReferenceNetwork, softmax_loss
 from support.layer_cases import make_targets, sparse_input
 from support.plain import PLAIN
+from support.recording import Recording
 
 from dslide import _core
 from dslide.config import Config
-from dslide.model.network import Labels, Network
+from dslide.model.random_streams import Stream, stream_seed
+from dslide.util.csr import Csr
 
 FEATURES, LABELS, ROWS = 12, 20, 7
 RATE = 64.0  # a power of two: dividing by it is exact; gradients don't depend on it
@@ -23,28 +25,10 @@ NUDGE = 1e-6
 ERROR = 1e-4  # of a layer's gradient: largest difference over largest element
 
 
-class Recording(Network):
-    """A network that keeps the active sets of its last step."""
-
-    def train_step(self, x, labels, step, rate):
-        self.chosen = []
-        return super().train_step(x, labels, step, rate)
-
-    def _hidden_active(self, i, x, step):
-        active = super()._hidden_active(i, x, step)
-        self.chosen.append(Activity.of(active, self.layers[i].neurons))
-        return active
-
-    def _output_active(self, *arguments):
-        active = super()._output_active(*arguments)
-        self.chosen.append(Activity.of(active, self.labels))
-        return active
-
-
 def make_batch(seed, loss):
     x, matrix, present = sparse_input(ROWS, FEATURES, seed)
     targets = make_targets(ROWS, LABELS, seed, loss == "softmax")
-    return x, matrix, present, Labels(targets.offsets, targets.ids, targets.values), targets.matrix
+    return x, matrix, present, Csr(targets.indptr, targets.indices, targets.values), targets.matrix
 
 
 def make_network(**options) -> Recording:
@@ -162,15 +146,15 @@ def test_dropout_leaves_out_and_scales_up_the_same_in_both_directions(share):
                            dropout_input=0.3, activation="relu", loss="softmax")  # fmt: skip
     reference = ReferenceNetwork(network)
     x, whole, _, labels, targets = make_batch(11, "softmax")
-    dropped = network._drop_inputs(x, 3)
+    dropped = network.step.drop_inputs(x, 3)
     matrix = np.zeros((ROWS, FEATURES))
-    matrix[np.repeat(np.arange(ROWS), np.diff(dropped.offsets)), dropped.ids] = dropped.values
+    matrix[np.repeat(np.arange(ROWS), np.diff(dropped.indptr)), dropped.indices] = dropped.values
     kept = matrix != 0
-    assert kept.sum() == len(dropped.ids)  # what is left out is not there at all
+    assert kept.sum() == len(dropped.indices)  # what is left out is not there at all
     assert_allclose(matrix[kept], (whole / 0.7)[kept], rtol=1e-6)
     assert 0 < kept.sum() < np.count_nonzero(whole)
     mask = np.ones((ROWS, 16), np.float32)
-    _core.dropout_dense(mask, 16, 0.5, network._seed(3, 32))
+    _core.dropout_dense(mask, 16, 0.5, stream_seed(network.config.seed, Stream.HIDDEN_DROPOUT, 3))
     assert set(np.unique(mask)) == {0.0, 2.0}
     before = list(weights_of(network))
     network.train_step(x, labels, 3, RATE)

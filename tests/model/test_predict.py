@@ -11,7 +11,7 @@ from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import DataError
 from dslide.model import prediction as network_module
-from dslide.model.network import Labels, Network
+from dslide.model.network import Network
 from dslide.util.csr import Csr
 
 FEATURES, LABELS = 40, 700
@@ -60,7 +60,7 @@ def test_exact_topk_sorts_all_logits(options, k, monkeypatch):
     expected = all_logits(network, x)
     # small blocks of rows, 97 behind dense layers: results must not depend on where rows are cut
     monkeypatch.setattr(network_module, "LOGIT_BYTES", 97 * 4 * 24)
-    assert len(network._row_blocks(230)) >= 3
+    assert len(network_module.row_blocks(network, 230)) >= 3
     ids, scores = network.predict_topk(x, k)
     real = min(k, LABELS)
     assert_allclose(scores[:, :real], -np.sort(-expected, axis=1)[:, :real], rtol=1e-4, atol=1e-5)
@@ -111,7 +111,7 @@ def test_labels_to_exclude_must_fit():
 def test_no_rows_and_blocks_of_bounded_size():
     network = make_network()
     assert [a.shape for a in network.predict_topk(make_rows(0), 3)] == [(0, 3), (0, 3)]
-    blocks = network._row_blocks(5000, wide=1 << 20)
+    blocks = network_module.row_blocks(network, 5000, wide=1 << 20)
     assert [b for b, _ in blocks[1:]] == [e for _, e in blocks[:-1]]
     assert (blocks[0][0], blocks[-1][1]) == (0, 5000)
     assert max(e - b for b, e in blocks) * (4 << 20) <= network_module.LOGIT_BYTES
@@ -168,7 +168,7 @@ def test_approximate_prediction_sees_weights_as_they_are_now(output):
     network = make_network(output=output, hash_k=8, tables=5, optimizer="sgd", activation="linear")
     x = make_rows(200, seed=3)
     before, _ = network.predict_topk_approximate(x, 5)
-    labels = Labels(np.arange(201), np.arange(200, dtype=np.int32), np.ones(200, np.float32))
+    labels = Csr(np.arange(201), np.arange(200, dtype=np.int32), np.ones(200, np.float32))
     for step in range(3):
         network.train_step(Csr(x.indptr, x.indices, x.values), labels, step, 30.0)
     after, scores = network.predict_topk_approximate(x, 5)

@@ -54,9 +54,9 @@ def test_one_step_is_that_of_rounded_numbers(rows, neurons, inputs, kind, keep, 
     weights = weights[:, :inputs]
     x, matrix = dense_input(rows, inputs, seed)
     targets = make_targets(rows, neurons, seed, True)
-    active = make_active(kind, neurons, rows, seed, (targets.offsets, targets.ids))
+    active = make_active(kind, neurons, rows, seed, (targets.indptr, targets.indices))
     activity = Activity.of(active, neurons)
-    labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+    labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
     dx = np.full_like(x.values, np.nan)
     kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
     fine, loss, norm = softmax_learn(layer, x, active, labels, dx, 1 / rows, kept, cut)

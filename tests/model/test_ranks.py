@@ -7,15 +7,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-from dslide.model.targets import Labels
 from numpy.testing import assert_allclose, assert_array_equal
 from support.inprocess import run_ranks
 from support.plain import PLAIN
+from support.recording import Recording
 
 from dslide import Config, Network, SparseRows
 from dslide.comm.votes import Vote
 from dslide.errors import ConfigError
-from dslide.model.micro_batches import exchanged_parts
+from dslide.model.micro_batches import micro_batches
 from dslide.model.sharding import Shard, neuron_axis
 from dslide.util.csr import Csr
 
@@ -26,7 +26,7 @@ BASE = PLAIN | {
 }  # fmt: skip
 
 
-def batch(step: int, loss: str = "softmax") -> tuple[Csr, Labels]:
+def batch(step: int, loss: str = "softmax") -> tuple[Csr, Csr]:
     rng = np.random.default_rng(100 + step)
 
     def lists(columns: int, least: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +40,7 @@ def batch(step: int, loss: str = "softmax") -> tuple[Csr, Labels]:
     offsets, ids = lists(LABELS, 1)
     counts = np.repeat(np.diff(offsets), np.diff(offsets))
     targets = (1 / counts if loss == "softmax" else np.ones(len(ids))).astype(np.float32)
-    return x, Labels(offsets, ids, targets)
+    return x, Csr(offsets, ids, targets)
 
 
 def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
@@ -74,22 +74,17 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
 def train(config: Config, size: int) -> tuple[list[list[float]], dict[str, np.ndarray], list[list[set[int]]]]:
     """Losses of the steps by rank, the state after them, and each step's active output neurons."""
 
-    class Recording(Network):
-        def _output_active(self, *arguments):
-            active = super()._output_active(*arguments)
-            self.chosen.append({int(i) for i in self.shard.whole(active.ids)})
-            return active
-
     def work(comm):
         network = Recording(config, FEATURES, LABELS, comm=comm)
-        network.chosen = []
+        chosen = []
         network.set_output_bias(np.linspace(0.01, 0.3, LABELS))
         losses = []
         for step in range(STEPS):
             if step == 2:
                 network.rebuild_tables()
             losses.append(network.train_step(*batch(step, config.loss), step, 0.02).loss)
-        return losses, {name: array.copy() for name, array in network.state().items()}, network.chosen
+            chosen.append({int(i) for i in network.shard.to_global(network.active[-1].ids)})
+        return losses, {name: array.copy() for name, array in network.state().items()}, chosen
 
     results = run_ranks(size, work)
     union = [set().union(*(chosen[step] for _, _, chosen in results)) for step in range(STEPS)]
@@ -187,7 +182,7 @@ def test_networks_stored_as_bf16_stay_close_on_several_ranks(option):
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_predictions_are_those_of_one_rank(size, hidden_share, weights):
     x, _ = batch(0)
-    rows = SparseRows(x.offsets, x.ids, x.values, FEATURES)
+    rows = SparseRows(x.indptr, x.indices, x.values, FEATURES)
     some = np.array([80, 3, 3, 11], np.int32)
     gone = np.random.default_rng(3).random((ROWS, LABELS)) < np.linspace(0, 1, ROWS)[:, None]  # none to all of a row
     exclude = SparseRows.from_scipy(gone)
@@ -224,10 +219,11 @@ def test_all_ranks_have_the_votes_of_all():
 
 
 @pytest.mark.parametrize("rows", [1, 127, 128, 129, 300, 1024])
-@pytest.mark.parametrize("asked", [0, 1, 3, 40])
+@pytest.mark.parametrize("asked", [1, 2, 3, 40])
 def test_a_batch_is_cut_at_multiples_of_128_into_parts_of_some_rows(rows, asked):
-    parts = exchanged_parts(Config(**BASE | {"micro_batches": asked}), rows, 2)
+    parts = micro_batches(rows, asked)
     assert [row for begin, end in parts for row in range(begin, end)] == list(range(rows))
     assert all(begin % 128 == 0 and begin < end for begin, end in parts)
-    assert len(parts) <= max(asked, 2)
-    assert exchanged_parts(Config(**BASE | {"micro_batches": asked}), rows, 1) == [(0, rows)]
+    assert len(parts) <= asked
+    network = Network(Config(**BASE | {"micro_batches": asked}), FEATURES, LABELS)
+    assert network.step.parts(rows) == [(0, rows)]  # one rank has nothing to overlap

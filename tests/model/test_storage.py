@@ -33,7 +33,9 @@ from dslide.checkpoint.collective_load import load_together
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.config import Config
 from dslide.errors import ModelError
+from dslide.model.hash_parameters import automatic
 from dslide.model.layer import Layer
+from dslide.model.layout import LayerSpec
 from dslide.model.network import Network
 from dslide.model.storage import widened
 from dslide.training.trainer import Trainer
@@ -117,9 +119,9 @@ def test_loss_and_learning_in_one_pass(loss, rows, neurons, inputs, kind, optimi
         reference = reference_of(layer, config)
         x, matrix = dense_input(rows, inputs, seed + step)
         targets = make_targets(rows, neurons, seed + step, loss == "softmax")
-        active = make_active(kind, neurons, rows, seed + step, (targets.offsets, targets.ids))
+        active = make_active(kind, neurons, rows, seed + step, (targets.indptr, targets.indices))
         activity = Activity.of(active, neurons)
-        labels = _core.FoundLabels(active, targets.offsets, targets.ids, targets.values)
+        labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
         expected_loss, dz = LOSSES[loss](reference.forward(matrix, activity), activity, targets.matrix)
         dx = np.full_like(x.values, np.nan)
         if loss == "softmax":
@@ -178,7 +180,8 @@ def test_fresh_weights_are_the_nearest_to_those_of_float32():
 @pytest.mark.parametrize("sparse", [False, True])
 def test_neurons_are_hashed_by_what_their_weights_are(sparse, monkeypatch):
     monkeypatch.setattr("dslide.model.layer.COPIED_BYTES", 1000)  # in several pieces
-    layer = Layer("layer", 20, 90, sparse, True, 0.3, base.replace(weights="bf16"), 1)
+    spec = LayerSpec(0, 20, 90, sparse, 1.0, False, automatic(90, 20, "simhash"))
+    layer = Layer(spec, base.replace(weights="bf16"), 1, scale=0.3)
     functions, ids = layer.lsh.functions, np.arange(3, 90, 2, dtype=np.int32)
     weights = widened(layer.arrays["weights"])
     rows = weights[:, :90].T if sparse else weights[:, :20]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dslide import _core
 from dslide.data import SparseRows
-from dslide.model.targets import targets
+from dslide.model.output_losses import SigmoidLoss, SoftmaxLoss
 
 WEIGHTS = st.lists(st.lists(st.floats(2.0**-20, 1000, width=32), max_size=5), max_size=8)  # of each row's labels
 
@@ -23,11 +23,11 @@ def rows_of(weights: list[list[float]]) -> SparseRows:
 @given(WEIGHTS)
 def test_softmax_wants_shares_of_each_row(weights):
     expected = [weight / sum(row) for row in weights for weight in row]
-    np.testing.assert_allclose(targets(rows_of(weights), "softmax").targets, expected, rtol=1e-6)
+    np.testing.assert_allclose(SoftmaxLoss.targets(rows_of(weights)).values, expected, rtol=1e-6)
 
 
 def test_sigmoid_wants_weights_as_they_are():
-    assert targets(rows_of([[2.0, 3.0], [], [0.5]]), "sigmoid").targets.tolist() == [2.0, 3.0, 0.5]
+    assert SigmoidLoss.targets(rows_of([[2.0, 3.0], [], [0.5]])).values.tolist() == [2.0, 3.0, 0.5]
 
 
 @pytest.mark.parametrize("offsets", [[0, 1], [0, 3], [1, 2], [0, 2, 1, 2], []])

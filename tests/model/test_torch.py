@@ -9,7 +9,7 @@ from support.layer_cases import make_targets
 from support.plain import PLAIN
 
 from dslide.config import Config
-from dslide.model.network import Labels, Network
+from dslide.model.network import Network
 from dslide.util.csr import Csr
 
 torch = pytest.importorskip("torch")
@@ -73,7 +73,7 @@ def test_training_equals_pytorch(optimizer, hidden, activation, loss):
     for step in range(STEPS):
         x, batch = dense_batch(step)
         targets = make_targets(ROWS, LABELS, step, loss == "softmax")
-        result = network.train_step(batch, Labels(targets.offsets, targets.ids, targets.values), step, rate)
+        result = network.train_step(batch, Csr(targets.indptr, targets.indices, targets.values), step, rate)
         stepper.zero_grad()
         expected = torch_loss(model, x, targets.matrix, loss)
         expected.backward()

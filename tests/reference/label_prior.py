@@ -18,7 +18,7 @@ Matrix = npt.NDArray[np.float64]
 
 def lengths_of(x: SparseRows | Csr) -> list[float]:
     """Of rows; 1 for those that have none."""
-    offsets = x.indptr if isinstance(x, SparseRows) else x.offsets
+    offsets = x.indptr
     lengths = []
     for begin, end in pairwise(offsets.tolist()):
         square = 0.0

@@ -11,6 +11,7 @@ from dslide import _core
 from dslide.config import Config
 from dslide.model.activations import Dense
 from dslide.model.layer import Layer
+from dslide.model.layout import LayerSpec
 from dslide.util.arrays import aligned_zeros, padded
 from dslide.util.csr import Csr
 
@@ -19,7 +20,8 @@ KINDS = ["everything", "shared", "row"]
 
 def make_layer(inputs: int, neurons: int, sparse: bool, config: Config, seed: int = 0) -> Layer:
     """A layer with weights and biases of about 1 / sqrt(inputs)."""
-    layer = Layer("layer", inputs, neurons, sparse, False, 1 / np.sqrt(inputs), config, seed)
+    spec = LayerSpec(0, inputs, neurons, sparse, 1.0, False, None)
+    layer = Layer(spec, config, seed, scale=1 / np.sqrt(inputs))
     layer.optimizer.rate = config.learning_rate
     rng = np.random.default_rng(seed)
     layer.arrays["bias"][:] = 0.3 * rng.standard_normal((neurons, 1))
@@ -66,13 +68,10 @@ def any_input(sparse: bool, rows: int, inputs: int, seed: int) -> tuple[Dense | 
     return x, matrix, np.ones_like(matrix, bool)
 
 
-@dataclass
-class Targets:
+@dataclass(frozen=True, eq=False)
+class Targets(Csr):
     """Labels in the form layers take them, and as a (rows, neurons) matrix."""
 
-    offsets: np.ndarray
-    ids: np.ndarray
-    values: np.ndarray
     matrix: np.ndarray
 
 

@@ -39,18 +39,18 @@ def learn_some(name, config, rows, neurons, inputs, kind, sparse) -> dict[str, n
     for step in range(2):
         x = sparse_input(rows, inputs, step)[0] if sparse else dense_input(rows, inputs, step)[0]
         softmax, sigmoid = make_targets(rows, neurons, step, True), make_targets(rows, neurons, step, False)
-        active = make_active(kind, neurons, rows, step, (softmax.offsets, softmax.ids))
+        active = make_active(kind, neurons, rows, step, (softmax.indptr, softmax.indices))
         results[f"{name}-z{step}"] = layer.forward(x, active)
         dz = to_slots(active, np.random.default_rng(step).standard_normal((rows, neurons)) / rows)
         _, dx = layer.learn(x, active, dz.reshape(rows if active.is_everything else 1, -1))
         results[f"{name}-dx{step}"] = dx
         if sparse or kind == "row":
             continue
-        labels, dx = _core.FoundLabels(active, softmax.offsets, softmax.ids, softmax.values), np.empty_like(x.values)
+        labels, dx = _core.FoundLabels(active, softmax.indptr, softmax.indices, softmax.values), np.empty_like(x.values)
         kept = np.empty(layer.native.kept_size(active), np.float32) if step else None
         _, loss, log_norm = softmax_learn(layer, x, active, labels, dx, 0.5, kept)
         results |= {f"{name}-norm{step}": log_norm, f"{name}-softmax{step}": dx, f"{name}-loss{step}": np.array(loss)}
-        labels, dx = _core.FoundLabels(active, sigmoid.offsets, sigmoid.ids, sigmoid.values), np.empty_like(x.values)
+        labels, dx = _core.FoundLabels(active, sigmoid.indptr, sigmoid.indices, sigmoid.values), np.empty_like(x.values)
         _, loss = layer.native.sigmoid_learn(x.values, active, labels, 0.5, dx, layer.optimizer)
         results |= {f"{name}-sigmoid{step}": dx, f"{name}-no{step}": np.array(loss)}
     return results | {f"{name}-{key}": value for key, value in layer.arrays.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
-from dslide.model.defaults import settled
+from dslide.model.defaults import resolve
 from dslide.training.logging import JsonLog, ProgressLine, clock, finite
 from dslide.training.trainer import Callback, Trainer
 
@@ -85,7 +85,7 @@ def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
     assert [step["epoch"] for step in steps] == [1, 1, 1, 2, 2, 2]
     assert 0 < steps[0]["seconds"] <= steps[-1]["seconds"] <= records[-1]["seconds"] + 0.001
     assert all(step["rss_bytes"] > 1e6 and step["bytes_sent"] == step["waited"] == 0 for step in steps)
-    assert records[0]["config"] == settled(CONFIG, 6).to_dict()
+    assert records[0]["config"] == resolve(CONFIG, 6).to_dict()
     assert (records[0]["features"], records[0]["labels"], records[0]["total_steps"]) == (6, 6, 6)
     assert set(records[0]["versions"]) == {"dslide", "numpy", "python"}
     assert [r["step"] for r in records if r["record"] == "step"] == [1, 2, 3, 4, 5, 6]

@@ -73,16 +73,12 @@ class SavedArrays:
     def layouts(self, optimizer: bool) -> dict[str, ArrayLayout]:
         """Of all arrays but those of links; without `optimizer`, of those that prediction needs."""
         every = array_layouts(self.config, self.features, self.labels)
-        return {
-            name: layout
-            for name, layout in every.items()
-            if (optimizer or is_parameter(name)) and layout.since <= self.manifest.format
-        }
+        return {name: layout for name, layout in every.items() if (optimizer or is_parameter(name))}
 
     def _outdated(self) -> set[str]:
         """Arrays that mean something else since the folder's format, and are not looked at."""
         every = array_layouts(self.config, self.features, self.labels)
-        return {name for name, layout in every.items() if layout.since > self.manifest.format}
+        return set()
 
     def open(self, part: Part, verify: bool) -> OpenPart:
         """Maps a file. ModelError if it is missing, damaged or not of this network; with `verify`, by its checksum."""

@@ -51,7 +51,7 @@ from dslide.comm import Communicator, solo
 from dslide.config import Config
 from dslide.errors import ConfigError, ModelError
 from dslide.model.sharding import WHOLE, Shard
-from dslide.model.state_layout import TABLES_SINCE, array_layouts, is_parameter
+from dslide.model.state_layout import is_parameter
 
 # kept in config.json beside the options, with the least and the most that they can be
 SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, 2**62), "base": (0, 1)}
@@ -162,14 +162,7 @@ def write_rest(
             entries[name] = write_json(folder / name, content)
         if before is not None and name != PROGRESS:
             before[name] = entries[name], folder / name
-    Manifest(shards, entries, _format_of(model)).write(folder)
-
-
-def _format_of(model: SavedModel) -> int:
-    """The format that has the arrays of the model: one that was loaded from an earlier format may lack hash tables."""
-    layouts = array_layouts(model.config, model.features, model.labels)
-    tables = [name for name, layout in layouts.items() if layout.since == TABLES_SINCE]
-    return FORMAT if all(name in model.state for name in tables) else TABLES_SINCE - 1
+    Manifest(shards, entries, FORMAT).write(folder)
 
 
 def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
