@@ -194,9 +194,9 @@ def test_the_phases_are_all_of_the_time():
 def test_a_phase_inside_another_is_not_counted_twice():
     profile = Profile(SPEEDS)
     profile.begin(solo())
-    with profile.phase(HIDDEN_FORWARD, lambda work: work, Work(1000, 500)):
+    with profile.phase(HIDDEN_FORWARD, lambda: Work(1000, 500)):
         begin = time.perf_counter()
-        with profile.phase(HASH_LOOKUP, None):
+        with profile.phase(HASH_LOOKUP):
             time.sleep(0.03)
         inner = time.perf_counter() - begin
     profile.end()
@@ -210,7 +210,7 @@ def test_waiting_is_taken_out_of_the_phase_it_happens_in():
         profile = Profile(SPEEDS)
         waited = comm.wait_seconds
         profile.begin(comm)
-        with profile.phase(SECOND_PASS, None):
+        with profile.phase(SECOND_PASS):
             if comm.rank == 1:
                 time.sleep(0.05)
             comm.barrier("test")

@@ -204,7 +204,7 @@ def attach(profile: Profile, network: Network) -> None:
     charge(loss, "find_labels", phases.ACTIVE)
     charge(loss, "slot_gradient", phases.SECOND_PASS, work.slot_gradient)
     charge(output, "forward", phases.FIRST_PASS, partial(work.forward, output))
-    charge(output, "learn", phases.SECOND_PASS, partial(work.learn, output))
+    charge(output, "learn", phases.SECOND_PASS, lambda x, active, dz: work.learn(output, x, active))
     charge(output, "softmax_first", phases.FIRST_PASS, partial(work.softmax_first, output))
     charge(output, "softmax_backward", phases.SECOND_PASS, partial(work.softmax_backward, output))
     charge(output, "softmax_step", phases.SECOND_PASS, partial(work.softmax_step, output))
