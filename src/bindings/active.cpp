@@ -3,11 +3,11 @@
 
 #include <stdexcept>
 
-#include "active.hpp"
+#include "layers/active_set.hpp"
 #include "bindings.hpp"
-#include "block.hpp"
+#include "layers/block.hpp"
 #include "lists.hpp"
-#include "loss.hpp"
+#include "layers/loss.hpp"
 
 namespace dslide {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "numbers.hpp"
+#include "runtime/bf16.hpp"
 
 namespace nb = nanobind;
 

@@ -5,9 +5,9 @@
 #include <stdexcept>
 
 #include "bindings.hpp"
-#include "gather.hpp"
-#include "parse.hpp"
-#include "pool.hpp"
+#include "data/gather_rows.hpp"
+#include "data/parse_rows.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "checks.hpp"
-#include "hash.hpp"
-#include "query.hpp"
-#include "tables.hpp"
+#include "runtime/checks.hpp"
+#include "hashing/hash_functions.hpp"
+#include "hashing/query.hpp"
+#include "hashing/tables.hpp"
 
 namespace dslide {
 namespace {

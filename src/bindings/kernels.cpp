@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "bindings.hpp"
-#include "kernels.hpp"
+#include "kernels/kernels.hpp"
 
 namespace dslide {
 namespace {

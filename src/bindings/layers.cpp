@@ -6,14 +6,14 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "active.hpp"
+#include "layers/active_set.hpp"
 #include "bindings.hpp"
-#include "block.hpp"
-#include "dense_layer.hpp"
-#include "dropout.hpp"
+#include "layers/block.hpp"
+#include "layers/dense_layer.hpp"
+#include "layers/dropout.hpp"
 #include "lists.hpp"
-#include "parameters.hpp"
-#include "sparse_layer.hpp"
+#include "layers/parameters.hpp"
+#include "layers/sparse_layer.hpp"
 
 namespace dslide {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "active.hpp"
+#include "layers/active_set.hpp"
 #include "bindings.hpp"
-#include "sparse_layer.hpp"
+#include "layers/sparse_layer.hpp"
 
 namespace dslide {
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "machine_speed.hpp"
-#include "pool.hpp"
-#include "rng.hpp"
+#include "kernels/machine_speed.hpp"
+#include "runtime/thread_pool.hpp"
+#include "runtime/rng.hpp"
 
 namespace dslide {
 

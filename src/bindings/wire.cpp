@@ -1,5 +1,5 @@
 // Messages between ranks.
-#include "wire.hpp"
+#include "wire/message.hpp"
 
 #include <nanobind/stl/string.h>
 

@@ -1,0 +1,180 @@
+#include "hashing/query.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/aligned.hpp"
+#include "runtime/checks.hpp"
+#include "runtime/thread_pool.hpp"
+#include "runtime/rng.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr size_t ROWS = 16;  // that a thread takes at a time
+constexpr size_t MOST_ASKED_FOR = 256;  // neurons of a bucket
+
+}  // namespace
+
+// Calls row(row number, scratch) for each row, which takes its hits; sorts and joins what comes out.
+template <class Row>
+Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
+  const std::lock_guard lock(mutex_);
+  const int parts = threads();
+  scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(parts)));
+  const size_t pieces = (rows + ROWS - 1) / ROWS;
+  found_.resize(std::max(found_.size(), pieces));
+  run_shared(rows, ROWS, [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    Hits& found = found_[begin / ROWS];
+    found.offsets.assign(1, 0);
+    found.neurons.clear();
+    found.counts.clear();
+    look_up(codes, begin, s);
+    for (size_t r = begin; r < end; ++r) {
+      s.buckets.swap(s.next_buckets);
+      if (r + 1 < end) look_up(codes, r + 1, s);
+      s.taken.clear();
+      row(r, s);
+      std::sort(s.taken.begin(), s.taken.end());
+      for (const uint64_t hit : s.taken) {
+        found.neurons.push_back(static_cast<int32_t>(hit >> 32));
+        if (with_counts) found.counts.push_back(static_cast<uint16_t>(hit));
+      }
+      found.offsets.push_back(static_cast<int64_t>(found.neurons.size()));
+    }
+  }, parts);
+  Hits all;
+  all.offsets.reserve(rows + 1);
+  all.offsets.push_back(0);
+  for (size_t i = 0; i < pieces; ++i) {
+    const Hits& hits = found_[i];
+    const int64_t before = all.offsets.back();
+    for (size_t r = 1; r < hits.offsets.size(); ++r) all.offsets.push_back(before + hits.offsets[r]);
+    all.neurons.insert(all.neurons.end(), hits.neurons.begin(), hits.neurons.end());
+    all.counts.insert(all.counts.end(), hits.counts.begin(), hits.counts.end());
+  }
+  return all;
+}
+
+// Finds the buckets of a row whose turn is next and asks for their memory, which is rarely in any cache.
+void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
+  const size_t tables = tables_.spec().tables;
+  codes += row * tables;
+  s.next_buckets.resize(tables);
+  for (size_t t = 0; t < tables; ++t) {
+    if (codes[t] >= tables_.buckets()) {
+      throw std::invalid_argument("row " + std::to_string(row) + ": codes must be below " +
+                                  std::to_string(tables_.buckets()) + ", not " + std::to_string(codes[t]));
+    }
+    const auto bucket = s.next_buckets[t] = tables_.bucket(t, codes[t]);
+    for (size_t i = 0; i < std::min(bucket.size(), MOST_ASKED_FOR); i += CACHE_LINE / sizeof(int32_t)) {
+      __builtin_prefetch(bucket.data() + i, 0, 2);
+    }
+  }
+}
+
+Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, const Lottery& lottery) {
+  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, lottery.key(row), s); });
+}
+
+Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const Lottery& lottery) {
+  check_range("threshold", at_least, 1, 0xFFFF);
+  return each_row(codes, rows, true,
+                  [&](size_t row, Scratch& s) { take_counted(at_least, want, lottery.key(row), s); });
+}
+
+std::vector<uint32_t> Query::ranking(const Hits& hits, const Lottery& lottery) const {
+  std::vector<uint32_t> result(hits.neurons.size());
+  for (size_t row = 0; row + 1 < hits.offsets.size(); ++row) {
+    const uint64_t key = lottery.key(row);
+    for (auto i = static_cast<size_t>(hits.offsets[row]); i < static_cast<size_t>(hits.offsets[row + 1]); ++i) {
+      const uint64_t lot = mix(key, neurons_of_.whole(static_cast<size_t>(hits.neurons[i])));
+      result[i] = std::min<uint32_t>(hits.counts[i], 1023) << 22 | static_cast<uint32_t>(~lot >> 42);
+    }
+  }
+  return result;
+}
+
+void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
+  const uint32_t tables = static_cast<uint32_t>(tables_.spec().tables);
+  size_t all = 0;
+  for (const auto bucket : s.buckets) all += bucket.size();
+  s.counters.reset(std::min(all, want));
+  s.order.resize(tables);
+  std::iota(s.order.begin(), s.order.end(), 0u);
+  for (uint32_t i = 0; i < tables && s.taken.size() < want; ++i) {
+    std::swap(s.order[i], s.order[i + below(mix(key, 0, i), tables - i)]);
+    const auto bucket = s.buckets[s.order[i]];
+    // From a random place on, or the bucket that is cut short would always lose its highest neurons.
+    const uint32_t size = static_cast<uint32_t>(bucket.size()), begin = below(mix(key, 1, i), size);
+    for (uint32_t j = 0; j < size && s.taken.size() < want; ++j) {
+      const int32_t neuron = bucket[begin + j < size ? begin + j : begin + j - size];
+      if (s.counters.add(neuron) == 1) s.take(neuron, 1);
+    }
+  }
+}
+
+// Most of the neurons in a row's buckets, a few thousand, are met once: counters are only for those that are not alone
+// in their slot of `first_met`.
+void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
+  size_t all = 0;
+  for (const auto bucket : s.buckets) all += bucket.size();
+  s.others.resize(std::max(s.others.size(), all + 1));
+  s.first_met.reset(tables_.spec().neurons);
+  int32_t* end = s.others.data();
+  for (const auto bucket : s.buckets) end = s.first_met.meet(bucket.data(), bucket.size(), end);
+  const auto others = static_cast<size_t>(end - s.others.data());
+  s.tallies.assign(s.buckets.size() + 1, 0);
+  s.tallies[1] = all - others;
+  s.counters.reset(others);
+  for (size_t i = 0; i < others; ++i) {
+    if (s.counters.add(s.others[i]) == 1 && s.first_met.holds(s.others[i])) {
+      s.counters.add(s.others[i]);  // the time before
+      --s.tallies[1];
+    }
+  }
+  for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
+  const auto without_counter = [&](int32_t neuron) { return s.first_met.holds(neuron) && !s.counters.has(neuron); };
+  // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
+  size_t limit = s.buckets.size(), left = want;
+  while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
+  if (limit < at_least) left = 0;
+  for (size_t i = 0; i < s.counters.size(); ++i) {
+    if (s.counters[i].count > limit) s.take(s.counters[i].neuron, s.counters[i].count);
+  }
+  if (limit == 0) {  // there is room for all of them
+    for (const auto bucket : s.buckets) {
+      for (const int32_t neuron : bucket) {
+        if (without_counter(neuron)) s.take(neuron, 1);
+      }
+    }
+  }
+  if (left == 0) return;
+  // Lots are uniform, so nearly always those below `likely` are enough; only among them is it worth to look closer.
+  const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
+                       static_cast<double>(s.tallies[limit]);
+  uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
+  const auto lot_of = [&](int32_t neuron) {
+    return draw_lot(mix(key, neurons_of_.whole(static_cast<size_t>(neuron))), neuron);
+  };
+  for (s.lots.clear(); s.lots.size() < left; likely = UINT64_MAX) {
+    s.lots.clear();
+    for (size_t i = 0; i < s.counters.size(); ++i) {
+      if (s.counters[i].count != limit) continue;
+      if (const Lot lot = lot_of(s.counters[i].neuron); lot <= likely) s.lots.push_back(lot);
+    }
+    if (limit > 1) continue;
+    for (const auto bucket : s.buckets) {
+      for (const int32_t neuron : bucket) {  // the lot first: few are low enough, and few have counters
+        const Lot lot = lot_of(neuron);
+        if (lot <= likely && without_counter(neuron)) s.lots.push_back(lot);
+      }
+    }
+  }
+  std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left) - 1, s.lots.end());
+  for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.lots[i]), limit);
+}
+
+}  // namespace dslide
