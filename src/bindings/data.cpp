@@ -28,7 +28,10 @@ nb::dict parse(nb::bytes text, std::pair<int64_t, int64_t> features, std::pair<i
                size_t chunk_bytes, int parts) {
   const std::string_view view(text.c_str(), text.size());
   if (!view.empty() && view.back() != '\n') throw std::invalid_argument("the text must end with a newline");
-  const ParseOptions options{{features.first, features.second}, {labels.first, labels.second}, comments, chunk_bytes,
+  const ParseOptions options{{features.first, features.second},
+                             {labels.first, labels.second},
+                             comments,
+                             chunk_bytes,
                              parts > 0 ? parts : threads()};
   ParsedRows rows;
   {
@@ -37,8 +40,8 @@ nb::dict parse(nb::bytes text, std::pair<int64_t, int64_t> features, std::pair<i
   }
   nb::dict out;
   if (rows.fault != Fault::none) {
-    out["fault"] = nb::make_tuple(name(rows.fault), rows.fault_line,
-                                  nb::bytes(rows.fault_text.data(), rows.fault_text.size()));
+    out["fault"] =
+        nb::make_tuple(name(rows.fault), rows.fault_line, nb::bytes(rows.fault_text.data(), rows.fault_text.size()));
     return out;
   }
   out["fault"] = nb::none();
@@ -53,7 +56,7 @@ nb::dict parse(nb::bytes text, std::pair<int64_t, int64_t> features, std::pair<i
 }
 
 nb::tuple gather(In<int64_t, 1> indptr, In<int32_t, 1> indices, In<float, 1> values, int64_t columns,
-                  In<int64_t, 1> ids) {
+                 In<int64_t, 1> ids) {
   if (indptr.size() == 0) throw std::invalid_argument("indptr must not be empty");
   const CsrView from{span_of(indptr), span_of(indices), span_of(values), columns};
   const size_t rows = ids.size();

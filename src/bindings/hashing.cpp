@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "runtime/checks.hpp"
 #include "hashing/hash_functions.hpp"
 #include "hashing/query.hpp"
 #include "hashing/tables.hpp"
+#include "runtime/checks.hpp"
 
 namespace dslide {
 namespace {
@@ -137,9 +137,8 @@ void bind_tables(nb::module_& m) {
       .def(
           "__init__",
           [](Tables* self, size_t neurons, size_t tables, size_t table_bits, size_t bucket_size,
-             const std::string& policy, uint64_t seed) {
-            new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed});
-          },
+             const std::string& policy,
+             uint64_t seed) { new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed}); },
           "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
       .def("set_codes", &set_codes, "neurons"_a, "codes"_a,
            "Sets the codes (neurons, tables) of some neurons; buckets follow at renew().")
@@ -191,19 +190,21 @@ void bind_query(nb::module_& m) {
                     "tables each neuron was met, and a number that is the higher the earlier it is picked. `want` "
                     "bounds the neurons of a row; None: no bound. The tables are over every `step`-th neuron of the "
                     "layer from `first` on.")
-      .def("__init__",
-           [](Query* self, const Tables& tables, size_t first, size_t step) {
-             check_range("step", step, 1, SIZE_MAX);
-             new (self) Query(tables, {first, step});
-           },
-           "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
+      .def(
+          "__init__",
+          [](Query* self, const Tables& tables, size_t first, size_t step) {
+            check_range("step", step, 1, SIZE_MAX);
+            new (self) Query(tables, {first, step});
+          },
+          "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
       .def("vanilla", &vanilla, "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
            "The first neurons found in the row's buckets, taken in random order.")
       .def(
           "topk",
           [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
              size_t first_row) { return counted(self, codes, 1, want, seed, step, first_row); },
-          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0, "The neurons met in most tables, equals by lot.")
+          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+          "The neurons met in most tables, equals by lot.")
       .def("threshold", &counted, "codes"_a, "threshold"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
            "The neurons met in at least `threshold` tables, those met in most tables first, equals by lot.")
       .def(
@@ -215,17 +216,18 @@ void bind_query(nb::module_& m) {
 }  // namespace
 
 void bind_hashing(nb::module_& m) {
-  m.def("mark",
-        [](Out<bool, 1> marks, In<int32_t, 1> ids) {
-          const int32_t* id = ids.data();
-          for (size_t i = 0; i < ids.shape(0); ++i) {
-            if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) {
-              throw std::invalid_argument("an id is out of range");
-            }
-            marks.data()[id[i]] = true;
+  m.def(
+      "mark",
+      [](Out<bool, 1> marks, In<int32_t, 1> ids) {
+        const int32_t* id = ids.data();
+        for (size_t i = 0; i < ids.shape(0); ++i) {
+          if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) {
+            throw std::invalid_argument("an id is out of range");
           }
-        },
-        nb::arg("marks").noconvert(), nb::arg("ids"), "Sets the marks of some ids.");
+          marks.data()[id[i]] = true;
+        }
+      },
+      nb::arg("marks").noconvert(), nb::arg("ids"), "Sets the marks of some ids.");
   bind_functions(m);
   bind_tables(m);
   bind_query(m);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "layers/active_set.hpp"
 #include "bindings.hpp"
+#include "layers/active_set.hpp"
 #include "layers/sparse_layer.hpp"
 
 namespace dslide {

@@ -1,11 +1,10 @@
 // Messages between ranks.
-#include "wire/message.hpp"
-
 #include <nanobind/stl/string.h>
 
 #include <string>
 
 #include "bindings.hpp"
+#include "wire/message.hpp"
 
 namespace dslide {
 namespace {
@@ -37,16 +36,19 @@ void decode(In<uint8_t, 1> message, Out<float, 2> out, size_t first, size_t step
 void bind_wire(nb::module_& m) {
   m.def("wire_encode", &encode, nb::arg("x"), nb::arg("first"), nb::arg("step"), nb::arg("columns"), nb::arg("format"),
         "Columns first, first + step, ..., `columns` of them, of x as a message: 'float32', 'bf16' or 'int8'.");
-  m.def("wire_decode", &decode, nb::arg("message").noconvert(), nb::arg("out").noconvert(), nb::arg("first"),
-        nb::arg("step"), nb::arg("columns"), nb::arg("add"),
-        nb::sig("def wire_decode(message: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float32], "
-                "first: int, step: int, columns: int, add: bool) -> None"),
-        "Writes what a message says to columns of out, or adds it; ValueError, and out as it was, if the message is not "
-        "one for these rows and columns.");
-  m.def("wire_size", [](size_t rows, size_t columns, const std::string& format) {
-          return wire_size(rows, columns, wire_format(format));
-        },
-        nb::arg("rows"), nb::arg("columns"), nb::arg("format"), "Bytes of the longest message with so many numbers.");
+  m.def(
+      "wire_decode", &decode, nb::arg("message").noconvert(), nb::arg("out").noconvert(), nb::arg("first"),
+      nb::arg("step"), nb::arg("columns"), nb::arg("add"),
+      nb::sig("def wire_decode(message: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float32], "
+              "first: int, step: int, columns: int, add: bool) -> None"),
+      "Writes what a message says to columns of out, or adds it; ValueError, and out as it was, if the message is not "
+      "one for these rows and columns.");
+  m.def(
+      "wire_size",
+      [](size_t rows, size_t columns, const std::string& format) {
+        return wire_size(rows, columns, wire_format(format));
+      },
+      nb::arg("rows"), nb::arg("columns"), nb::arg("format"), "Bytes of the longest message with so many numbers.");
 }
 
 }  // namespace dslide

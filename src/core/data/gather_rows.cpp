@@ -60,9 +60,8 @@ void gather_bounds(const CsrView& from, std::span<const int64_t> ids, std::span<
 void gather_rows(const CsrView& from, std::span<const int64_t> ids, std::span<const int64_t> indptr,
                  std::span<int32_t> indices, std::span<float> values) {
   if (indptr[ids.size()] < worth_threads) return copy_rows(from, ids, indptr, indices, values, 0, ids.size());
-  run_parts(ids.size(), [&](size_t begin, size_t end, int) {
-    copy_rows(from, ids, indptr, indices, values, begin, end);
-  });
+  run_parts(ids.size(),
+            [&](size_t begin, size_t end, int) { copy_rows(from, ids, indptr, indices, values, begin, end); });
 }
 
 }  // namespace dslide

@@ -7,9 +7,9 @@ namespace dslide {
 
 // A CSR matrix in someone else's memory, perhaps a mapped file: nothing about its contents is trusted.
 struct CsrView {
-  std::span<const int64_t> indptr;    // (rows + 1)
-  std::span<const int32_t> indices;   // (nnz)
-  std::span<const float> values;      // (nnz)
+  std::span<const int64_t> indptr;   // (rows + 1)
+  std::span<const int32_t> indices;  // (nnz)
+  std::span<const float> values;     // (nnz)
   int64_t columns;
 };
 

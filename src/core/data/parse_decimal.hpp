@@ -1,5 +1,6 @@
-// Decimal text to float32, correctly rounded; what is too small for a normal float is 0, as everywhere in the core. The text must be followed by a byte that belongs to no number (here: the
-// newline that ends every line), so that no bound has to be checked per digit.
+// Decimal text to float32, correctly rounded; what is too small for a normal float is 0, as everywhere in the core. The
+// text must be followed by a byte that belongs to no number (here: the newline that ends every line), so that no bound
+// has to be checked per digit.
 #pragma once
 #include <bit>
 #include <charconv>

@@ -21,8 +21,7 @@ bool at_line_end(const char* p) { return *p == '\n' || (*p == '\r' && p[1] == '\
 // Growing storage for one matrix of a chunk. A word of a line takes two bytes at least ("7 "), so the room needed is
 // known before; what is not written to is never touched and takes no memory.
 struct Builder {
-  explicit Builder(size_t bytes)
-      : indices(new int32_t[bytes / 2 + 1]), values(new float[bytes / 2 + 1]) {}
+  explicit Builder(size_t bytes) : indices(new int32_t[bytes / 2 + 1]), values(new float[bytes / 2 + 1]) {}
 
   void add(int64_t index, float value) {
     increasing = increasing && index > last;

@@ -32,7 +32,7 @@ struct IndexSeen {
 
 // Rows of one matrix: indices of a row are increasing, duplicates are summed.
 struct ParsedMatrix {
-  std::unique_ptr<int64_t[]> indptr;  // (rows + 1)
+  std::unique_ptr<int64_t[]> indptr;   // (rows + 1)
   std::unique_ptr<int32_t[]> indices;  // (nnz)
   std::unique_ptr<float[]> values;     // (nnz)
   size_t nnz = 0;

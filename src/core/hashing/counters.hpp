@@ -38,7 +38,7 @@ class Counters {
 
   bool has(int32_t neuron) const { return entries_[slot_of(neuron)].neuron == neuron; }
 
-  size_t size() const { return used_.size(); }  // different neurons
+  size_t size() const { return used_.size(); }                            // different neurons
   const Entry& operator[](size_t i) const { return entries_[used_[i]]; }  // the i-th met first
 
  private:

@@ -1,7 +1,7 @@
 #include "hashing/hash_functions.hpp"
 
-#include "runtime/checks.hpp"
 #include "hashing/hash_family.hpp"
+#include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -27,13 +27,10 @@ std::unique_ptr<HashFunctions> HashFunctions::make(const HashSpec& spec) {
   check_range("tables", spec.tables, 1, 1024);
   check_range("table_bits", spec.table_bits, 1, 24);
   switch (spec.family) {
-    case Family::simhash:
-      return make_simhash(spec);
+    case Family::simhash: return make_simhash(spec);
     case Family::wta:
-    case Family::dwta:
-      return make_wta(spec);
-    case Family::minhash:
-      return make_minhash(spec);
+    case Family::dwta: return make_wta(spec);
+    case Family::minhash: return make_minhash(spec);
   }
   throw std::invalid_argument("there is no such family of hash functions");
 }

@@ -36,9 +36,7 @@ struct DenseRows {
   size_t stride;                  // floats from one row to the next, at least the dimension
   const int32_t* rows = nullptr;  // (count) or null
 
-  const float* operator[](size_t i) const {
-    return data + (rows ? static_cast<size_t>(rows[i]) : i) * stride;
-  }
+  const float* operator[](size_t i) const { return data + (rows ? static_cast<size_t>(rows[i]) : i) * stride; }
 };
 
 // CSR rows; column numbers ascend strictly within a row.

@@ -6,12 +6,12 @@
 #include <span>
 #include <vector>
 
-#include "runtime/aligned.hpp"
 #include "hashing/counters.hpp"
 #include "hashing/seen_filter.hpp"
+#include "hashing/tables.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/rng.hpp"
 #include "runtime/stripe.hpp"
-#include "hashing/tables.hpp"
 
 namespace dslide {
 
@@ -54,14 +54,14 @@ class Query {
  private:
   // What one thread works with.
   struct alignas(2 * CACHE_LINE) Scratch {
-    FirstMet first_met;            // of the row's neurons
-    std::vector<int32_t> others;   // those that found their slot taken, as often as they did
-    Counters counters;             // of the row's neurons, or of those that need one
-    std::vector<size_t> tallies;   // (tables + 1): how many neurons have a count
-    std::vector<Lot> lots;         // of the neurons that draw for the last places
-    std::vector<uint32_t> order;   // (tables)
+    FirstMet first_met;           // of the row's neurons
+    std::vector<int32_t> others;  // those that found their slot taken, as often as they did
+    Counters counters;            // of the row's neurons, or of those that need one
+    std::vector<size_t> tallies;  // (tables + 1): how many neurons have a count
+    std::vector<Lot> lots;        // of the neurons that draw for the last places
+    std::vector<uint32_t> order;  // (tables)
     std::vector<std::span<const int32_t>> buckets, next_buckets;  // (tables): those of the row, and of the next
-    std::vector<uint64_t> taken;   // the row's hits: neuron, and below it in how many tables it was met
+    std::vector<uint64_t> taken;  // the row's hits: neuron, and below it in how many tables it was met
 
     void take(int32_t neuron, size_t count) { taken.push_back(uint64_t{static_cast<uint32_t>(neuron)} << 32 | count); }
   };

@@ -11,8 +11,8 @@
 
 namespace dslide {
 
-// Cuts a neuron's number in two: its lowest bits are its slot, the others a tag that tells it from others in the slot. Which
-// neurons a row meets is up to chance, and so are their lowest bits.
+// Cuts a neuron's number in two: its lowest bits are its slot, the others a tag that tells it from others in the slot.
+// Which neurons a row meets is up to chance, and so are their lowest bits.
 struct SlotAndTag {
   int slot_bits = 1;
 

@@ -10,9 +10,9 @@
 #include <bit>
 #include <cstring>
 
-#include "runtime/aligned.hpp"
 #include "hashing/hash_family.hpp"
 #include "kernels/kernels.hpp"
+#include "runtime/aligned.hpp"
 
 namespace dslide {
 namespace {
@@ -55,9 +55,9 @@ class SimHash final : public HashFunctions {
  private:
   void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
     const Kernels& kernel = kernels();
-    const size_t width = words_ * 64;                 // projections, some at the end unused
-    std::vector<uint8_t> choices(width * kBlock);     // (panels, kBlock, kPanel)
-    Aligned<Tile> group_sums(kBlock * kChoices);  // (kBlock, kChoices)
+    const size_t width = words_ * 64;              // projections, some at the end unused
+    std::vector<uint8_t> choices(width * kBlock);  // (panels, kBlock, kPanel)
+    Aligned<Tile> group_sums(kBlock * kChoices);   // (kBlock, kChoices)
     Aligned<Tile> sums((std::min(kChunk, end - begin) + kTile - 1) / kTile * width);  // (tiles, width)
     size_t chosen = spec_.dimension;  // the coordinate that the choices begin with
     for (size_t first = begin; first < end; first += kChunk) {
@@ -72,8 +72,7 @@ class SimHash final : public HashFunctions {
           sum_groups(x, row, last, d, depth, group_sums.data());
           for (size_t p = 0; p < spec_.k * spec_.tables; p += kPanel) {
             if (p / kPanel < kTile) ask_for(x, row + kTile + p / kPanel, end, d, depth);
-            kernel.add_choices(group_sums[0].of_row, &choices[p * kBlock], groups,
-                               tile_sums[p].of_row);
+            kernel.add_choices(group_sums[0].of_row, &choices[p * kBlock], groups, tile_sums[p].of_row);
           }
         }
       }

@@ -5,12 +5,11 @@
 #include <mutex>
 
 #include "runtime/checks.hpp"
-#include "runtime/thread_pool.hpp"
 #include "runtime/rng.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 
 const TablesSpec& checked(const TablesSpec& spec) {
   check_range("neurons", spec.neurons, 1, 0x7FFFFFFF);

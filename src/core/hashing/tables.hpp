@@ -62,7 +62,7 @@ class Tables {
   }
 
   std::span<const uint32_t> codes(size_t table) const { return {&codes_[table * spec_.neurons], spec_.neurons}; }
-  Occupancy occupancy() const;  // as of the last renew()
+  Occupancy occupancy() const;                 // as of the last renew()
   size_t buckets() const { return buckets_; }  // in a table
   size_t bytes() const;
   const TablesSpec& spec() const { return spec_; }

@@ -1,8 +1,8 @@
 // Which set of kernels this machine runs.
-#include "kernels/kernels.hpp"
-
 #include <cstdlib>
 #include <stdexcept>
+
+#include "kernels/kernels.hpp"
 
 namespace dslide {
 

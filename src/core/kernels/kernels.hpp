@@ -1,9 +1,9 @@
 // The arithmetic everything else is made of: pure functions on float arrays, one set per instruction-set level.
 //
-// kernels_vector.cpp, _pairs.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once per
-// level (v2, v3 and v4 of x86-64; one baseline elsewhere; pairs once more for v4 with bf16 instructions);
-// kernels_reference.cpp holds slow, obvious ones with the same signatures, which the tests hold the fast ones against and
-// which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0 included.
+// kernels_vector.cpp, _pairs.cpp, _loss.cpp, _simhash.cpp and _stored.cpp hold the fast versions and are compiled once
+// per level (v2, v3 and v4 of x86-64; one baseline elsewhere; pairs once more for v4 with bf16 instructions);
+// kernels_reference.cpp holds slow, obvious ones with the same signatures, which the tests hold the fast ones against
+// and which run everything if DSLIDE_ISA=reference. All lengths may be any number, 0 included.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace dslide {
 
 // What Adam needs to know for one update of one row.
 struct AdamStep {
-  float rate;      // learning rate
+  float rate;  // learning rate
   float beta1, beta2, epsilon;
   float correct1;  // 1 / (1 - beta1^t), t = how often this row was updated, this time included
   float correct2;  // 1 / (1 - beta2^t)
@@ -38,7 +38,7 @@ struct Piece {
 struct Ahead {
   const Piece* next;  // pieces are asked for some at a time, which goes best if those side by side are of a size
   const Piece* end;
-  size_t line = 0;    // lines of these that were asked for
+  size_t line = 0;  // lines of these that were asked for
 };
 
 struct Kernels {
@@ -46,13 +46,13 @@ struct Kernels {
   size_t lanes;  // floats in a vector
 
   // C (m x n, rows ldc apart) = or += A (m x k) B (k x n, rows ldb apart).
-  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view. Memory `ahead`, which may be null,
-  // is asked for on the way, as much as there is time for.
+  // A's element (i, p) is at a[i * a_row + p * a_col], so A may be a transposed view. Memory `ahead`, which may be
+  // null, is asked for on the way, as much as there is time for.
   void (*gemm)(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
                float* c, size_t ldc, bool accumulate, Ahead* ahead);
 
-  // The same of pairs: the product of two pairs is that of their first numbers and that of their second, added up. k counts
-  // pairs. Denormal numbers may count as 0.
+  // The same of pairs: the product of two pairs is that of their first numbers and that of their second, added up. k
+  // counts pairs. Denormal numbers may count as 0.
   void (*gemm_pairs)(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, size_t a_col, const BfPair* b,
                      size_t ldb, float* c, size_t ldc, bool accumulate, Ahead* ahead);
 
@@ -65,8 +65,8 @@ struct Kernels {
   // out[i] = (x[2 i], x[2 i + 1]), rounded to the nearest; n numbers, and a 0 behind them if need be
   void (*pair_neighbours)(const float* x, size_t n, BfPair* out);
 
-  // Rows side by side: out[p * ld + c] = rows[c][p] for c < count and p < n, and 0 for c from count to width. n and width
-  // are multiples of 4.
+  // Rows side by side: out[p * ld + c] = rows[c][p] for c < count and p < n, and 0 for c from count to width. n and
+  // width are multiples of 4.
   void (*pack)(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld);
 
   // sum of a[i] * b[i]
@@ -75,23 +75,23 @@ struct Kernels {
   // y[i] += a * x[i]
   void (*axpy)(float a, const float* x, float* y, size_t n);
 
-  // SimHash works on tiles, one number for each of 8 rows. All sums of each group of four tiles x: tile c of the group's 16
-  // is +-x[0] +-x[1] +-x[2] +-x[3], added in this order, x[i] with a plus if bit i of c is set.
+  // SimHash works on tiles, one number for each of 8 rows. All sums of each group of four tiles x: tile c of the
+  // group's 16 is +-x[0] +-x[1] +-x[2] +-x[3], added in this order, x[i] with a plus if bit i of c is set.
   void (*signed_sums)(const float* x, size_t groups, float* tiles);
 
   // Bit j of words[row] is whether tile j's number for the row is positive, for so many tiles, at most 64, and 8 rows.
   void (*positive_bits)(const float* tiles, size_t count, uint64_t* words);
 
-  // sums[p] += table 0's tile choices[p], then table 1's tile choices[8 + p], and so on, for p < 8 and so many tables of
-  // 16 tiles of 8 floats; choices are multiples of 4, four times the number of the tile.
+  // sums[p] += table 0's tile choices[p], then table 1's tile choices[8 + p], and so on, for p < 8 and so many tables
+  // of 16 tiles of 8 floats; choices are multiples of 4, four times the number of the tile.
   void (*add_choices)(const float* tiles, const uint8_t* choices, size_t tables, float* sums);
 
   // The largest z[i] + shift[i]; -infinity for n = 0.
   float (*shifted_max)(const float* z, const float* shift, size_t n);
 
-  // For each row of z (rows x n, ldz apart): adds exp(z[i] + shift[i] - reference) of all i to the row's sum. Where that
-  // would be far too large the row's reference becomes its largest value so far, and the sum is brought along. To begin
-  // with, the references are -infinity and the sums 0.
+  // For each row of z (rows x n, ldz apart): adds exp(z[i] + shift[i] - reference) of all i to the row's sum. Where
+  // that would be far too large the row's reference becomes its largest value so far, and the sum is brought along. To
+  // begin with, the references are -infinity and the sums 0.
   void (*softmax_stats)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference,
                         float* sum);
 
@@ -100,10 +100,10 @@ struct Kernels {
   void (*softmax_gradient)(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, const float* log_norm,
                            float scale, float* dz, size_t lddz);
 
-  // For each column j < n of z (rows x n, ldz apart), in place: z[i][j] = exp(z[i][j] + shift[i] - reference[j]), which are
-  // added to the column's sum. Where the largest z + shift is more than HEADROOM above the reference, it becomes the
-  // reference first, and the sum is brought along. To begin with, the references are -infinity and the sums 0. True: some
-  // reference was raised.
+  // For each column j < n of z (rows x n, ldz apart), in place: z[i][j] = exp(z[i][j] + shift[i] - reference[j]), which
+  // are added to the column's sum. Where the largest z + shift is more than HEADROOM above the reference, it becomes
+  // the reference first, and the sum is brought along. To begin with, the references are -infinity and the sums 0.
+  // True: some reference was raised.
   bool (*exponentials)(size_t rows, size_t n, float* z, size_t ldz, const float* shift, float* reference, float* sum);
 
   // sums[j] += sum over rows of z[row * ldz + j], j < n
@@ -113,8 +113,8 @@ struct Kernels {
   // which is the loss, and its gradient, of answering "no" everywhere.
   float (*sigmoid_gradient)(float* z, const float* shift, const float* weight, size_t n, float scale);
 
-  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums that stay in registers: as fast as this
-  // set can multiply and add.
+  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums that stay in registers: as fast as
+  // this set can multiply and add.
   void (*multiply_add)(size_t rounds, float factor, float addend, float* sums);
 
   // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
@@ -132,8 +132,7 @@ struct Kernels {
   // random number of column j, the same for weight and moments, is (seed + j * COLUMN_SEED) mod 2^16; it takes the seed
   // to be random. Numbers that bf16 can hold stay as they are, and none that is finite becomes infinite.
   void (*adam)(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamStep& step, uint32_t seed);
-  void (*adagrad)(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep,
-                  uint32_t seed);
+  void (*adagrad)(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep, uint32_t seed);
   void (*sgd)(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t seed);
 };
 

@@ -6,16 +6,16 @@
 #include <stdexcept>
 #include <vector>
 
-#include "runtime/aligned.hpp"
-#include "layers/block.hpp"
 #include "kernels/kernels.hpp"
+#include "layers/block.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
 
 constexpr double TRIALS_SECONDS = 0.2;  // all trials of one measurement
-constexpr size_t ROUNDS = 1 << 20;       // a few milliseconds
+constexpr size_t ROUNDS = 1 << 20;      // a few milliseconds
 constexpr size_t PRODUCTS = 100, PRODUCT_ROWS = 96, PRODUCT_COLUMNS = 64, PRODUCT_DEPTH = 128;  // two milliseconds
 constexpr size_t LEAST_COPIED = 64 << 20, LEAST_COPIED_BY_THREAD = 16 << 20;  // bytes: far beyond caches
 
@@ -49,9 +49,8 @@ double multiply_add_speed(int threads) {
   const Kernels& k = kernels();
   const size_t sums = CHAINS * k.lanes;
   std::vector<AlignedFloats> each(static_cast<size_t>(threads), AlignedFloats(sums));
-  const double seconds = shortest(threads, [&](int thread) {
-    k.multiply_add(ROUNDS, 0.999f, 0.001f, each[static_cast<size_t>(thread)].data());
-  });
+  const double seconds = shortest(
+      threads, [&](int thread) { k.multiply_add(ROUNDS, 0.999f, 0.001f, each[static_cast<size_t>(thread)].data()); });
   return 2e-9 * static_cast<double>(ROUNDS * sums * each.size()) / seconds;
 }
 

@@ -106,7 +106,8 @@ float shifted_max(const float* z, const float* shift, size_t n) {
   return largest;
 }
 
-void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference, float* sum) {
+void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference,
+                   float* sum) {
   for (size_t row = 0; row < rows && n > 0; ++row, z += ldz) {
     const float old = reference[row], now = std::max(old, shifted_max(z, shift, n));
     double total = sum[row] > 0 ? sum[row] * std::exp(double{old} - now) : 0;
@@ -240,10 +241,32 @@ void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t s
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{
-      "reference", 1, gemm, gemm_pairs, dot_pairs, pair_up, pair_neighbours, pack, dot, axpy, signed_sums, positive_bits,
-      add_choices, shifted_max, softmax_stats, softmax_gradient, exponentials, column_sums, sigmoid_gradient, multiply_add,
-      weighted_sum, weighted_sum_half, widen, adam, adagrad, sgd};
+  static const Kernels t{"reference",
+                         1,
+                         gemm,
+                         gemm_pairs,
+                         dot_pairs,
+                         pair_up,
+                         pair_neighbours,
+                         pack,
+                         dot,
+                         axpy,
+                         signed_sums,
+                         positive_bits,
+                         add_choices,
+                         shifted_max,
+                         softmax_stats,
+                         softmax_gradient,
+                         exponentials,
+                         column_sums,
+                         sigmoid_gradient,
+                         multiply_add,
+                         weighted_sum,
+                         weighted_sum_half,
+                         widen,
+                         adam,
+                         adagrad,
+                         sgd};
   return t;
 }
 

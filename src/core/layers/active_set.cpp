@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/thread_pool.hpp"
 #include "runtime/radix_sort.hpp"
 #include "runtime/rng.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {

@@ -46,19 +46,19 @@ class ActiveSet {
   // A set for each row.
   static ActiveSet per_row(size_t neurons, size_t rows, const Lists& certain, const Lists& hits, const Draw& draw);
 
-  size_t rows = 0;               // rows of the batch
-  bool is_everything = false;    // ids are 0, 1, ... neurons - 1
+  size_t rows = 0;             // rows of the batch
+  bool is_everything = false;  // ids are 0, 1, ... neurons - 1
   bool is_per_row = false;
-  std::vector<int32_t> ids;      // active neurons, ascending
+  std::vector<int32_t> ids;  // active neurons, ascending
 
   // Logits of the batch are laid out in slots. Shared: slot = row * ids.size() + position in ids. Per row: the slots
   // of row i are row_begin[i] .. row_begin[i + 1], in ascending order of neuron.
-  std::vector<float> log_weight; // by position in ids (shared) or by slot (per row)
-  std::vector<int64_t> row_begin;    // rows + 1; per row only, like all that follows
-  std::vector<int32_t> position;     // by slot: position in ids
-  std::vector<int64_t> neuron_begin; // ids.size() + 1: the transposed lists, by position in ids
-  std::vector<int32_t> neuron_row;   // rows that have the neuron, ascending
-  std::vector<int64_t> neuron_slot;  // and the slot in which they have it
+  std::vector<float> log_weight;      // by position in ids (shared) or by slot (per row)
+  std::vector<int64_t> row_begin;     // rows + 1; per row only, like all that follows
+  std::vector<int32_t> position;      // by slot: position in ids
+  std::vector<int64_t> neuron_begin;  // ids.size() + 1: the transposed lists, by position in ids
+  std::vector<int32_t> neuron_row;    // rows that have the neuron, ascending
+  std::vector<int64_t> neuron_slot;   // and the slot in which they have it
 
   Added added;  // not for sets per row
 

@@ -69,27 +69,32 @@ struct EntriesByBlock {
 // A batch's labels, found in an active set that is not per row, and what the first of two passes leaves to the second.
 struct FoundLabels {
   FoundLabels(const ActiveSet& active, const Lists& lists_, const float* targets_)
-      : rows(active.rows), positions(active.ids.size()), lists(lists_), targets(targets_), found(active.find(lists_)),
-        by_block(lists_.offsets, [&](int64_t e) { return found[static_cast<size_t>(e)]; }, {0, rows},
-                 block_count(positions)),
+      : rows(active.rows),
+        positions(active.ids.size()),
+        lists(lists_),
+        targets(targets_),
+        found(active.find(lists_)),
+        by_block(
+            lists_.offsets, [&](int64_t e) { return found[static_cast<size_t>(e)]; }, {0, rows},
+            block_count(positions)),
         logits(found.size()) {}
   // Those of a block, from a row of the batch on.
   const Entry* begin(size_t block, size_t row) const { return by_block.from(block, row); }
   const Entry* end(size_t block) const { return by_block.begin_of(block + 1); }
-  // Notes the logits of a block's labels in some rows: that of row i and column c is z[c * ldz + i - some.begin], and the
-  // column's bias.
+  // Notes the logits of a block's labels in some rows: that of row i and column c is z[c * ldz + i - some.begin], and
+  // the column's bias.
   void note_logits(size_t block, Range some, const float* z, size_t ldz, const float* bias) {
     for (const Entry* e = begin(block, some.begin); e != end(block) && e->row < some.end; ++e) {
       logits[static_cast<size_t>(e->element)] = z[e->column * ldz + (e->row - some.begin)] + bias[e->column];
     }
   }
 
-  size_t rows, positions;      // of the active set
+  size_t rows, positions;  // of the active set
   Lists lists;
   const float* targets;        // by label, like all that follows
   std::vector<int64_t> found;  // position in the active set, -1 if it is not active
   EntriesByBlock by_block;
-  std::vector<float> logits;   // bias included
+  std::vector<float> logits;  // bias included
 };
 
 // What is added to the logits of each block.
@@ -103,8 +108,8 @@ class AddedByBlock {
   size_t first(size_t block, size_t row) const {
     return by_block_.begin.empty() ? 0 : static_cast<size_t>(by_block_.from(block, row) - by_block_.entries.data());
   }
-  // Adds to logits of a block's rows r .. r + count: that of row r + i and column c is z[i * z_row + c * z_column]. Chunks
-  // come in order, `next` goes along with them.
+  // Adds to logits of a block's rows r .. r + count: that of row r + i and column c is z[i * z_row + c * z_column].
+  // Chunks come in order, `next` goes along with them.
   void add(size_t block, size_t r, size_t count, float* z, size_t z_row, size_t z_column, size_t& next) const {
     if (by_block_.begin.empty()) return;
     for (; next < by_block_.begin[block + 1] && by_block_.entries[next].row < r + count; ++next) {

@@ -9,8 +9,8 @@
 // Exponentials are relative to a reference for each row, a logit that seldom changes from one block of a thread to its
 // next: it is kept with every block.
 //
-// Products are of floats, or of bf16 in pairs, which some CPUs multiply twice as fast. What is different then is how what is
-// multiplied lies in memory, and that exponentials are rounded behind the first pass's sums.
+// Products are of floats, or of bf16 in pairs, which some CPUs multiply twice as fast. What is different then is how
+// what is multiplied lies in memory, and that exponentials are rounded behind the first pass's sums.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -41,7 +41,8 @@ void DenseLayer::gather(const ActiveSet& active, size_t first, size_t count, Ali
 template <class Number>
 struct DenseLayer::Softmax {
   DenseLayer& layer;
-  size_t inputs = layer.weights_.stride, ld = spread(inputs), inner = numbers_for<Number>(inputs), ld_left = spread(inner);
+  size_t inputs = layer.weights_.stride, ld = spread(inputs), inner = numbers_for<Number>(inputs),
+         ld_left = spread(inner);
 
   Operands<Number>& operands(Scratch& s) const {
     if constexpr (IS_FLOAT<Number>) {
@@ -64,21 +65,24 @@ struct DenseLayer::Softmax {
   // The batch, by chunk, transposed: (inputs x rows), columns from the last row to the next multiple of LANES zero.
   void turn_rows(const float* x, size_t rows, Range range) const {
     turned().resize(std::max(turned().size(), chunk_at(rows + CHUNK - 1, inner)));
-    run_parts(range.end - range.begin, [&](size_t begin, size_t end, int) {
-      Aligned<BfPair> rounded(IS_FLOAT<Number> ? 0 : CHUNK * inner);
-      each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
-        const float* row[CHUNK];
-        for (size_t i = 0; i < chunk.rows(); ++i) {
-          row[i] = x + (chunk.begin + i) * inputs;
-          if constexpr (!IS_FLOAT<Number>) {
-            kernels().pair_neighbours(row[i], inputs, &rounded[i * inner]);
-            row[i] = reinterpret_cast<const float*>(&rounded[i * inner]);  // pairs change places as floats do
-          }
-        }
-        float* const out = reinterpret_cast<float*>(&turned()[chunk_at(chunk.begin, inner)]);
-        kernels().pack(row, chunk.rows(), chunk.wide(), inner, out, chunk.ld());
-      });
-    }, CHUNK);
+    run_parts(
+        range.end - range.begin,
+        [&](size_t begin, size_t end, int) {
+          Aligned<BfPair> rounded(IS_FLOAT<Number> ? 0 : CHUNK * inner);
+          each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
+            const float* row[CHUNK];
+            for (size_t i = 0; i < chunk.rows(); ++i) {
+              row[i] = x + (chunk.begin + i) * inputs;
+              if constexpr (!IS_FLOAT<Number>) {
+                kernels().pair_neighbours(row[i], inputs, &rounded[i * inner]);
+                row[i] = reinterpret_cast<const float*>(&rounded[i * inner]);  // pairs change places as floats do
+              }
+            }
+            float* const out = reinterpret_cast<float*>(&turned()[chunk_at(chunk.begin, inner)]);
+            kernels().pack(row, chunk.rows(), chunk.wide(), inner, out, chunk.ld());
+          });
+        },
+        CHUNK);
   }
 
   // The weights of a block, as left side; as right side too if that is wanted.
@@ -127,8 +131,8 @@ struct DenseLayer::Softmax {
     } else {
       o.exponentials.resize(BLOCK / 2 * spread(CHUNK));
       pair_rows(z, count, chunk.wide(), chunk.ld(), o.exponentials.data(), chunk.ld());
-      multiply(chunk.rows(), inputs, count, o.exponentials.data(), 1, chunk.ld(), o.right.data(), ld, dx, ld, accumulate,
-               ahead);
+      multiply(chunk.rows(), inputs, count, o.exponentials.data(), 1, chunk.ld(), o.right.data(), ld, dx, ld,
+               accumulate, ahead);
     }
   }
 
@@ -139,43 +143,46 @@ struct DenseLayer::Softmax {
     turn_rows(x, rows, range);
     const AddedByBlock added(active.added, range, block_count(active.ids.size()));
     layer.scratch_.resize(static_cast<size_t>(parts));
-    run_parts(active.ids.size(), [&](size_t begin, size_t end, int thread) {
-      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
-      s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
-      s.sum.assign(rows + LANES, 0.0f);
-      if (!kept) s.again.resize(kept_block<Number>(rows));
-      if (sums.mean) s.dx.resize((range.end - range.begin) * ld);
-      for (size_t first = begin; first < end; first += BLOCK) {
-        const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
-        const BlockTerms terms(active, layer.bias_, first, count);
-        float* const block_kept = kept ? kept + block * kept_block<Number>(rows) : s.again.data();
-        gather(active, first, count, sums.mean, s);
-        Ahead ahead = layer.ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.pieces);
-        size_t next = added.first(block, range.begin);
-        each_chunk(range, [&](const Chunk& chunk) {
-          const size_t r = chunk.begin, ldz = chunk.ld();
-          float* const z = logits_at(block_kept, chunk, s);
-          compute_logits(count, chunk, s, z, &ahead);
-          added.add(block, r, chunk.rows(), z, 1, ldz, next);
-          if (labels) labels->note_logits(block, {r, chunk.end}, z, ldz, terms.bias);
-          float before[CHUNK];
-          std::copy_n(&s.reference[r], chunk.rows(), before);
-          const bool raised =
-              kernels().exponentials(count, chunk.wide(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
-          if (kept) keep(count, chunk, z, block_kept);
-          if (!sums.mean) return;
-          float* const dx = &s.dx[(r - range.begin) * ld];
-          for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // sums so far are brought along
-            if (s.reference[r + i] == before[i]) continue;
-            const float factor = std::exp(before[i] - s.reference[r + i]);
-            for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
+    run_parts(
+        active.ids.size(),
+        [&](size_t begin, size_t end, int thread) {
+          Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+          s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
+          s.sum.assign(rows + LANES, 0.0f);
+          if (!kept) s.again.resize(kept_block<Number>(rows));
+          if (sums.mean) s.dx.resize((range.end - range.begin) * ld);
+          for (size_t first = begin; first < end; first += BLOCK) {
+            const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
+            const BlockTerms terms(active, layer.bias_, first, count);
+            float* const block_kept = kept ? kept + block * kept_block<Number>(rows) : s.again.data();
+            gather(active, first, count, sums.mean, s);
+            Ahead ahead = layer.ahead_of(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.pieces);
+            size_t next = added.first(block, range.begin);
+            each_chunk(range, [&](const Chunk& chunk) {
+              const size_t r = chunk.begin, ldz = chunk.ld();
+              float* const z = logits_at(block_kept, chunk, s);
+              compute_logits(count, chunk, s, z, &ahead);
+              added.add(block, r, chunk.rows(), z, 1, ldz, next);
+              if (labels) labels->note_logits(block, {r, chunk.end}, z, ldz, terms.bias);
+              float before[CHUNK];
+              std::copy_n(&s.reference[r], chunk.rows(), before);
+              const bool raised =
+                  kernels().exponentials(count, chunk.wide(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
+              if (kept) keep(count, chunk, z, block_kept);
+              if (!sums.mean) return;
+              float* const dx = &s.dx[(r - range.begin) * ld];
+              for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // sums so far are brought along
+                if (s.reference[r + i] == before[i]) continue;
+                const float factor = std::exp(before[i] - s.reference[r + i]);
+                for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
+              }
+              add_weights(count, chunk, z, s, dx, first > begin, &ahead);
+            });
+            std::copy(&s.reference[range.begin], &s.reference[range.end],
+                      block_kept + references_at<Number>(rows) + range.begin);
           }
-          add_weights(count, chunk, z, s, dx, first > begin, &ahead);
-        });
-        std::copy(&s.reference[range.begin], &s.reference[range.end],
-                  block_kept + references_at<Number>(rows) + range.begin);
-      }
-    }, BLOCK, parts);
+        },
+        BLOCK, parts);
     layer.join_sums(active, range, sums, parts);
   }
 
@@ -246,32 +253,36 @@ struct DenseLayer::Softmax {
     layer.scratch_.resize(static_cast<size_t>(parts));
     std::atomic<bool> fine = true;
     for (Scratch& s : layer.scratch_) s.reference.assign(rows, -std::numeric_limits<float>::infinity());
-    run_shared(active.ids.size(), BLOCK, [&](size_t first, size_t end, int thread) {
-      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
-      const Operands<Number>& o = operands(s);
-      const size_t count = end - first, block = first / BLOCK;
-      const float* const e = kept ? kept + block * kept_block<Number>(rows)
-                                  : exponentials_again(active, added, first, count, log_norm, s);
-      scale_rows(x, rows, e + references_at<Number>(rows), log_norm, scale, s);
-      layer.ahead_of(active, {first, end}, {first, end}, s.pieces);
-      if (kept && block > 0) add_exponentials<Number>(e - kept_block<Number>(rows), rows, s.pieces);  // their turn is next
-      Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
-      s.gradient.resize(ld * BLOCK);
-      float bias_gradient[BLOCK] = {};
-      each_chunk({0, rows}, [&](const Chunk& chunk) {
-        const Number* const here = exponentials_in(e, chunk.begin);
-        const size_t lde = chunk.ld_kept<Number>(), at = numbers_for<Number>(chunk.begin);
-        multiply(count, inputs, chunk.rows(), here, lde, 1, &o.scaled[at * ld], ld, s.gradient.data(), ld,
-                 chunk.begin > 0, &ahead);
-        for (size_t c = 0; c < count; ++c) bias_gradient[c] += dot(here + c * lde, &o.factor[at], chunk.rows());
-      });
-      for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
-        const float gradient = -scale * labels.targets[l->element];
-        bias_gradient[l->column] += gradient;
-        kernels().axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
-      }
-      if (!layer.step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
-    }, parts);
+    run_shared(
+        active.ids.size(), BLOCK,
+        [&](size_t first, size_t end, int thread) {
+          Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+          const Operands<Number>& o = operands(s);
+          const size_t count = end - first, block = first / BLOCK;
+          const float* const e = kept ? kept + block * kept_block<Number>(rows)
+                                      : exponentials_again(active, added, first, count, log_norm, s);
+          scale_rows(x, rows, e + references_at<Number>(rows), log_norm, scale, s);
+          layer.ahead_of(active, {first, end}, {first, end}, s.pieces);
+          if (kept && block > 0)
+            add_exponentials<Number>(e - kept_block<Number>(rows), rows, s.pieces);  // their turn is next
+          Ahead ahead{s.pieces.data(), s.pieces.data() + s.pieces.size()};
+          s.gradient.resize(ld * BLOCK);
+          float bias_gradient[BLOCK] = {};
+          each_chunk({0, rows}, [&](const Chunk& chunk) {
+            const Number* const here = exponentials_in(e, chunk.begin);
+            const size_t lde = chunk.ld_kept<Number>(), at = numbers_for<Number>(chunk.begin);
+            multiply(count, inputs, chunk.rows(), here, lde, 1, &o.scaled[at * ld], ld, s.gradient.data(), ld,
+                     chunk.begin > 0, &ahead);
+            for (size_t c = 0; c < count; ++c) bias_gradient[c] += dot(here + c * lde, &o.factor[at], chunk.rows());
+          });
+          for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
+            const float gradient = -scale * labels.targets[l->element];
+            bias_gradient[l->column] += gradient;
+            kernels().axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
+          }
+          if (!layer.step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) fine = false;
+        },
+        parts);
     return fine;
   }
 };

@@ -1,7 +1,7 @@
 #include "layers/dropout.hpp"
 
-#include "runtime/thread_pool.hpp"
 #include "runtime/rng.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {

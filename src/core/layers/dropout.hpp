@@ -8,8 +8,8 @@
 
 namespace dslide {
 
-// x: rows x width, rows `stride` apart; its first row is row `first_row` of the batch, and `columns_of` says which columns
-// of the whole matrix it has
+// x: rows x width, rows `stride` apart; its first row is row `first_row` of the batch, and `columns_of` says which
+// columns of the whole matrix it has
 void dropout(float* x, size_t rows, size_t width, size_t stride, float p, uint64_t seed, size_t first_row,
              const Stripe& columns_of);
 

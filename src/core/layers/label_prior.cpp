@@ -108,39 +108,42 @@ LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_
   };
   const int parts = threads();
   std::vector<Part> found(static_cast<size_t>(parts));
-  run_parts(inputs, [&](size_t first, size_t last, int thread) {
-    Part& part = found[static_cast<size_t>(thread)];
-    Sums sums(labels);
-    std::vector<std::pair<float, int32_t>> best;  // weight and label
-    for (size_t i = first; i < last; ++i) {
-      for (int64_t k = by_input.begin[i]; k < by_input.begin[i + 1]; ++k) {
-        const int32_t row = by_input.row[static_cast<size_t>(k)];
-        const double value = by_input.value[static_cast<size_t>(k)];
-        for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
-      }
-      best.clear();
-      for (const int32_t l : sums.touched) {
-        const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * share[static_cast<size_t>(l)];
-        if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
-      }
-      sums.clear();
-      if (best.size() > most) {  // ties to the lower label
-        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(most), best.end(),
-                         [](const auto& a, const auto& b) {
-                           return a.first > b.first || (a.first == b.first && a.second < b.second);
-                         });
-        best.resize(most);
-      }
-      std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-      const size_t before = part.label.size();
-      for (const auto& [weight, label] : best) {
-        if (!own.has(static_cast<size_t>(label))) continue;
-        part.label.push_back(static_cast<int32_t>(static_cast<size_t>(label) / own.step));
-        part.weight.push_back(weight);
-      }
-      part.count.push_back(static_cast<int64_t>(part.label.size() - before));
-    }
-  }, 1, parts);
+  run_parts(
+      inputs,
+      [&](size_t first, size_t last, int thread) {
+        Part& part = found[static_cast<size_t>(thread)];
+        Sums sums(labels);
+        std::vector<std::pair<float, int32_t>> best;  // weight and label
+        for (size_t i = first; i < last; ++i) {
+          for (int64_t k = by_input.begin[i]; k < by_input.begin[i + 1]; ++k) {
+            const int32_t row = by_input.row[static_cast<size_t>(k)];
+            const double value = by_input.value[static_cast<size_t>(k)];
+            for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
+          }
+          best.clear();
+          for (const int32_t l : sums.touched) {
+            const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * share[static_cast<size_t>(l)];
+            if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
+          }
+          sums.clear();
+          if (best.size() > most) {  // ties to the lower label
+            std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(most), best.end(),
+                             [](const auto& a, const auto& b) {
+                               return a.first > b.first || (a.first == b.first && a.second < b.second);
+                             });
+            best.resize(most);
+          }
+          std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+          const size_t before = part.label.size();
+          for (const auto& [weight, label] : best) {
+            if (!own.has(static_cast<size_t>(label))) continue;
+            part.label.push_back(static_cast<int32_t>(static_cast<size_t>(label) / own.step));
+            part.weight.push_back(weight);
+          }
+          part.count.push_back(static_cast<int64_t>(part.label.size() - before));
+        }
+      },
+      1, parts);
   LinkLists links;
   links.begin.reserve(inputs + 1);
   links.begin.push_back(0);
@@ -156,8 +159,15 @@ LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_
 
 Links::Links(const int64_t* begin, const int32_t* neuron, const float* weight, size_t inputs, const float* share,
              size_t neurons, float scale)
-    : begin_(begin), neuron_(neuron), weight_(weight), inputs_(inputs), share_(share), neurons_(neurons),
-      scale_(scale), is_active_(neurons / 64 + 1, 0), position_(neurons) {}
+    : begin_(begin),
+      neuron_(neuron),
+      weight_(weight),
+      inputs_(inputs),
+      share_(share),
+      neurons_(neurons),
+      scale_(scale),
+      is_active_(neurons / 64 + 1, 0),
+      position_(neurons) {}
 
 void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
@@ -175,49 +185,53 @@ void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, f
   };
   const int parts = threads();
   std::vector<Part> found(static_cast<size_t>(parts));
-  run_parts(active.rows, [&](size_t first, size_t last, int thread) {
-    Part& part = found[static_cast<size_t>(thread)];
-    std::vector<float> sum(active.ids.size(), 0.0f);
-    std::vector<int64_t> row_of(active.ids.size(), -1);  // the last row that touched a position
-    std::vector<int64_t> owner(own.offsets ? active.ids.size() : 0, -1);  // the last row that has it as a label
-    std::vector<int32_t> touched;
-    for (size_t i = first; i < last; ++i) {
-      const auto row = static_cast<int64_t>(i);
-      if (own.offsets) {
-        for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
-          const auto neuron = static_cast<size_t>(*l);
-          if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
-        }
-      }
-      touched.clear();
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        if (e + 2 * SOON < x.offsets[last]) {  // the links of an input whose turn comes soon, and where those of a later are
-          const int32_t* const soon = neuron_ + begin_[x.ids[e + SOON]];
-          for (size_t line = 0; line < ASKED_FOR; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
-          __builtin_prefetch(begin_ + x.ids[e + 2 * SOON]);
-        }
-        const auto unit = static_cast<float>(x.values[e] / lengths[i]);
-        const float value = scale_ * unit, itself = keep * unit;
-        for (int64_t k = begin_[x.ids[e]]; k < begin_[x.ids[e] + 1]; ++k) {
-          const auto neuron = static_cast<size_t>(neuron_[k]);
-          if (!is_active(neuron)) continue;
-          const auto p = static_cast<size_t>(position_[neuron]);
-          if (row_of[p] != row) {
-            row_of[p] = row;
-            sum[p] = 0;
-            touched.push_back(static_cast<int32_t>(p));
+  run_parts(
+      active.rows,
+      [&](size_t first, size_t last, int thread) {
+        Part& part = found[static_cast<size_t>(thread)];
+        std::vector<float> sum(active.ids.size(), 0.0f);
+        std::vector<int64_t> row_of(active.ids.size(), -1);                   // the last row that touched a position
+        std::vector<int64_t> owner(own.offsets ? active.ids.size() : 0, -1);  // the last row that has it as a label
+        std::vector<int32_t> touched;
+        for (size_t i = first; i < last; ++i) {
+          const auto row = static_cast<int64_t>(i);
+          if (own.offsets) {
+            for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
+              const auto neuron = static_cast<size_t>(*l);
+              if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
+            }
           }
-          const bool is_own = !owner.empty() && owner[p] == row;
-          sum[p] += value * (is_own ? weight_[k] - itself * share_[neuron] : weight_[k]);
+          touched.clear();
+          for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
+            if (e + 2 * SOON <
+                x.offsets[last]) {  // the links of an input whose turn comes soon, and where those of a later are
+              const int32_t* const soon = neuron_ + begin_[x.ids[e + SOON]];
+              for (size_t line = 0; line < ASKED_FOR; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
+              __builtin_prefetch(begin_ + x.ids[e + 2 * SOON]);
+            }
+            const auto unit = static_cast<float>(x.values[e] / lengths[i]);
+            const float value = scale_ * unit, itself = keep * unit;
+            for (int64_t k = begin_[x.ids[e]]; k < begin_[x.ids[e] + 1]; ++k) {
+              const auto neuron = static_cast<size_t>(neuron_[k]);
+              if (!is_active(neuron)) continue;
+              const auto p = static_cast<size_t>(position_[neuron]);
+              if (row_of[p] != row) {
+                row_of[p] = row;
+                sum[p] = 0;
+                touched.push_back(static_cast<int32_t>(p));
+              }
+              const bool is_own = !owner.empty() && owner[p] == row;
+              sum[p] += value * (is_own ? weight_[k] - itself * share_[neuron] : weight_[k]);
+            }
+          }
+          for (const int32_t p : touched) {
+            part.position.push_back(p);
+            part.value.push_back(sum[static_cast<size_t>(p)]);
+          }
+          part.count.push_back(static_cast<int64_t>(touched.size()));
         }
-      }
-      for (const int32_t p : touched) {
-        part.position.push_back(p);
-        part.value.push_back(sum[static_cast<size_t>(p)]);
-      }
-      part.count.push_back(static_cast<int64_t>(touched.size()));
-    }
-  }, 1, parts);
+      },
+      1, parts);
   for (const int32_t id : active.ids) is_active_[static_cast<size_t>(id) / 64] = 0;
 
   Added& added = active.added;

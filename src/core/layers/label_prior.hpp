@@ -14,26 +14,26 @@
 #include <vector>
 
 #include "layers/active_set.hpp"
-#include "runtime/aligned.hpp"
 #include "layers/sparse_layer.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
 
 // Links by input: those of input i are begin[i] .. begin[i + 1], by ascending label.
 struct LinkLists {
-  Aligned<int64_t> begin;   // inputs + 1
+  Aligned<int64_t> begin;  // inputs + 1
   Aligned<int32_t> label;
   Aligned<float> weight;
-  Aligned<float> share;     // by label: what the sum of its rows is multiplied with; 0 for one without rows
+  Aligned<float> share;  // by label: what the sum of its rows is multiplied with; 0 for one without rows
 };
 
 // The Euclidean length of each row; 1 for one that has none.
 std::vector<double> row_lengths(const int64_t* offsets, const float* values, size_t rows);
 
-// Of rows of inputs, scaled to length 1, and the labels they have. A link's weight is the input's part of the sum of the
-// label's rows, divided by the length of that sum to the `power`: with 1 that of the centroid, with less frequent labels
-// count more. An input is linked to the `most` labels for which that is largest, ties to the lower label; with
+// Of rows of inputs, scaled to length 1, and the labels they have. A link's weight is the input's part of the sum of
+// the label's rows, divided by the length of that sum to the `power`: with 1 that of the centroid, with less frequent
+// labels count more. An input is linked to the `most` labels for which that is largest, ties to the lower label; with
 // `skip_same` never to the label of its own number. Of these links only those to `own` labels are given, by their
 // numbers among them.
 LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
@@ -60,7 +60,7 @@ class Links {
   const float* share_;
   size_t neurons_;
   float scale_;
-  std::mutex in_use_;              // of what follows
+  std::mutex in_use_;                // of what follows
   std::vector<uint64_t> is_active_;  // a bit for each neuron: whether the active set at hand has it; 0 between calls
   std::vector<int32_t> position_;    // by neuron: where it has it
 };

@@ -13,8 +13,8 @@
 
 namespace dslide {
 
-// The batch's labels: row i has lists.ids[e] with weight targets[e], e from offsets[i]; found[e] is where the active set
-// has it (ActiveSet::find). A label that is not found is left out.
+// The batch's labels: row i has lists.ids[e] with weight targets[e], e from offsets[i]; found[e] is where the active
+// set has it (ActiveSet::find). A label that is not found is left out.
 struct Labels {
   Lists lists;
   const float* targets;
@@ -24,8 +24,8 @@ struct Labels {
 // Weights in proportion within a row: shares[e] = weights[e] over the sum of the row's.
 void row_shares(const int64_t* offsets, size_t rows, const float* weights, float* shares);
 
-// Adds the exponentials of the row's logits to its sum of exp(logit - reference), and raises the reference where need be
-// (kernels.hpp); (rows) each. To begin with, the references are -infinity and the sums 0.
+// Adds the exponentials of the row's logits to its sum of exp(logit - reference), and raises the reference where need
+// be (kernels.hpp); (rows) each. To begin with, the references are -infinity and the sums 0.
 void softmax_stats(const ActiveSet& active, const float* z, float* reference, float* sum);
 
 // Logits become scale * gradients; returns the loss summed over rows (not scaled). log_norm: (rows), the logarithm of

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "runtime/thread_pool.hpp"
 #include "runtime/rng.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 
@@ -68,9 +68,7 @@ void Parameters::add_rows(const int32_t* ids, const float* values, size_t count,
   }
 }
 
-void Parameters::add_value(size_t i, std::vector<Piece>& pieces) const {
-  pieces.push_back(piece(value_of(i), width));
-}
+void Parameters::add_value(size_t i, std::vector<Piece>& pieces) const { pieces.push_back(piece(value_of(i), width)); }
 
 void Parameters::add_moments(size_t i, std::vector<Piece>& pieces) const {
   if (moment1) pieces.push_back(piece(moment1_of(i), width));
@@ -114,8 +112,8 @@ void check_bias(const Parameters& bias, size_t neurons) {
   }
 }
 
-void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale, uint64_t seed,
-                const Stripe& rows_of, const Stripe& columns_of) {
+void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
+                uint64_t seed, const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
   run_parts(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/aligned.hpp"
 #include "kernels/kernels.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
@@ -34,13 +34,13 @@ class Optimizer {
   std::vector<float> correct1_, correct2_;  // by clock, until both are 1 to float precision
 };
 
-// A row's numbers and moments may lie side by side, in a record, or in arrays apart. A row has room for `stride` numbers,
-// `width` of which are used; the distance from one row to the next is that or more.
+// A row's numbers and moments may lie side by side, in a record, or in arrays apart. A row has room for `stride`
+// numbers, `width` of which are used; the distance from one row to the next is that or more.
 struct Parameters {
-  Numbers value;                     // rows x stride
-  Numbers moment1;                   // same shape, or null if the optimizer has none
-  Numbers moment2;                   // same shape, or null; stored as moment1 is
-  uint32_t* clock;                   // rows
+  Numbers value;    // rows x stride
+  Numbers moment1;  // same shape, or null if the optimizer has none
+  Numbers moment2;  // same shape, or null; stored as moment1 is
+  uint32_t* clock;  // rows
   size_t rows, width, stride;
   size_t value_pitch, moment_pitch;  // numbers from one row to the next
 
@@ -88,7 +88,7 @@ void check_bias(const Parameters& bias, size_t neurons);
 // function of (seed, row, column) alone, rounded to the nearest if need be; the padding between width and stride is set
 // to zero.
 // `rows_of` and `columns_of` say which rows and columns of the whole matrix these are.
-void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale, uint64_t seed,
-                const Stripe& rows_of, const Stripe& columns_of);
+void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
+                uint64_t seed, const Stripe& rows_of, const Stripe& columns_of);
 
 }  // namespace dslide

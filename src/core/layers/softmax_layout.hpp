@@ -5,9 +5,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/aligned.hpp"
-#include "layers/block.hpp"
 #include "kernels/kernels.hpp"
+#include "layers/block.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -23,8 +23,9 @@ constexpr size_t numbers_for(size_t n) {
 
 constexpr size_t whole_vectors(size_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-// Rows of the batch are laid out in chunks of CHUNK, the last one smaller. Numbers of one chunk lie close together: with
-// all rows side by side each neuron or input would be on another page, and a core knows only so many pages by heart.
+// Rows of the batch are laid out in chunks of CHUNK, the last one smaller. Numbers of one chunk lie close together:
+// with all rows side by side each neuron or input would be on another page, and a core knows only so many pages by
+// heart.
 struct Chunk {
   size_t begin, end;  // rows
   size_t rows() const { return end - begin; }
@@ -73,19 +74,21 @@ void add_exponentials(const float* block, size_t rows, std::vector<Piece>& piece
 }
 
 // C = or += A B, as the kernels' gemm; k counts what A's rows have of floats.
-inline void multiply(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-              float* c, size_t ldc, bool accumulate, Ahead* ahead) {
+inline void multiply(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b,
+                     size_t ldb, float* c, size_t ldc, bool accumulate, Ahead* ahead) {
   kernels().gemm(m, n, k, a, a_row, a_col, b, ldb, c, ldc, accumulate, ahead);
 }
-inline void multiply(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, size_t a_col, const BfPair* b, size_t ldb,
-              float* c, size_t ldc, bool accumulate, Ahead* ahead) {
+inline void multiply(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, size_t a_col, const BfPair* b,
+                     size_t ldb, float* c, size_t ldc, bool accumulate, Ahead* ahead) {
   kernels().gemm_pairs(m, n, numbers_for<BfPair>(k), a, a_row, a_col, b, ldb, c, ldc, accumulate, ahead);
 }
 inline float dot(const float* a, const float* b, size_t n) { return kernels().dot(a, b, n); }
-inline float dot(const BfPair* a, const BfPair* b, size_t n) { return kernels().dot_pairs(a, b, numbers_for<BfPair>(n)); }
+inline float dot(const BfPair* a, const BfPair* b, size_t n) {
+  return kernels().dot_pairs(a, b, numbers_for<BfPair>(n));
+}
 
-// Rows two by two, as a product's right side, or transposed as its left: (count x n), rows ld apart, becomes (half of that,
-// rounded up, x n), rows ld_out apart; a row that is missing counts as 0.
+// Rows two by two, as a product's right side, or transposed as its left: (count x n), rows ld apart, becomes (half of
+// that, rounded up, x n), rows ld_out apart; a row that is missing counts as 0.
 inline void pair_rows(const float* rows, size_t count, size_t n, size_t ld, BfPair* out, size_t ld_out) {
   const Kernels& kernel = kernels();
   for (size_t i = 0; i + 1 < count; i += 2) kernel.pair_up(rows + i * ld, rows + (i + 1) * ld, n, out + i / 2 * ld_out);

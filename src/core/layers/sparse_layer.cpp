@@ -4,15 +4,15 @@
 #include <atomic>
 
 #include "runtime/aligned.hpp"
-#include "runtime/thread_pool.hpp"
 #include "runtime/radix_sort.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
 
 constexpr size_t ROWS = 8;      // of the batch, and
 constexpr size_t INPUTS = 256;  // that a thread takes at a time
-constexpr size_t AHEAD = 16;  // inputs before its turn that a row's memory is asked for
+constexpr size_t AHEAD = 16;    // inputs before its turn that a row's memory is asked for
 
 // The slots of a row: slot s holds the neuron neurons[s - begin], through positions or directly.
 struct RowSlots {
@@ -146,7 +146,7 @@ bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size
 bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
                                 const Optimizer& optimizer) const {
   bool fine = true;
-  std::vector<float> sum(active.ids.size()), gradient;     // by position; by touched column
+  std::vector<float> sum(active.ids.size()), gradient;  // by position; by touched column
   std::vector<uint8_t> touched(active.ids.size(), 0);
   std::vector<int32_t> positions, columns;
   for (size_t k = some.begin; k < some.end; ++k) {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "layers/active_set.hpp"
-#include "runtime/aligned.hpp"
 #include "layers/parameters.hpp"
-#include "runtime/thread_pool.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/stripe.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 
@@ -39,11 +39,11 @@ class SparseLayer {
  private:
   // Elements of a batch grouped by input: every so many-th input, grouped by one thread.
   struct alignas(2 * CACHE_LINE) Groups {
-    std::vector<int32_t> input;     // inputs present, ascending
-    std::vector<size_t> begin;      // input.size() + 1
-    std::vector<int32_t> row;       // by element: its row
-    std::vector<float> value;       // and value
-    std::vector<int64_t> element;   // and place in the batch
+    std::vector<int32_t> input;    // inputs present, ascending
+    std::vector<size_t> begin;     // input.size() + 1
+    std::vector<int32_t> row;      // by element: its row
+    std::vector<float> value;      // and value
+    std::vector<int64_t> element;  // and place in the batch
 
     void fill(const SparseBatch& x, size_t rows, Stripe own);
 

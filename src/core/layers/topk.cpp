@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "layers/dense_layer.hpp"
 #include "layers/block.hpp"
+#include "layers/dense_layer.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -76,43 +76,46 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Lists& left_o
   spread_rows(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
   const AddedByBlock added_by_block(added, {0, rows}, block_count(weights_.rows));
-  run_parts(weights_.rows, [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), room(weights_.room(BLOCK));
-    Best* mine = &best[static_cast<size_t>(thread) * rows];
-    std::vector<LeftOut> gone;  // by row, if any are left out
-    if (left_out.offsets) {
-      for (size_t i = 0; i < rows; ++i) {
-        const auto first = std::lower_bound(left_out.begin(i), left_out.end(i), static_cast<int32_t>(begin));
-        gone.push_back({first, left_out.end(i)});
-      }
-    }
-    for (size_t first = begin; first < end; first += BLOCK) {
-      const size_t count = std::min(BLOCK, end - first);
-      const float* block_rows[BLOCK];
-      for (size_t c = 0; c < count; ++c) {
-        block_rows[c] = weights_.row(first + c, room.data() + weights_.room(c));
-      }
-      kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
-      float bias[BLOCK];
-      for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
-      size_t next = added_by_block.first(first / BLOCK, 0);
-      for (size_t r = 0; r < rows; r += ROWS) {
-        const size_t chunk = std::min(ROWS, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
-                    nullptr);
-        added_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
-        for (size_t i = 0; i < chunk; ++i) {
-          const float* z = &logits[i * BLOCK];
-          Best& row_best = mine[r + i];
-          if (kernel.shifted_max(z, bias, count) < row_best.bar(k)) continue;
-          for (size_t c = 0; c < count; ++c) {
-            if (!gone.empty() && gone[r + i].has(first + c)) continue;
-            row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+  run_parts(
+      weights_.rows,
+      [&](size_t begin, size_t end, int thread) {
+        AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), room(weights_.room(BLOCK));
+        Best* mine = &best[static_cast<size_t>(thread) * rows];
+        std::vector<LeftOut> gone;  // by row, if any are left out
+        if (left_out.offsets) {
+          for (size_t i = 0; i < rows; ++i) {
+            const auto first = std::lower_bound(left_out.begin(i), left_out.end(i), static_cast<int32_t>(begin));
+            gone.push_back({first, left_out.end(i)});
           }
         }
-      }
-    }
-  }, BLOCK, static_cast<int>(parts));
+        for (size_t first = begin; first < end; first += BLOCK) {
+          const size_t count = std::min(BLOCK, end - first);
+          const float* block_rows[BLOCK];
+          for (size_t c = 0; c < count; ++c) {
+            block_rows[c] = weights_.row(first + c, room.data() + weights_.room(c));
+          }
+          kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
+          float bias[BLOCK];
+          for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
+          size_t next = added_by_block.first(first / BLOCK, 0);
+          for (size_t r = 0; r < rows; r += ROWS) {
+            const size_t chunk = std::min(ROWS, rows - r);
+            kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                        nullptr);
+            added_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
+            for (size_t i = 0; i < chunk; ++i) {
+              const float* z = &logits[i * BLOCK];
+              Best& row_best = mine[r + i];
+              if (kernel.shifted_max(z, bias, count) < row_best.bar(k)) continue;
+              for (size_t c = 0; c < count; ++c) {
+                if (!gone.empty() && gone[r + i].has(first + c)) continue;
+                row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+              }
+            }
+          }
+        }
+      },
+      BLOCK, static_cast<int>(parts));
   run_parts(rows, [&](size_t begin, size_t end, int) {
     std::vector<Candidate> all;
     for (size_t i = begin; i < end; ++i) {

@@ -12,8 +12,8 @@
 
 namespace dslide {
 
-constexpr size_t CACHE_LINE = 64;        // bytes
-constexpr size_t HUGE_PAGE = 2u << 20;   // bytes; also the size from which an array counts as large
+constexpr size_t CACHE_LINE = 64;       // bytes
+constexpr size_t HUGE_PAGE = 2u << 20;  // bytes; also the size from which an array counts as large
 
 template <class T>
 struct AlignedAllocator {

@@ -22,8 +22,6 @@ inline uint64_t mix(uint64_t a, uint64_t b, uint64_t c) { return mix(mix(a, b) ^
 inline float unit_float(uint64_t random) { return static_cast<float>(random >> 40) * 0x1p-24f; }
 
 // Uniform in [0, n) for n < 2^32, without the bias or cost of a remainder.
-inline uint32_t below(uint64_t random, uint32_t n) {
-  return static_cast<uint32_t>(((random >> 32) * n) >> 32);
-}
+inline uint32_t below(uint64_t random, uint32_t n) { return static_cast<uint32_t>(((random >> 32) * n) >> 32); }
 
 }  // namespace dslide

@@ -42,10 +42,10 @@ void run_parts(size_t n, const Fn& fn, size_t grain = 1, int parts = threads()) 
   });
 }
 
-// For work whose results don't depend on who does it. Owner i has own(i) things to be done, in pieces of `grain`, and is
-// begun with by thread i; a thread that is done takes pieces of other owners: one that is held up, or sits on a slower
-// core, does less. fn(owner, begin, end, thread), from an owner's last piece to its first: what was used last, before
-// this, is still in cache.
+// For work whose results don't depend on who does it. Owner i has own(i) things to be done, in pieces of `grain`, and
+// is begun with by thread i; a thread that is done takes pieces of other owners: one that is held up, or sits on a
+// slower core, does less. fn(owner, begin, end, thread), from an owner's last piece to its first: what was used last,
+// before this, is still in cache.
 template <class Own, class Fn>
 void run_shared(int owners, const Own& own, size_t grain, const Fn& fn) {
   struct alignas(128) Left {  // threads that wrote to neighbouring lines would wait for each other

@@ -97,7 +97,7 @@ auto with(WireFormat format, const Fn& fn) {
 // Where the parts of a message lie.
 struct Form {
   size_t rows, columns;
-  size_t scale_bytes, value_bytes;  // of a row, of a value
+  size_t scale_bytes, value_bytes;                         // of a row, of a value
   size_t mask_bytes() const { return (columns + 7) / 8; }  // of a row
   size_t masks_at() const { return header_bytes + rows * scale_bytes; }
   size_t dense_bytes() const { return masks_at() + rows * columns * value_bytes; }
@@ -128,7 +128,8 @@ void over_rows(const Columns<Float>& c, const Fn& fn) {
   run_parts(c.rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
 }
 
-// Room for one row: its numbers side by side, and its values, with zeros behind them to the end of a word (at least one).
+// Room for one row: its numbers side by side, and its values, with zeros behind them to the end of a word (at least
+// one).
 template <class F>
 struct Row {
   std::vector<float> numbers;
@@ -225,8 +226,8 @@ Header read_header(std::span<const uint8_t> message, size_t rows, size_t columns
     throw std::invalid_argument("a message has a header of " + text(header_bytes) + " bytes, this one has only " +
                                 text(message.size()) + " in all");
   }
-  if (message[0] != letters[0] || message[1] != letters[1] ||
-      message[2] > static_cast<uint8_t>(WireFormat::int8) || message[3] > 1) {
+  if (message[0] != letters[0] || message[1] != letters[1] || message[2] > static_cast<uint8_t>(WireFormat::int8) ||
+      message[3] > 1) {
     throw std::invalid_argument("the message begins with the bytes " + text(message[0]) + " " + text(message[1]) + " " +
                                 text(message[2]) + " " + text(message[3]) + ", which none of ours does");
   }

@@ -1,6 +1,6 @@
-// Matrix products, of floats or of whatever else two vectors can be multiplied to floats of: a kind of numbers, Of, says what
-// a number is, how a vector of them and a vector of one of them are loaded, and what multiply_add() of vectors and of
-// single numbers gives. Sums are floats.
+// Matrix products, of floats or of whatever else two vectors can be multiplied to floats of: a kind of numbers, Of,
+// says what a number is, how a vector of them and a vector of one of them are loaded, and what multiply_add() of
+// vectors and of single numbers gives. Sums are floats.
 #pragma once
 #include "kernels/simd/vector.hpp"
 
@@ -9,15 +9,15 @@ namespace DSLIDE_LEVEL {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 6;     // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
-constexpr size_t STRETCH = 32;   // steps of k between two requests for memory
+constexpr int TILE_ROWS = 6;    // a gemm tile of 6 rows x 4 vectors takes 24 of 32 registers
+constexpr size_t STRETCH = 32;  // steps of k between two requests for memory
 #else
 constexpr int TILE_ROWS = 3;     // 3 rows x 4 vectors take 12 of 16 registers, 3 + 1 are left for the factors
 constexpr size_t STRETCH = 128;  // a step is a quarter of the work
 #endif
 
-// Asks for a line of each of the next few pieces. A request for a page not used lately holds up what comes behind it until
-// the page is found; those of several pieces are found at once.
+// Asks for a line of each of the next few pieces. A request for a page not used lately holds up what comes behind it
+// until the page is found; those of several pieces are found at once.
 inline void fetch_some(Ahead* ahead) {
   if (!ahead) return;
   constexpr ptrdiff_t TOGETHER = 16;
@@ -91,7 +91,8 @@ void panel(size_t m, size_t k, const typename Of::Number* a, size_t a_row, size_
   }
   if constexpr (ROWS > 1) {
     if (i < m) {
-      panel<Of, (ROWS + 1) / 2, VECTORS, ACCUMULATE>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, ahead);
+      panel<Of, (ROWS + 1) / 2, VECTORS, ACCUMULATE>(m - i, k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc,
+                                                     ahead);
     }
   }
 }

@@ -35,9 +35,9 @@ void pack(const float* const* rows, size_t count, size_t width, size_t n, float*
         for (size_t i = 0; i < 4; ++i) memcpy(&a[i], row[i] + q, sizeof(Four));
         const Four low01 = shuffled(a[0], a[1], Places{0, 4, 1, 5}), low23 = shuffled(a[2], a[3], Places{0, 4, 1, 5});
         const Four high01 = shuffled(a[0], a[1], Places{2, 6, 3, 7}), high23 = shuffled(a[2], a[3], Places{2, 6, 3, 7});
-        const Four changed[4] = {
-            shuffled(low01, low23, Places{0, 1, 4, 5}), shuffled(low01, low23, Places{2, 3, 6, 7}),
-            shuffled(high01, high23, Places{0, 1, 4, 5}), shuffled(high01, high23, Places{2, 3, 6, 7})};
+        const Four changed[4] = {shuffled(low01, low23, Places{0, 1, 4, 5}), shuffled(low01, low23, Places{2, 3, 6, 7}),
+                                 shuffled(high01, high23, Places{0, 1, 4, 5}),
+                                 shuffled(high01, high23, Places{2, 3, 6, 7})};
         for (size_t i = 0; i < 4; ++i) memcpy(out + (p + q + i) * ld + c, &changed[i], sizeof(Four));
       }
     }

@@ -7,8 +7,9 @@ namespace {
 
 constexpr float FAR_ABOVE = 1e26f;  // a sum of exponentials from which on what they are relative to is raised
 
-// exp of x up to 88, to about 2e-7 relative; below -87.3 it stays what it is there, the smallest normal floats. NaN stays
-// NaN. The polynomial is the best of degree 5 on the half-unit around 0 of x / log 2 (least largest relative error).
+// exp of x up to 88, to about 2e-7 relative; below -87.3 it stays what it is there, the smallest normal floats. NaN
+// stays NaN. The polynomial is the best of degree 5 on the half-unit around 0 of x / log 2 (least largest relative
+// error).
 inline V vexp(V x) {
   x = vmax(splat(-87.3f), x);
   const V magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
@@ -56,7 +57,8 @@ inline float sum_of_exponentials(const float* z, const float* shift, size_t n, f
   return sum_lanes(total);
 }
 
-void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference, float* sum) {
+void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const float* shift, float* reference,
+                   float* sum) {
   for (size_t row = 0; row < rows && n > 0; ++row, z += ldz) {
     float here = sum_of_exponentials(z, shift, n, reference[row]);
     if (!(here <= FAR_ABOVE)) {  // the first time, and hardly ever again: there the largest is looked for

@@ -55,8 +55,7 @@ constexpr H UPPER = half_indices([](int i) { return 2 * place(i) + 1; });  // of
 inline Pair get_pair(const Bf16* p) {
   H numbers;
   memcpy(&numbers, p, sizeof numbers);
-  return {same_bits<V>(shuffled(H{}, numbers, WIDEN_LOW)),
-          same_bits<V>(shuffled(H{}, numbers, WIDEN_HIGH))};
+  return {same_bits<V>(shuffled(H{}, numbers, WIDEN_LOW)), same_bits<V>(shuffled(H{}, numbers, WIDEN_HIGH))};
 }
 inline Pair get_pair(const float* p) {
   const V a = load(p), b = load(p + W);

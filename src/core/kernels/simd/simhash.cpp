@@ -55,7 +55,8 @@ void add_choices(const float* tiles, const uint8_t* choices, size_t tables, floa
     memcpy(&eight, choices, sizeof eight);
 #pragma GCC unroll 8
     for (int p = 0; p < 8; ++p, eight >>= 8) {
-      sum[p] += load_tile(reinterpret_cast<const float*>(at + 8 * (eight & 0xff)));  // 8: what an address may be scaled by
+      sum[p] +=
+          load_tile(reinterpret_cast<const float*>(at + 8 * (eight & 0xff)));  // 8: what an address may be scaled by
     }
   }
 #pragma GCC unroll 8
