@@ -1,4 +1,4 @@
-// Every kernel of every instruction-set level, for tests and benchmarks.
+// The kernels of every instruction-set level, for tests and benchmarks.
 #include "kernels/kernels.hpp"
 
 #include <nanobind/stl/pair.h>
@@ -16,10 +16,10 @@ void same_size(size_t a, size_t b) {
   if (a != b) throw std::invalid_argument("arrays of different lengths");
 }
 
-const BfPair* pairs(const uint32_t* bits) { return reinterpret_cast<const BfPair*>(bits); }
-BfPair* pairs(uint32_t* bits) { return reinterpret_cast<BfPair*>(bits); }
+const Bf16Pair* pairs(const uint32_t* bits) { return reinterpret_cast<const Bf16Pair*>(bits); }
+Bf16Pair* pairs(uint32_t* bits) { return reinterpret_cast<Bf16Pair*>(bits); }
 
-// A matrix product of the kernels, of arrays whose numbers begin at a_data and b_data.
+// A matrix product of the kernels; a_data and b_data are the elements of a and b.
 template <class Product, class Array, class Number>
 void multiply(const Product& product, const Array& a, const Number* a_data, bool transposed, const Array& b,
               const Number* b_data, const Out<float, 2>& c, size_t n, bool accumulate) {
@@ -35,14 +35,14 @@ void multiply(const Product& product, const Array& a, const Number* a_data, bool
 
 void bind_kernels(nb::module_& m) {
   m.def("isa", [] { return std::string(kernels().name); }, "Name of the kernel set in use.");
-  m.def("isa_levels", &kernel_levels, "Names of the kernel sets this machine runs, best last.");
+  m.def("isa_levels", &kernel_levels, "Names of the kernel sets this CPU supports, best last.");
 
   nb::class_<Kernels>(m, "Kernels",
-                      "One set of kernels, by name. Arrays are float32; uint16 is bf16 where that is taken too.")
+                      "One set of kernels, by name. Arrays are float32, or uint16 for bf16 where supported.")
       .def(
           "__init__", [](Kernels* k, const std::string& name) { new (k) Kernels(kernels(name)); }, nb::arg("name"))
       .def_prop_ro("name", [](const Kernels& k) { return std::string(k.name); })
-      .def_ro("lanes", &Kernels::lanes, "Floats in a vector.")
+      .def_ro("lanes", &Kernels::lanes, "Floats per vector.")
       .def(
           "gemm",
           [](const Kernels& k, In<float, 2> a, bool transposed, In<float, 2> b, Out<float, 2> c, size_t n,
@@ -56,7 +56,7 @@ void bind_kernels(nb::module_& m) {
             multiply(k.gemm_pairs, a, pairs(a.data()), transposed, b, pairs(b.data()), c, n, accumulate);
           },
           nb::arg("a"), nb::arg("transposed"), nb::arg("b"), nb::arg("c").noconvert(), nb::arg("n"),
-          nb::arg("accumulate"), "As gemm; uint32 is a pair of bf16.")
+          nb::arg("accumulate"), "As gemm, for bf16 pairs in uint32.")
       .def("dot_pairs",
            [](const Kernels& k, In<uint32_t, 1> a, In<uint32_t, 1> b) {
              same_size(a.shape(0), b.shape(0));
@@ -110,12 +110,12 @@ void bind_kernels(nb::module_& m) {
               if (ids(i) < 0 || static_cast<size_t>(ids(i)) >= base.shape(0))
                 throw std::invalid_argument("no such row");
             }
-            const Numbers rows = numbers(base);
-            if (rows.is_half) {
-              k.weighted_sum_half(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), rows.halves(),
+            const StoredArray rows = stored(base);
+            if (rows.is_bf16) {
+              k.weighted_sum_bf16(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), rows.as_bf16(),
                                   base.shape(1));
             } else {
-              k.weighted_sum(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), rows.floats(),
+              k.weighted_sum(out.data(), out.shape(0), ids.data(), values.data(), ids.shape(0), rows.as_float(),
                              base.shape(1));
             }
           },
@@ -219,7 +219,7 @@ void bind_kernels(nb::module_& m) {
             same_size(w.shape(0), square.shape(0));
             same_size(w.shape(0), g.shape(0));
             if (mean.dtype() != square.dtype()) throw std::invalid_argument("moments must be stored alike");
-            k.adam(numbers(w), numbers(mean), numbers(square), g.data(), w.shape(0),
+            k.adam(stored(w), stored(mean), stored(square), g.data(), w.shape(0),
                    {rate, beta1, beta2, epsilon, correct1, correct2, keep}, seed);
           },
           nb::arg("w").noconvert(), nb::arg("m").noconvert(), nb::arg("v").noconvert(), nb::arg("g"), nb::arg("rate"),
@@ -231,7 +231,7 @@ void bind_kernels(nb::module_& m) {
              uint32_t seed) {
             same_size(w.shape(0), v.shape(0));
             same_size(w.shape(0), g.shape(0));
-            k.adagrad(numbers(w), numbers(v), g.data(), w.shape(0), rate, epsilon, keep, seed);
+            k.adagrad(stored(w), stored(v), g.data(), w.shape(0), rate, epsilon, keep, seed);
           },
           nb::arg("w").noconvert(), nb::arg("v").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("epsilon"),
           nb::arg("keep"), nb::arg("seed") = 0)
@@ -239,7 +239,7 @@ void bind_kernels(nb::module_& m) {
           "sgd",
           [](const Kernels& k, OutStored<1> w, In<float, 1> g, float rate, float keep, uint32_t seed) {
             same_size(w.shape(0), g.shape(0));
-            k.sgd(numbers(w), g.data(), w.shape(0), rate, keep, seed);
+            k.sgd(stored(w), g.data(), w.shape(0), rate, keep, seed);
           },
           nb::arg("w").noconvert(), nb::arg("g"), nb::arg("rate"), nb::arg("keep"), nb::arg("seed") = 0)
       .def(

@@ -7,25 +7,23 @@
 #include <stdexcept>
 
 #include "bindings.hpp"
+#include "csr.hpp"
 #include "layers/active_set.hpp"
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
 #include "layers/dropout.hpp"
 #include "layers/parameters.hpp"
 #include "layers/sparse_layer.hpp"
-#include "lists.hpp"
 
 namespace dslide {
 namespace {
-
-using release = nb::gil_scoped_release;
 
 size_t check_dense(const ActiveSet& active, const Parameters& weights, const In<float, 2>& x) {
   require(x.shape(0) == active.rows && x.shape(1) == weights.stride, "x must be rows x stride");
   return weights.stride;
 }
 
-// Logits of everything or a shared set are rows x at least ids; those of per-row sets 1 x slots.
+// Logits are (rows x at least ids), for sets per row (1 x slots). Returns the number of columns.
 size_t check_logits(const ActiveSet& active, size_t rows, size_t columns) {
   if (active.is_per_row) {
     require(rows == 1 && columns == active.slots(), "logits must be 1 x slots");
@@ -44,15 +42,20 @@ void check_trainable(const Parameters& weights, const ActiveSet& active) {
   require(active.rows > 0, "a batch needs rows");
 }
 
-// What rows add to logits in prediction comes with an active set of all neurons.
-void check_all(const ActiveSet* all, size_t rows, size_t neurons) {
+// Arguments of top-k prediction. Prior logits come with an active set of all neurons, which may be null.
+void check_topk(const DenseLayer& l, const In<float, 2>& x, const Out<int32_t, 2>& ids, const Out<float, 2>& scores,
+                const ActiveSet* all) {
+  const size_t rows = x.shape(0), neurons = l.weights().rows;
+  require(x.shape(1) == l.weights().stride, "x must be rows x stride");
+  require(ids.shape(0) == rows && scores.shape(0) == rows && ids.shape(1) == scores.shape(1),
+          "ids and scores must be rows x k");
   require(!all || (all->is_everything && all->rows == rows && all->ids.size() == neurons),
-          "what is added must be that of an active set of all neurons");
+          "the prior must be that of an active set of all neurons");
 }
 
-const Added& added_of(const ActiveSet* all) {
-  static const Added nothing;
-  return all ? all->added : nothing;
+const PriorLogits& prior_of(const ActiveSet* all) {
+  static const PriorLogits none;
+  return all ? all->prior : none;
 }
 
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
@@ -70,7 +73,7 @@ void check_labels(const FoundLabels& labels, const ActiveSet& active) {
           "labels must be those of the active set");
 }
 
-// What every function with a loss on blocks of neurons asks for.
+// Checks of every function with a loss on blocks of neurons.
 void check_blocks(const DenseLayer& l, const In<float, 2>& x, const ActiveSet& active) {
   check_dense(active, l.weights(), x);
   check_ids(active, l.weights().rows);
@@ -110,10 +113,10 @@ void bind_parameters(nb::module_& m) {
             }
             require(moment1.size() == 0 || (moment1.dtype() == moment2.dtype() && pitch(moment1) == pitch(moment2)),
                     "moments must be stored alike");
-            // Without clocks nothing is ever written, and the values may be mapped read-only.
-            new (p) Parameters{
-                numbers(value), numbers(moment1), numbers(moment2), clock.size() ? clock.data() : nullptr, rows, width,
-                stride,         pitch(value),     pitch(moment2)};
+            // Without clocks nothing is ever written, so the values may be mapped read-only.
+            new (p) Parameters{stored(value), stored(moment1), stored(moment2), clock.size() ? clock.data() : nullptr,
+                               rows,          width,           stride,          pitch(value),
+                               pitch(moment2)};
           },
           nb::arg("value").noconvert(), nb::arg("moment1").noconvert(), nb::arg("moment2").noconvert(),
           nb::arg("clock").noconvert(), nb::arg("width"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
@@ -124,10 +127,10 @@ void bind_parameters(nb::module_& m) {
       [](OutStoredRows value, size_t width, float scale, uint64_t seed, size_t first, size_t step, size_t axis) {
         require(width <= value.shape(1), "width is more than the stride");
         const Stripe own = stripe(first, step);
-        const Numbers stored = numbers(value);
+        const StoredArray array = stored(value);
         const size_t apart = pitch(value);
-        release unlocked;
-        initialise(stored, value.shape(0), width, value.shape(1), apart, scale, seed, axis == 0 ? own : Stripe{},
+        nb::gil_scoped_release release;
+        initialise(array, value.shape(0), width, value.shape(1), apart, scale, seed, axis == 0 ? own : Stripe{},
                    axis == 0 ? Stripe{} : own);
       },
       nb::arg("value").noconvert(), nb::arg("width"), nb::arg("scale"), nb::arg("seed"), nb::arg("first") = 0,
@@ -138,7 +141,7 @@ void bind_parameters(nb::module_& m) {
       [](Out<float, 2> x, size_t width, float p, uint64_t seed, size_t first_row, size_t first, size_t step) {
         require(width <= x.shape(1), "width is more than the stride");
         const Stripe own = stripe(first, step);
-        release unlocked;
+        nb::gil_scoped_release release;
         dropout(x.data(), x.shape(0), width, x.shape(1), p, seed, first_row, own);
       },
       nb::arg("x").noconvert(), nb::arg("width"), nb::arg("p"), nb::arg("seed"), nb::arg("first_row") = 0,
@@ -147,9 +150,9 @@ void bind_parameters(nb::module_& m) {
       "dropout_sparse",
       [](Out<float, 1> values, In<int64_t, 1> offsets, In<int32_t, 1> ids, float p, uint64_t seed) {
         require(offsets.shape(0) > 0 && values.shape(0) == ids.shape(0), "as many values as ids are needed");
-        const Lists l = lists(offsets, ids, offsets.shape(0) - 1, 0x80000000u);
-        release unlocked;
-        dropout(values.data(), l.offsets, l.ids, offsets.shape(0) - 1, p, seed);
+        const Csr x = lists(offsets, ids, offsets.shape(0) - 1, ANY_ID);
+        nb::gil_scoped_release release;
+        dropout(values.data(), x, p, seed);
       },
       nb::arg("values").noconvert(), nb::arg("offsets"), nb::arg("ids"), nb::arg("p"), nb::arg("seed"));
 }
@@ -169,7 +172,7 @@ void bind_dense(nb::module_& m) {
             check_dense(active, l.weights(), x);
             check_ids(active, l.weights().rows);
             const size_t ldz = check_logits(active, z.shape(0), z.shape(1));
-            release unlocked;
+            nb::gil_scoped_release release;
             l.forward(x.data(), active, z.data(), ldz);
           },
           nb::arg("x"), nb::arg("active"), nb::arg("z").noconvert())
@@ -182,7 +185,7 @@ void bind_dense(nb::module_& m) {
             check_ids(active, l.weights().rows);
             require(dx.shape(0) == x.shape(0) && dx.shape(1) == x.shape(1), "dx must have the shape of x");
             const size_t ldz = check_logits(active, dz.shape(0), dz.shape(1));
-            release unlocked;
+            nb::gil_scoped_release release;
             return l.learn(x.data(), active, dz.data(), ldz, dx.data(), optimizer);
           },
           nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
@@ -198,9 +201,9 @@ void bind_dense(nb::module_& m) {
             require(reference.shape(0) == active.rows && sum.shape(0) == active.rows, "one reference and sum per row");
             require(begin % CHUNK == 0, "rows must begin at a multiple of 128");
             const Range rows = row_range(active, begin, end);
-            release unlocked;
-            l.softmax_first(x.data(), active, rows, labels,
-                            {reference.data(), sum.data(), mean ? mean->data() : nullptr}, kept_logits(kept, active));
+            nb::gil_scoped_release release;
+            l.softmax_forward(x.data(), active, rows, labels,
+                              {reference.data(), sum.data(), mean ? mean->data() : nullptr}, kept_logits(kept, active));
           },
           nb::arg("x"), nb::arg("active"), nb::arg("labels").none(), nb::arg("reference").noconvert(),
           nb::arg("sum").noconvert(), nb::arg("mean").noconvert().none() = nb::none(),
@@ -216,7 +219,7 @@ void bind_dense(nb::module_& m) {
             require(reference.shape(0) == active.rows && log_norm.shape(0) == active.rows,
                     "one reference and normaliser per row");
             const Range rows = row_range(active, begin, end);
-            release unlocked;
+            nb::gil_scoped_release release;
             return l.softmax_backward(active, rows, labels, reference.data(), log_norm.data(), scale, dx.data());
           },
           nb::arg("active"), nb::arg("labels"), nb::arg("reference"), nb::arg("log_norm"), nb::arg("scale"),
@@ -229,7 +232,7 @@ void bind_dense(nb::module_& m) {
             check_blocks(l, x, active);
             check_labels(labels, active);
             require(log_norm.shape(0) == active.rows, "one normaliser per row");
-            release unlocked;
+            nb::gil_scoped_release release;
             return l.softmax_step(x.data(), active, labels, log_norm.data(), scale, kept_logits(kept, active),
                                   optimizer);
           },
@@ -243,10 +246,10 @@ void bind_dense(nb::module_& m) {
             check_blocks(l, x, active);
             check_labels(labels, active);
             check_dx(dx, active, l);
-            release unlocked;
+            nb::gil_scoped_release release;
             double loss = 0;
-            const bool fine = l.sigmoid_learn(x.data(), active, labels, scale, dx.data(), optimizer, &loss);
-            return std::pair(fine, loss);
+            const bool finite = l.sigmoid_learn(x.data(), active, labels, scale, dx.data(), optimizer, &loss);
+            return std::pair(finite, loss);
           },
           nb::arg("x"), nb::arg("active"), nb::arg("labels"), nb::arg("scale"), nb::arg("dx").noconvert(),
           nb::arg("optimizer"))
@@ -258,7 +261,7 @@ void bind_dense(nb::module_& m) {
             check_labels(labels, active);
             check_dx(dx, active, l);
             const Range rows = row_range(active, begin, end);
-            release unlocked;
+            nb::gil_scoped_release release;
             return l.sigmoid_backward(x.data(), active, rows, labels, scale, dx.data(), kept_logits(kept, active));
           },
           nb::arg("x"), nb::arg("active"), nb::arg("labels"), nb::arg("scale"), nb::arg("dx").noconvert(),
@@ -268,7 +271,7 @@ void bind_dense(nb::module_& m) {
           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 1> kept, const Optimizer& optimizer) {
             check_trainable(l.weights(), active);
             check_blocks(l, x, active);
-            release unlocked;
+            nb::gil_scoped_release release;
             return l.sigmoid_step(x.data(), active, kept_logits(kept, active), optimizer);
           },
           nb::arg("x"), nb::arg("active"), nb::arg("kept").noconvert(), nb::arg("optimizer"))
@@ -277,19 +280,13 @@ void bind_dense(nb::module_& m) {
           [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores,
              std::optional<In<int64_t, 1>> left_out_offsets, std::optional<In<int32_t, 1>> left_out_ids,
              const ActiveSet* all) {
-            require(x.shape(1) == l.weights().stride, "x must be rows x stride");
-            require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
-                    "ids and scores must be rows x k");
-            Lists left_out;
-            if (left_out_offsets && left_out_ids) {
-              left_out = lists(*left_out_offsets, *left_out_ids, x.shape(0), l.weights().rows);
-              for (size_t i = 0; i < x.shape(0); ++i) {
-                require(std::is_sorted(left_out.begin(i), left_out.end(i)), "what is left out must be in order");
-              }
+            check_topk(l, x, ids, scores, all);
+            const Csr excluded = lists(left_out_offsets, left_out_ids, x.shape(0), l.weights().rows);
+            for (size_t i = 0; i < excluded.rows; ++i) {
+              require(std::is_sorted(excluded.begin(i), excluded.end(i)), "excluded ids must be in order");
             }
-            check_all(all, x.shape(0), l.weights().rows);
-            release unlocked;
-            l.topk(x.data(), x.shape(0), ids.shape(1), left_out, added_of(all), ids.data(), scores.data());
+            nb::gil_scoped_release release;
+            l.topk(x.data(), x.shape(0), ids.shape(1), excluded, prior_of(all), ids.data(), scores.data());
           },
           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert(),
           nb::arg("left_out_offsets").none() = nb::none(), nb::arg("left_out_ids").none() = nb::none(),
@@ -298,16 +295,20 @@ void bind_dense(nb::module_& m) {
           "topk_of_lists",
           [](const DenseLayer& l, In<float, 2> x, In<int64_t, 1> offsets, In<int32_t, 1> candidates,
              Out<int32_t, 2> ids, Out<float, 2> scores, const ActiveSet* all) {
-            require(x.shape(1) == l.weights().stride, "x must be rows x stride");
-            require(ids.shape(0) == x.shape(0) && scores.shape(0) == x.shape(0) && ids.shape(1) == scores.shape(1),
-                    "ids and scores must be rows x k");
-            check_all(all, x.shape(0), l.weights().rows);
-            const Lists named = lists(offsets, candidates, x.shape(0), l.weights().rows);
-            release unlocked;
-            l.topk_of_lists(x.data(), x.shape(0), named, ids.shape(1), added_of(all), ids.data(), scores.data());
+            check_topk(l, x, ids, scores, all);
+            const Csr in_lists = lists(offsets, candidates, x.shape(0), l.weights().rows);
+            nb::gil_scoped_release release;
+            l.topk_of_lists(x.data(), in_lists, ids.shape(1), prior_of(all), ids.data(), scores.data());
           },
           nb::arg("x"), nb::arg("offsets"), nb::arg("candidates"), nb::arg("ids").noconvert(),
           nb::arg("scores").noconvert(), nb::arg("all").none() = nb::none());
+}
+
+// Logits or gradients of a sparse layer: (rows x at least neurons) if all are active, else one per slot.
+template <class Array>
+bool fills_slots(const ActiveSet& active, const Array& z) {
+  if (!active.is_everything) return z.size() == active.slots();
+  return z.shape(0) == active.rows && z.shape(1) >= active.ids.size();
 }
 
 void bind_sparse(nb::module_& m) {
@@ -318,12 +319,10 @@ void bind_sparse(nb::module_& m) {
           "forward",
           [](SparseLayer& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
              Out<float, 2> z) {
-            const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights().rows);
+            const Csr x = matrix(offsets, ids, values, active.rows, l.weights().rows);
             check_ids(active, l.weights().width);
-            require(active.is_everything ? z.shape(0) == active.rows && z.shape(1) >= active.ids.size()
-                                         : z.size() == active.slots(),
-                    "logits must fill the slots");
-            release unlocked;
+            require(fills_slots(active, z), "logits must fill the slots");
+            nb::gil_scoped_release release;
             l.forward(x, active, z.data(), z.shape(1));
           },
           nb::arg("offsets"), nb::arg("ids"), nb::arg("values"), nb::arg("active"), nb::arg("z").noconvert())
@@ -332,13 +331,11 @@ void bind_sparse(nb::module_& m) {
           [](SparseLayer& l, In<int64_t, 1> offsets, In<int32_t, 1> ids, In<float, 1> values, const ActiveSet& active,
              In<float, 2> dz, std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
             check_trainable(l.weights(), active);
-            const SparseBatch x = batch(offsets, ids, values, active.rows, l.weights().rows);
+            const Csr x = matrix(offsets, ids, values, active.rows, l.weights().rows);
             check_ids(active, l.weights().width);
-            require(active.is_everything ? dz.shape(0) == active.rows && dz.shape(1) >= active.ids.size()
-                                         : dz.size() == active.slots(),
-                    "gradients must fill the slots");
+            require(fills_slots(active, dz), "gradients must fill the slots");
             require(!dx || dx->shape(0) == ids.shape(0), "dx must have a value per element");
-            release unlocked;
+            nb::gil_scoped_release release;
             return l.learn(x, active, dz.data(), dz.shape(1), dx ? dx->data() : nullptr, optimizer);
           },
           nb::arg("offsets"), nb::arg("ids"), nb::arg("values"), nb::arg("active"), nb::arg("dz"),

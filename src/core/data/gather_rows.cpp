@@ -10,58 +10,61 @@
 namespace dslide {
 namespace {
 
-// Fewer values than this are copied sooner than other threads are woken.
-constexpr int64_t worth_threads = 1 << 15;
+constexpr size_t MIN_PARALLEL = 1 << 15;  // values; for fewer, a copy takes less time than waking threads
 
-void copy_rows(const CsrView& from, std::span<const int64_t> ids, std::span<const int64_t> indptr,
-               std::span<int32_t> indices, std::span<float> values, size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i) {
-    const auto source = static_cast<size_t>(from.indptr[static_cast<size_t>(ids[i])]);
-    const auto target = static_cast<size_t>(indptr[i]);
-    const auto count = static_cast<size_t>(indptr[i + 1] - indptr[i]);
-    if (i + 1 < end) {  // rows lie far apart: ask for the next one's first lines now
-      const auto next = static_cast<size_t>(from.indptr[static_cast<size_t>(ids[i + 1])]);
-      __builtin_prefetch(from.indices.data() + next);
-      __builtin_prefetch(from.values.data() + next);
+// The offsets of the selected rows, checked, and memory for their elements.
+CsrArrays allocate_rows(const Csr& from, int64_t nnz, std::span<const int64_t> ids) {
+  const auto rows = static_cast<int64_t>(from.rows);
+  CsrArrays out(ids.size());
+  out.offsets[0] = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int64_t row = ids[i];
+    if (row < 0 || row >= rows) {
+      throw std::out_of_range("there is no row " + std::to_string(row) + " among " + std::to_string(rows));
     }
-    uint32_t largest = 0;  // an index below zero is huge here
+    const int64_t begin = from.offsets[row], end = from.offsets[row + 1];
+    if (begin < 0 || begin > end || end > nnz) {
+      throw std::runtime_error("row " + std::to_string(row) + " has damaged bounds");
+    }
+    out.offsets[i + 1] = out.offsets[i] + (end - begin);
+  }
+  out.allocate(static_cast<size_t>(out.offsets[ids.size()]));
+  return out;
+}
+
+void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, const CsrArrays& out, Range rows) {
+  for (size_t i = rows.begin; i < rows.end; ++i) {
+    const int64_t source = from.offsets[ids[i]], target = out.offsets[i];
+    const auto count = static_cast<size_t>(out.offsets[i + 1] - target);
+    if (i + 1 < rows.end) {  // rows are far apart: prefetch the first lines of the next one
+      const int64_t next = from.offsets[ids[i + 1]];
+      __builtin_prefetch(from.ids + next);
+      __builtin_prefetch(from.values + next);
+    }
+    uint32_t largest = 0;  // a negative id is huge as unsigned
     for (size_t k = 0; k < count; ++k) {
-      const int32_t index = from.indices[source + k];
-      largest = std::max(largest, static_cast<uint32_t>(index));
-      indices[target + k] = index;
+      const int32_t id = from.ids[static_cast<size_t>(source) + k];
+      largest = std::max(largest, static_cast<uint32_t>(id));
+      out.ids[static_cast<size_t>(target) + k] = id;
     }
-    if (count > 0) std::memcpy(&values[target], &from.values[source], count * sizeof(float));
-    if (count > 0 && largest >= from.columns) {
+    if (count > 0) std::memcpy(out.values.get() + target, from.values + source, count * sizeof(float));
+    if (count > 0 && largest >= columns) {
       throw std::runtime_error("row " + std::to_string(ids[i]) + " has an index that is not below " +
-                               std::to_string(from.columns));
+                               std::to_string(columns));
     }
   }
 }
 
 }  // namespace
 
-void gather_bounds(const CsrView& from, std::span<const int64_t> ids, std::span<int64_t> indptr) {
-  const auto rows = static_cast<int64_t>(from.indptr.size()) - 1;
-  const auto nnz = static_cast<int64_t>(std::min(from.indices.size(), from.values.size()));
-  indptr[0] = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const int64_t row = ids[i];
-    if (row < 0 || row >= rows) {
-      throw std::out_of_range("there is no row " + std::to_string(row) + " among " + std::to_string(rows));
-    }
-    const int64_t begin = from.indptr[static_cast<size_t>(row)], end = from.indptr[static_cast<size_t>(row) + 1];
-    if (begin < 0 || begin > end || end > nnz) {
-      throw std::runtime_error("row " + std::to_string(row) + " has damaged bounds");
-    }
-    indptr[i + 1] = indptr[i] + (end - begin);
+CsrArrays gather_rows(const Csr& from, size_t nnz, int64_t columns, std::span<const int64_t> ids) {
+  CsrArrays out = allocate_rows(from, static_cast<int64_t>(nnz), ids);
+  if (out.nnz < MIN_PARALLEL) {
+    copy_rows(from, columns, ids, out, {0, ids.size()});
+  } else {
+    parallel_for(ids.size(), [&](size_t begin, size_t end, int) { copy_rows(from, columns, ids, out, {begin, end}); });
   }
-}
-
-void gather_rows(const CsrView& from, std::span<const int64_t> ids, std::span<const int64_t> indptr,
-                 std::span<int32_t> indices, std::span<float> values) {
-  if (indptr[ids.size()] < worth_threads) return copy_rows(from, ids, indptr, indices, values, 0, ids.size());
-  run_parts(ids.size(),
-            [&](size_t begin, size_t end, int) { copy_rows(from, ids, indptr, indices, values, begin, end); });
+  return out;
 }
 
 }  // namespace dslide

@@ -1,24 +1,15 @@
-// Chosen rows of a sparse matrix, copied together: what a training step reads of its batch.
+// Copies selected rows of a CSR matrix: the batch of a training step.
 #pragma once
 #include <cstdint>
 #include <span>
 
+#include "data/csr.hpp"
+
 namespace dslide {
 
-// A CSR matrix in someone else's memory, perhaps a mapped file: nothing about its contents is trusted.
-struct CsrView {
-  std::span<const int64_t> indptr;   // (rows + 1)
-  std::span<const int32_t> indices;  // (nnz)
-  std::span<const float> values;     // (nnz)
-  int64_t columns;
-};
-
-// Writes the bounds of the gathered rows into `indptr` (ids.size() + 1); the last is the number of values. Throws
-// std::out_of_range for a row that there is not, std::runtime_error for row bounds that are damaged.
-void gather_bounds(const CsrView& from, std::span<const int64_t> ids, std::span<int64_t> indptr);
-
-// Copies the rows. Throws std::runtime_error if an index is not below `columns`.
-void gather_rows(const CsrView& from, std::span<const int64_t> ids, std::span<const int64_t> indptr,
-                 std::span<int32_t> indices, std::span<float> values);
+// The rows `ids` of `from`, which may be a mapped file: its contents are not trusted. `nnz` is the length of its ids
+// and values. Throws std::out_of_range for a row number that is out of range, std::runtime_error for invalid row
+// offsets or an id that is not below `columns`.
+CsrArrays gather_rows(const Csr& from, size_t nnz, int64_t columns, std::span<const int64_t> ids);
 
 }  // namespace dslide

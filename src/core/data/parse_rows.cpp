@@ -15,27 +15,27 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\t'; }
 
-// At the end of what a line says; every line ends with a newline, so `p + 1` exists behind a carriage return.
+// At the end of a line's content; every line ends with a newline, so `p + 1` exists behind a carriage return.
 bool at_line_end(const char* p) { return *p == '\n' || (*p == '\r' && p[1] == '\n'); }
 
-// Growing storage for one matrix of a chunk. A word of a line takes two bytes at least ("7 "), so the room needed is
-// known before; what is not written to is never touched and takes no memory.
-struct Builder {
-  explicit Builder(size_t bytes) : indices(new int32_t[bytes / 2 + 1]), values(new float[bytes / 2 + 1]) {}
+// Buffer for one matrix of a chunk. An entry takes at least two bytes of text ("7 "), so the capacity is known in
+// advance; memory that is not written is never paged in.
+struct RowBuilder {
+  explicit RowBuilder(size_t bytes) : ids(new int32_t[bytes / 2 + 1]), values(new float[bytes / 2 + 1]) {}
 
   void add(int64_t index, float value) {
     increasing = increasing && index > last;
     last = index;
-    indices[nnz] = static_cast<int32_t>(index);
+    ids[nnz] = static_cast<int32_t>(index);
     values[nnz++] = value;
   }
 
-  // Sorts the row if need be and sums duplicates; false if a sum is not finite.
+  // Sorts the row if needed and sums duplicates; false if a sum is not finite.
   bool end_row(int64_t line) {
     if (!increasing && !sort_row()) return false;
     if (nnz > row_begin) {
-      if (indices[row_begin] < seen.min) seen.min = indices[row_begin], seen.min_line = line;
-      if (indices[nnz - 1] > seen.max) seen.max = indices[nnz - 1], seen.max_line = line;
+      if (ids[row_begin] < seen.min) seen.min = ids[row_begin], seen.min_line = line;
+      if (ids[nnz - 1] > seen.max) seen.max = ids[nnz - 1], seen.max_line = line;
     }
     ends.push_back(static_cast<int64_t>(nnz));
     row_begin = nnz;
@@ -46,24 +46,24 @@ struct Builder {
 
   bool sort_row() {
     pairs.clear();
-    for (size_t i = row_begin; i < nnz; ++i) pairs.emplace_back(indices[i], values[i]);
+    for (size_t i = row_begin; i < nnz; ++i) pairs.emplace_back(ids[i], values[i]);
     std::stable_sort(pairs.begin(), pairs.end(), [](auto& a, auto& b) { return a.first < b.first; });
     nnz = row_begin;
     for (const auto& [index, value] : pairs) {
-      if (nnz > row_begin && indices[nnz - 1] == index) {
+      if (nnz > row_begin && ids[nnz - 1] == index) {
         values[nnz - 1] += value;
         if (!std::isfinite(values[nnz - 1])) return false;
       } else {
-        indices[nnz] = index;
+        ids[nnz] = index;
         values[nnz++] = value;
       }
     }
     return true;
   }
 
-  std::unique_ptr<int32_t[]> indices;
+  std::unique_ptr<int32_t[]> ids;
   std::unique_ptr<float[]> values;
-  std::vector<int64_t> ends;  // of the rows so far
+  std::vector<int64_t> ends;  // by row
   std::vector<std::pair<int32_t, float>> pairs;
   size_t nnz = 0, row_begin = 0;
   int64_t last = -1;
@@ -82,14 +82,14 @@ class Chunk {
     }
   }
 
-  Builder x, y;
-  int64_t lines = 0;  // complete ones; with a fault, it is in the line counted last
+  RowBuilder x, y;
+  int64_t lines = 0;  // complete lines; after a fault, the last one counted has it
   size_t blank_end = 0;
   Fault fault = Fault::none;
   std::string fault_text;
 
  private:
-  // Returns the begin of the next line.
+  // Returns the beginning of the next line.
   const char* parse_line(const char* const line, const ParseOptions& options) {
     const char* p = line;
     if (!is_space(*p) && !at_line_end(p) && !(options.comments && *p == '#')) {
@@ -148,14 +148,14 @@ class Chunk {
     return p;
   }
 
-  // A whole number, perhaps below zero (so that it is refused for that and not as no number at all).
+  // An integer, possibly negative (to report it as out of range and not as malformed).
   static bool scan_index(const char*& p, int64_t& out) {
     const bool negative = *p == '-';
     p += negative;
     const char* const begin = p;
     uint64_t number = 0;
     for (; is_digit(*p); ++p) number = number * 10 + static_cast<uint64_t>(*p - '0');
-    // Wrapped beyond 19 digits; 18 are far out of any limit already.
+    // Overflows beyond 19 digits; 18 digits are already out of any range.
     out = p - begin <= 18 ? static_cast<int64_t>(number) : std::numeric_limits<int64_t>::max();
     if (negative) out = -std::max<int64_t>(out, 1);
     return p > begin;
@@ -164,9 +164,9 @@ class Chunk {
   static Fault scan_value(const char*& p, float& out) {
     const char* const begin = p;
     switch (scan_float(p, out)) {
-      case Number::ok: return Fault::none;
-      case Number::too_large: return Fault::not_finite;
-      case Number::malformed: break;
+      case ParseResult::ok: return Fault::none;
+      case ParseResult::too_large: return Fault::not_finite;
+      case ParseResult::malformed: break;
     }
     const char* word = begin + (*begin == '-' || *begin == '+');
     const auto spells = [word](const char* lower) {
@@ -189,7 +189,7 @@ class Chunk {
   std::string_view text_;
 };
 
-// Cuts into pieces of about `size` bytes, at line ends.
+// Splits into pieces of about `size` bytes, at line ends.
 std::vector<std::string_view> cut(std::string_view text, size_t size) {
   std::vector<std::string_view> pieces;
   while (!text.empty()) {
@@ -201,41 +201,44 @@ std::vector<std::string_view> cut(std::string_view text, size_t size) {
   return pieces;
 }
 
-// Joins one matrix of all chunks (`first_line`: of each chunk in the block).
-ParsedMatrix join(std::vector<Chunk>& chunks, Builder Chunk::* which, const std::vector<int64_t>& first_line,
+// Concatenates one matrix of all chunks (`first_line`: that of each chunk in the block).
+ParsedMatrix join(std::vector<Chunk>& chunks, RowBuilder Chunk::* which, const std::vector<int64_t>& first_line,
                   int threads) {
-  ParsedMatrix out;
   std::vector<size_t> first_row, first_value;
-  size_t rows = 0;
+  size_t rows = 0, nnz = 0;
+  IndexSeen seen;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    const Builder& chunk = chunks[i].*which;
+    const RowBuilder& chunk = chunks[i].*which;
     first_row.push_back(rows);
-    first_value.push_back(out.nnz);
+    first_value.push_back(nnz);
     rows += chunk.ends.size();
-    out.nnz += chunk.nnz;
-    if (chunk.seen.min < out.seen.min) {
-      out.seen.min = chunk.seen.min, out.seen.min_line = first_line[i] + chunk.seen.min_line;
+    nnz += chunk.nnz;
+    if (chunk.seen.min < seen.min) {
+      seen.min = chunk.seen.min;
+      seen.min_line = first_line[i] + chunk.seen.min_line;
     }
-    if (chunk.seen.max > out.seen.max) {
-      out.seen.max = chunk.seen.max, out.seen.max_line = first_line[i] + chunk.seen.max_line;
+    if (chunk.seen.max > seen.max) {
+      seen.max = chunk.seen.max;
+      seen.max_line = first_line[i] + chunk.seen.max_line;
     }
   }
-  out.indptr.reset(new int64_t[rows + 1]);
-  out.indices.reset(new int32_t[out.nnz]);
-  out.values.reset(new float[out.nnz]);
-  out.indptr[0] = 0;
-  run(threads, [&](int thread) {
-    const Range r = part(chunks.size(), static_cast<size_t>(threads), static_cast<size_t>(thread));
-    for (size_t i = r.begin; i < r.end; ++i) {
-      const Builder& chunk = chunks[i].*which;
-      const auto offset = static_cast<int64_t>(first_value[i]);
-      int64_t* ends = out.indptr.get() + first_row[i] + 1;
-      for (size_t row = 0; row < chunk.ends.size(); ++row) ends[row] = chunk.ends[row] + offset;
-      std::copy_n(chunk.indices.get(), chunk.nnz, out.indices.get() + offset);
-      std::copy_n(chunk.values.get(), chunk.nnz, out.values.get() + offset);
-    }
-  });
-  return out;
+  CsrArrays csr(rows);
+  csr.allocate(nnz);
+  csr.offsets[0] = 0;
+  parallel_for(
+      chunks.size(),
+      [&](size_t begin, size_t end, int) {
+        for (size_t i = begin; i < end; ++i) {
+          const RowBuilder& chunk = chunks[i].*which;
+          const auto offset = static_cast<int64_t>(first_value[i]);
+          int64_t* ends = csr.offsets.get() + first_row[i] + 1;
+          for (size_t row = 0; row < chunk.ends.size(); ++row) ends[row] = chunk.ends[row] + offset;
+          std::copy_n(chunk.ids.get(), chunk.nnz, csr.ids.get() + offset);
+          std::copy_n(chunk.values.get(), chunk.nnz, csr.values.get() + offset);
+        }
+      },
+      1, threads);
+  return {std::move(csr), seen};
 }
 
 }  // namespace
@@ -258,10 +261,12 @@ const char* name(Fault fault) {
 ParsedRows parse_rows(std::string_view text, const ParseOptions& options) {
   std::vector<Chunk> chunks;
   for (const std::string_view piece : cut(text, options.chunk_bytes)) chunks.emplace_back(piece);
-  run(options.threads, [&](int thread) {
-    const Range r = part(chunks.size(), static_cast<size_t>(options.threads), static_cast<size_t>(thread));
-    for (size_t i = r.begin; i < r.end; ++i) chunks[i].parse(options);
-  });
+  parallel_for(
+      chunks.size(),
+      [&](size_t begin, size_t end, int) {
+        for (size_t i = begin; i < end; ++i) chunks[i].parse(options);
+      },
+      1, options.threads);
 
   ParsedRows out;
   std::vector<int64_t> first_line;

@@ -1,45 +1,42 @@
-// Text lines to sparse rows: `label,label:weight feature:value feature ...`, one row a line.
+// Text to sparse rows: `label,label:weight feature:value feature ...`, one row per line.
 //
-// Works on a block of complete lines in memory; reading, decompressing and cutting into blocks is the caller's, and so
-// is turning an error into a sentence. Indices stay as they are written (nothing is subtracted for files counting
-// from 1), since only the whole file tells.
+// Works on a block of complete lines in memory. The caller reads, decompresses and splits into blocks, and formats
+// error messages. Indices are returned as written (1-based files are not shifted): only the whole file shows the base.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 
+#include "data/csr.hpp"
+
 namespace dslide {
 
-// What indices may be as written: low <= index < end.
+// Allowed indices, as written: low <= index < end.
 struct IndexLimits {
   int64_t low, end;
 };
 
 struct ParseOptions {
   IndexLimits features, labels;
-  bool comments;       // `#` starts a comment; a line that is only a comment is no row
-  size_t chunk_bytes;  // work is handed to threads in chunks of about this size
+  bool comments;       // `#` starts a comment; a line with only a comment is not a row
+  size_t chunk_bytes;  // approximate size of the unit of work
   int threads;
 };
 
-// The smallest and largest index that occurs, and the line (from 0, in the block) where it does first.
+// The smallest and largest index, and the line (0-based, in the block) of its first occurrence.
 struct IndexSeen {
   int64_t min = INT64_MAX, max = -1;
   int64_t min_line = 0, max_line = 0;
 };
 
-// Rows of one matrix: indices of a row are increasing, duplicates are summed.
+// One matrix: ids ascend within a row, duplicates are summed.
 struct ParsedMatrix {
-  std::unique_ptr<int64_t[]> indptr;   // (rows + 1)
-  std::unique_ptr<int32_t[]> indices;  // (nnz)
-  std::unique_ptr<float[]> values;     // (nnz)
-  size_t nnz = 0;
+  CsrArrays csr;
   IndexSeen seen;
 };
 
-// Why a line can't be read. `not_finite` is also a value too large for a 32-bit float.
+// Why a line is invalid. `not_finite` includes values too large for float32.
 enum class Fault { none, label, label_range, label_weight, feature, feature_range, value, not_finite, sum_not_finite };
 
 const char* name(Fault fault);
@@ -47,10 +44,10 @@ const char* name(Fault fault);
 struct ParsedRows {
   ParsedMatrix x, y;
   size_t rows = 0, lines = 0;
-  size_t blank_end = 0;  // rows at the end of the block whose lines are blank
+  size_t blank_end = 0;  // trailing rows of the block whose lines are blank
   Fault fault = Fault::none;
-  int64_t fault_line = 0;  // from 0, in the block
-  std::string fault_text;  // the word at fault, cut if long
+  int64_t fault_line = 0;  // 0-based, in the block
+  std::string fault_text;  // the invalid word, truncated if long
 };
 
 // `text` must be empty or end with a newline.

@@ -1,5 +1,5 @@
-// Counts how often each of a few neurons was met. What it takes depends on how many are met, not on how many there are,
-// so it stays in the nearest caches.
+// Counts occurrences of neurons in an open-addressing hash table. Its size depends on how many different neurons occur,
+// not on the size of the layer, so it stays in L1/L2.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -15,10 +15,10 @@ class Counters {
     uint32_t count = 0;
   };
 
-  // Forgets all neurons, and makes room for so many different ones.
-  void reset(size_t most) {
-    if (2 * most > entries_.size()) {
-      entries_.assign(std::bit_ceil(2 * most), Entry{});
+  // Clears all counts and reserves capacity for `capacity` different neurons.
+  void reset(size_t capacity) {
+    if (2 * capacity > entries_.size()) {
+      entries_.assign(std::bit_ceil(2 * capacity), Entry{});
       shift_ = 64 - std::countr_zero(entries_.size());
     } else {
       for (const uint32_t slot : used_) entries_[slot] = Entry{};
@@ -26,7 +26,7 @@ class Counters {
     used_.clear();
   }
 
-  // Counts a neuron once more; gives its count.
+  // Increments a neuron's count and returns it.
   uint32_t add(int32_t neuron) {
     const size_t slot = slot_of(neuron);
     if (entries_[slot].neuron < 0) {
@@ -36,13 +36,13 @@ class Counters {
     return ++entries_[slot].count;
   }
 
-  bool has(int32_t neuron) const { return entries_[slot_of(neuron)].neuron == neuron; }
+  bool contains(int32_t neuron) const { return entries_[slot_of(neuron)].neuron == neuron; }
 
   size_t size() const { return used_.size(); }                            // different neurons
-  const Entry& operator[](size_t i) const { return entries_[used_[i]]; }  // the i-th met first
+  const Entry& operator[](size_t i) const { return entries_[used_[i]]; }  // in order of first occurrence
 
  private:
-  // Where the neuron is, or else the free slot where it belongs.
+  // The neuron's slot, or the free slot for it.
   size_t slot_of(int32_t neuron) const {
     size_t slot = static_cast<uint32_t>(neuron) * 0x9E3779B97F4A7C15ull >> shift_;
     while (entries_[slot].neuron != neuron && entries_[slot].neuron >= 0) slot = (slot + 1) & (entries_.size() - 1);
@@ -51,7 +51,7 @@ class Counters {
 
   std::vector<Entry> entries_ = std::vector<Entry>(2);  // by hash; at least half of them free
   int shift_ = 63;
-  std::vector<uint32_t> used_;
+  std::vector<uint32_t> used_;  // slots
 };
 
 }  // namespace dslide

@@ -7,10 +7,10 @@
 namespace dslide {
 namespace {
 
-void check_ascending(const SparseRows& x, size_t row, size_t dimension) {
+void check_ascending(const Csr& x, size_t row, size_t dimension) {
   int64_t least = 0;
-  for (int64_t i = x.indptr[row]; i < x.indptr[row + 1]; ++i) {
-    const int64_t column = x.indices[i];
+  for (int64_t i = x.offsets[row]; i < x.offsets[row + 1]; ++i) {
+    const int64_t column = x.ids[i];
     if (column < least || column >= static_cast<int64_t>(dimension)) {
       throw std::invalid_argument("row " + std::to_string(row) + ": column numbers must ascend and be below " +
                                   std::to_string(dimension) + ", but there is " + std::to_string(column));
@@ -36,11 +36,11 @@ std::unique_ptr<HashFunctions> HashFunctions::make(const HashSpec& spec) {
 }
 
 void HashFunctions::dense(const DenseRows& x, uint32_t* codes) const {
-  run_parts(x.count, [&](size_t begin, size_t end, int) { dense_part(x, begin, end, codes); });
+  parallel_for(x.count, [&](size_t begin, size_t end, int) { dense_part(x, begin, end, codes); });
 }
 
-void HashFunctions::sparse(const SparseRows& x, uint32_t* codes) const {
-  run_parts(x.count, [&](size_t begin, size_t end, int) {
+void HashFunctions::sparse(const Csr& x, uint32_t* codes) const {
+  parallel_for(x.rows, [&](size_t begin, size_t end, int) {
     for (size_t row = begin; row < end; ++row) check_ascending(x, row, spec_.dimension);
     sparse_part(x, begin, end, codes);
   });

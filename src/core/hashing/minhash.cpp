@@ -1,5 +1,5 @@
-// MinHash by one permutation, densified: the members of a set are spread over all bins by one hash, the code of a bin
-// is the least hash value in it, an empty bin borrows its code. Two sets agree in a code with the probability of their
+// One-permutation MinHash, densified: one hash distributes the members of a set over all bins, the code of a bin is the
+// smallest hash value in it, an empty bin borrows its code. Two sets agree in a code with the probability of their
 // Jaccard similarity. The set of a vector is the coordinates of its largest positive values.
 #include <bit>
 #include <functional>
@@ -9,7 +9,7 @@
 namespace dslide {
 namespace {
 
-constexpr size_t kCodeBits = 31;
+constexpr size_t CODE_BITS = 31;
 
 class MinHash final : public HashFunctions {
  public:
@@ -17,8 +17,8 @@ class MinHash final : public HashFunctions {
       : HashFunctions(spec), bins_(spec.k * spec.tables), top_((spec.dimension + 7) / 8) {}
 
  private:
-  // Coordinates of a row's positive values, kept as one number each that is larger for larger values and, among equals,
-  // for lower coordinates (positive floats are ordered as their bits are).
+  // Coordinates of a row's positive values, each packed into one integer that is larger for larger values and, among
+  // equals, for lower coordinates (positive floats order like their bits).
   class Set {
    public:
     void add(float value, uint32_t coordinate) {
@@ -58,12 +58,12 @@ class MinHash final : public HashFunctions {
     }
   }
 
-  void sparse_part(const SparseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
+  void sparse_part(const Csr& x, size_t begin, size_t end, uint32_t* codes) const override {
     Scratch s = scratch();
     for (size_t row = begin; row < end; ++row) {
       s.set.clear();
-      for (int64_t i = x.indptr[row]; i < x.indptr[row + 1]; ++i) {
-        s.set.add(x.values[i], static_cast<uint32_t>(x.indices[i]));
+      for (int64_t i = x.offsets[row]; i < x.offsets[row + 1]; ++i) {
+        s.set.add(x.values[i], static_cast<uint32_t>(x.ids[i]));
       }
       finish(s, codes + row * spec_.tables);
     }
@@ -71,16 +71,16 @@ class MinHash final : public HashFunctions {
 
   void finish(Scratch& s, uint32_t* codes) const {
     s.set.keep(top_);
-    std::fill(s.codes.begin(), s.codes.end(), kEmpty);
+    std::fill(s.codes.begin(), s.codes.end(), EMPTY);
     s.set.each([&](uint32_t coordinate) {
       const uint64_t hash = mix(spec_.seed, 0, coordinate);  // high half: bin; low half: value
       uint32_t& code = s.codes[below(hash, static_cast<uint32_t>(bins_))];
-      code = std::min(code, static_cast<uint32_t>(hash) >> (32 - kCodeBits));
+      code = std::min(code, static_cast<uint32_t>(hash) >> (32 - CODE_BITS));
     });
     s.densify(s.codes);
     for (size_t t = 0; t < spec_.tables; ++t) {
       const uint32_t* table_codes = &s.codes[t * spec_.k];
-      codes[t] = join(spec_.k, kCodeBits, spec_.table_bits, [&](size_t j) { return table_codes[j]; });
+      codes[t] = combine_codes(spec_.k, CODE_BITS, spec_.table_bits, [&](size_t j) { return table_codes[j]; });
     }
   }
 

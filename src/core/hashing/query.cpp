@@ -12,12 +12,12 @@
 namespace dslide {
 namespace {
 
-constexpr size_t ROWS = 16;             // that a thread takes at a time
-constexpr size_t MOST_ASKED_FOR = 256;  // neurons of a bucket
+constexpr size_t ROWS = 16;               // rows per task
+constexpr size_t PREFETCH_NEURONS = 256;  // at most, per bucket
 
 }  // namespace
 
-// Calls row(row number, scratch) for each row, which takes its hits; sorts and joins what comes out.
+// Calls row(row index, scratch) for each row, which fills scratch.taken; sorts and concatenates the hits.
 template <class Row>
 Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
   const std::lock_guard lock(mutex_);
@@ -25,7 +25,7 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(parts)));
   const size_t pieces = (rows + ROWS - 1) / ROWS;
   found_.resize(std::max(found_.size(), pieces));
-  run_shared(
+  parallel_for_dynamic(
       rows, ROWS,
       [&](size_t begin, size_t end, int thread) {
         Scratch& s = scratch_[static_cast<size_t>(thread)];
@@ -61,7 +61,7 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   return all;
 }
 
-// Finds the buckets of a row whose turn is next and asks for their memory, which is rarely in any cache.
+// Finds the buckets of the next row and prefetches them: they are rarely in cache.
 void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
   const size_t tables = tables_.spec().tables;
   codes += row * tables;
@@ -72,35 +72,34 @@ void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
                                   std::to_string(tables_.buckets()) + ", not " + std::to_string(codes[t]));
     }
     const auto bucket = s.next_buckets[t] = tables_.bucket(t, codes[t]);
-    for (size_t i = 0; i < std::min(bucket.size(), MOST_ASKED_FOR); i += CACHE_LINE / sizeof(int32_t)) {
+    for (size_t i = 0; i < std::min(bucket.size(), PREFETCH_NEURONS); i += CACHE_LINE / sizeof(int32_t)) {
       __builtin_prefetch(bucket.data() + i, 0, 2);
     }
   }
 }
 
-Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, const Lottery& lottery) {
-  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, lottery.key(row), s); });
+Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, const RowSeeds& seeds) {
+  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, seeds.of(row), s); });
 }
 
-Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const Lottery& lottery) {
+Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const RowSeeds& seeds) {
   check_range("threshold", at_least, 1, 0xFFFF);
-  return each_row(codes, rows, true,
-                  [&](size_t row, Scratch& s) { take_counted(at_least, want, lottery.key(row), s); });
+  return each_row(codes, rows, true, [&](size_t row, Scratch& s) { take_counted(at_least, want, seeds.of(row), s); });
 }
 
-std::vector<uint32_t> Query::ranking(const Hits& hits, const Lottery& lottery) const {
+std::vector<uint32_t> Query::ranking(const Hits& hits, const RowSeeds& seeds) const {
   std::vector<uint32_t> result(hits.neurons.size());
   for (size_t row = 0; row + 1 < hits.offsets.size(); ++row) {
-    const uint64_t key = lottery.key(row);
+    const uint64_t seed = seeds.of(row);
     for (auto i = static_cast<size_t>(hits.offsets[row]); i < static_cast<size_t>(hits.offsets[row + 1]); ++i) {
-      const uint64_t lot = mix(key, neurons_of_.whole(static_cast<size_t>(hits.neurons[i])));
-      result[i] = std::min<uint32_t>(hits.counts[i], 1023) << 22 | static_cast<uint32_t>(~lot >> 42);
+      const uint64_t random = mix(seed, neurons_of_.to_global(static_cast<size_t>(hits.neurons[i])));
+      result[i] = std::min<uint32_t>(hits.counts[i], 1023) << 22 | static_cast<uint32_t>(~random >> 42);
     }
   }
   return result;
 }
 
-void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
+void Query::take_vanilla(size_t want, uint64_t seed, Scratch& s) const {
   const uint32_t tables = static_cast<uint32_t>(tables_.spec().tables);
   size_t all = 0;
   for (const auto bucket : s.buckets) all += bucket.size();
@@ -108,10 +107,10 @@ void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
   s.order.resize(tables);
   std::iota(s.order.begin(), s.order.end(), 0u);
   for (uint32_t i = 0; i < tables && s.taken.size() < want; ++i) {
-    std::swap(s.order[i], s.order[i + below(mix(key, 0, i), tables - i)]);
+    std::swap(s.order[i], s.order[i + below(mix(seed, 0, i), tables - i)]);
     const auto bucket = s.buckets[s.order[i]];
-    // From a random place on, or the bucket that is cut short would always lose its highest neurons.
-    const uint32_t size = static_cast<uint32_t>(bucket.size()), begin = below(mix(key, 1, i), size);
+    // From a random position: otherwise a bucket that is cut short would always lose its highest neurons.
+    const uint32_t size = static_cast<uint32_t>(bucket.size()), begin = below(mix(seed, 1, i), size);
     for (uint32_t j = 0; j < size && s.taken.size() < want; ++j) {
       const int32_t neuron = bucket[begin + j < size ? begin + j : begin + j - size];
       if (s.counters.add(neuron) == 1) s.take(neuron, 1);
@@ -119,35 +118,34 @@ void Query::take_vanilla(size_t want, uint64_t key, Scratch& s) const {
   }
 }
 
-// Most of the neurons in a row's buckets, a few thousand, are met once: counters are only for those that are not alone
-// in their slot of `first_met`.
-void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const {
+// Most of the few thousand neurons in a row's buckets occur once; only those that share a slot of `seen` get counters.
+void Query::take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s) const {
   size_t all = 0;
   for (const auto bucket : s.buckets) all += bucket.size();
-  s.others.resize(std::max(s.others.size(), all + 1));
-  s.first_met.reset(tables_.spec().neurons);
-  int32_t* end = s.others.data();
-  for (const auto bucket : s.buckets) end = s.first_met.meet(bucket.data(), bucket.size(), end);
-  const auto others = static_cast<size_t>(end - s.others.data());
+  s.repeats.resize(std::max(s.repeats.size(), all + 1));
+  s.seen.reset(tables_.spec().neurons);
+  int32_t* end = s.repeats.data();
+  for (const auto bucket : s.buckets) end = s.seen.insert(bucket.data(), bucket.size(), end);
+  const auto repeats = static_cast<size_t>(end - s.repeats.data());
   s.tallies.assign(s.buckets.size() + 1, 0);
-  s.tallies[1] = all - others;
-  s.counters.reset(others);
-  for (size_t i = 0; i < others; ++i) {
-    if (s.counters.add(s.others[i]) == 1 && s.first_met.holds(s.others[i])) {
-      s.counters.add(s.others[i]);  // the time before
+  s.tallies[1] = all - repeats;
+  s.counters.reset(repeats);
+  for (size_t i = 0; i < repeats; ++i) {
+    if (s.counters.add(s.repeats[i]) == 1 && s.seen.owns_slot(s.repeats[i])) {
+      s.counters.add(s.repeats[i]);  // the first occurrence
       --s.tallies[1];
     }
   }
   for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
-  const auto without_counter = [&](int32_t neuron) { return s.first_met.holds(neuron) && !s.counters.has(neuron); };
-  // All neurons with a count above `limit` are taken; those with just `limit` draw lots for the places left.
+  const auto without_counter = [&](int32_t neuron) { return s.seen.owns_slot(neuron) && !s.counters.contains(neuron); };
+  // All neurons with a count above `limit` are taken; those with exactly `limit` compete for the remaining places.
   size_t limit = s.buckets.size(), left = want;
   while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
   if (limit < at_least) left = 0;
   for (size_t i = 0; i < s.counters.size(); ++i) {
     if (s.counters[i].count > limit) s.take(s.counters[i].neuron, s.counters[i].count);
   }
-  if (limit == 0) {  // there is room for all of them
+  if (limit == 0) {  // no limit reached: take all
     for (const auto bucket : s.buckets) {
       for (const int32_t neuron : bucket) {
         if (without_counter(neuron)) s.take(neuron, 1);
@@ -155,29 +153,29 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s)
     }
   }
   if (left == 0) return;
-  // Lots are uniform, so nearly always those below `likely` are enough; only among them is it worth to look closer.
+  // Tie-breaks are uniform, so those below `likely` nearly always suffice; only these are compared.
   const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
                        static_cast<double>(s.tallies[limit]);
   uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
-  const auto lot_of = [&](int32_t neuron) {
-    return draw_lot(mix(key, neurons_of_.whole(static_cast<size_t>(neuron))), neuron);
+  const auto tie_break_of = [&](int32_t neuron) {
+    return tie_break(mix(seed, neurons_of_.to_global(static_cast<size_t>(neuron))), neuron);
   };
-  for (s.lots.clear(); s.lots.size() < left; likely = UINT64_MAX) {
-    s.lots.clear();
+  for (s.tie_breaks.clear(); s.tie_breaks.size() < left; likely = UINT64_MAX) {
+    s.tie_breaks.clear();
     for (size_t i = 0; i < s.counters.size(); ++i) {
       if (s.counters[i].count != limit) continue;
-      if (const Lot lot = lot_of(s.counters[i].neuron); lot <= likely) s.lots.push_back(lot);
+      if (const TieBreak value = tie_break_of(s.counters[i].neuron); value <= likely) s.tie_breaks.push_back(value);
     }
     if (limit > 1) continue;
     for (const auto bucket : s.buckets) {
-      for (const int32_t neuron : bucket) {  // the lot first: few are low enough, and few have counters
-        const Lot lot = lot_of(neuron);
-        if (lot <= likely && without_counter(neuron)) s.lots.push_back(lot);
+      for (const int32_t neuron : bucket) {  // the tie-break first: few are low enough, and few have counters
+        const TieBreak value = tie_break_of(neuron);
+        if (value <= likely && without_counter(neuron)) s.tie_breaks.push_back(value);
       }
     }
   }
-  std::nth_element(s.lots.begin(), s.lots.begin() + static_cast<ptrdiff_t>(left) - 1, s.lots.end());
-  for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.lots[i]), limit);
+  std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + static_cast<ptrdiff_t>(left) - 1, s.tie_breaks.end());
+  for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.tie_breaks[i]), limit);
 }
 
 }  // namespace dslide

@@ -1,4 +1,4 @@
-// Looks rows up in hash tables: which neurons share buckets with a row, and which of them to take.
+// Hash look-up: which neurons share buckets with a row of the batch, and which of them become active.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,53 +15,52 @@
 
 namespace dslide {
 
-// Neurons met by each row, ascending within a row.
+// Neurons retrieved by each row, ascending within a row.
 struct Hits {
   std::vector<int64_t> offsets;  // (rows + 1)
   std::vector<int32_t> neurons;
-  std::vector<uint16_t> counts;  // in how many tables a neuron was met; none from vanilla()
+  std::vector<uint16_t> counts;  // number of tables that returned the neuron; empty from vanilla()
 };
 
-constexpr size_t kNoBound = SIZE_MAX;
+constexpr size_t NO_LIMIT = SIZE_MAX;
 
-// Where random choices are to come from; `first_row` is the number in the batch of the first row asked for.
-struct Lottery {
+// Seeds of the rows' random choices; `first_row` is the index in the batch of the first row looked up.
+struct RowSeeds {
   uint64_t seed, step;
   size_t first_row = 0;
-  uint64_t key(size_t row) const { return mix(seed, step, first_row + row); }
+  uint64_t of(size_t row) const { return mix(seed, step, first_row + row); }
 };
 
-// Random choices follow from (seed, step, number of the row), so the result depends on no thread. Reads `tables`,
-// which has to outlive it and must not change during a call.
+// Random choices are a function of (seed, step, row), so results do not depend on threads. Reads `tables`, which must
+// outlive it and not change during a call.
 class Query {
  public:
-  // `neurons_of` says which of the whole layer's neurons the tables are over: the lot a neuron draws is that of its
-  // number among all.
+  // `neurons_of`: the layer's neurons that the tables hold. Tie-breaks use a neuron's global number.
   explicit Query(const Tables& tables, const Stripe& neurons_of = {}) : tables_(tables), neurons_of_(neurons_of) {}
 
-  // The first `want` neurons found, going through the row's buckets in random order, each from a random place on.
+  // The first `want` neurons found when the row's buckets are visited in random order, each from a random position on.
   // codes is (rows, tables), here and below.
-  Hits vanilla(const uint32_t* codes, size_t rows, size_t want, const Lottery& lottery);
+  Hits vanilla(const uint32_t* codes, size_t rows, size_t want, const RowSeeds& seeds);
 
-  // Neurons met in at least `at_least` tables, no more than `want`: those met in most tables, equals by lot.
-  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const Lottery& lottery);
+  // Neurons in at least `at_least` of the row's buckets, at most `want`: the most frequent ones, random tie-break.
+  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const RowSeeds& seeds);
 
-  // How good each hit of counted() is, best highest: the order in which it picks them, as far as 32 bits can tell.
-  std::vector<uint32_t> ranking(const Hits& hits, const Lottery& lottery) const;
+  // A score for each hit of counted(), higher is better: its order of preference, to the precision of 32 bits.
+  std::vector<uint32_t> ranking(const Hits& hits, const RowSeeds& seeds) const;
 
   const Tables& tables() const { return tables_; }
 
  private:
-  // What one thread works with.
+  // Of one thread.
   struct alignas(2 * CACHE_LINE) Scratch {
-    FirstMet first_met;           // of the row's neurons
-    std::vector<int32_t> others;  // those that found their slot taken, as often as they did
-    Counters counters;            // of the row's neurons, or of those that need one
-    std::vector<size_t> tallies;  // (tables + 1): how many neurons have a count
-    std::vector<Lot> lots;        // of the neurons that draw for the last places
-    std::vector<uint32_t> order;  // (tables)
-    std::vector<std::span<const int32_t>> buckets, next_buckets;  // (tables): those of the row, and of the next
-    std::vector<uint64_t> taken;  // the row's hits: neuron, and below it in how many tables it was met
+    SeenFilter seen;                   // the row's neurons
+    std::vector<int32_t> repeats;      // those that found their slot in `seen` occupied, once per occurrence
+    Counters counters;                 // of all neurons (vanilla) or of the repeats (counted)
+    std::vector<size_t> tallies;       // (tables + 1): number of neurons by count
+    std::vector<TieBreak> tie_breaks;  // of the neurons that compete for the last places
+    std::vector<uint32_t> order;       // (tables)
+    std::vector<std::span<const int32_t>> buckets, next_buckets;  // (tables): of the row, and of the next row
+    std::vector<uint64_t> taken;                                  // the row's hits: neuron << 32 | count
 
     void take(int32_t neuron, size_t count) { taken.push_back(uint64_t{static_cast<uint32_t>(neuron)} << 32 | count); }
   };
@@ -69,14 +68,14 @@ class Query {
   template <class Row>
   Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
   void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
-  void take_vanilla(size_t want, uint64_t key, Scratch& s) const;
-  void take_counted(size_t at_least, size_t want, uint64_t key, Scratch& s) const;
+  void take_vanilla(size_t want, uint64_t seed, Scratch& s) const;
+  void take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s) const;
 
   const Tables& tables_;
   Stripe neurons_of_;
-  std::mutex mutex_;  // held during a call: callers queue up for the scratch
+  std::mutex mutex_;  // held during a call: guards the scratch
   std::vector<Scratch> scratch_;
-  std::vector<Hits> found_;  // of some rows at a time
+  std::vector<Hits> found_;  // by group of rows
 };
 
 }  // namespace dslide

@@ -10,7 +10,6 @@
 
 namespace dslide {
 namespace {
-
 const TablesSpec& checked(const TablesSpec& spec) {
   check_range("neurons", spec.neurons, 1, 0x7FFFFFFF);
   check_range("tables", spec.tables, 1, 1024);
@@ -23,7 +22,7 @@ const TablesSpec& checked(const TablesSpec& spec) {
 Tables::Tables(const TablesSpec& spec)
     : spec_(checked(spec)),
       buckets_(size_t{1} << spec.table_bits),
-      codes_(spec.tables * spec.neurons, kAbsent),
+      codes_(spec.tables * spec.neurons, NO_BUCKET),
       offsets_(spec.tables * (buckets_ + 1), 0),
       ids_(spec.tables * spec.neurons),
       dropped_(spec.tables, 0) {}
@@ -41,7 +40,7 @@ void Tables::set_codes(const int32_t* neurons, size_t count, const uint32_t* cod
                                   std::to_string(codes[i]));
     }
   }
-  run_parts(spec_.tables, [&](size_t begin, size_t end, int) {
+  parallel_for(spec_.tables, [&](size_t begin, size_t end, int) {
     for (size_t i = 0; i < count; ++i) {
       uint32_t* of_neuron = codes_.data() + neurons[i];
       for (size_t t = begin; t < end; ++t) of_neuron[t * spec_.neurons] = codes[i * spec_.tables + t];
@@ -49,33 +48,33 @@ void Tables::set_codes(const int32_t* neurons, size_t count, const uint32_t* cod
   });
 }
 
-void Tables::renew() {
-  run_parts(spec_.tables, [&](size_t begin, size_t end, int) {
-    std::vector<Lot> scratch;
-    for (size_t t = begin; t < end; ++t) renew_table(t, scratch);
+void Tables::rebuild() {
+  parallel_for(spec_.tables, [&](size_t begin, size_t end, int) {
+    std::vector<TieBreak> scratch;
+    for (size_t t = begin; t < end; ++t) rebuild_table(t, scratch);
   });
 }
 
-void Tables::renew_table(size_t table, std::vector<Lot>& scratch) {
+void Tables::rebuild_table(size_t table, std::vector<TieBreak>& scratch) {
   const uint32_t* codes = &codes_[table * spec_.neurons];
   uint32_t* offsets = &offsets_[table * (buckets_ + 1)];
   int32_t* ids = &ids_[table * spec_.neurons];
   std::fill_n(offsets, buckets_ + 1, 0u);
   for (size_t i = 0; i < spec_.neurons; ++i) {
-    if (codes[i] != kAbsent) ++offsets[codes[i]];
+    if (codes[i] != NO_BUCKET) ++offsets[codes[i]];
   }
   uint32_t end = 0;
   for (size_t b = 0; b < buckets_; ++b) offsets[b] = end += offsets[b];
   offsets[buckets_] = end;
-  // From the last neuron to the first, each bucket filled from its end: offsets become beginnings, numbers ascend.
+  // Iterates backwards and fills each bucket from its end: offsets become starts, neurons ascend.
   for (size_t i = spec_.neurons; i-- > 0;) {
-    if (codes[i] != kAbsent) ids[--offsets[codes[i]]] = static_cast<int32_t>(i);
+    if (codes[i] != NO_BUCKET) ids[--offsets[codes[i]]] = static_cast<int32_t>(i);
   }
   if (spec_.bucket_size > 0) drop_excess(table, scratch);
 }
 
-// Shortens buckets to their bound and closes the gaps.
-void Tables::drop_excess(size_t table, std::vector<Lot>& scratch) {
+// Truncates buckets to the limit and compacts the table.
+void Tables::drop_excess(size_t table, std::vector<TieBreak>& scratch) {
   uint32_t* offsets = &offsets_[table * (buckets_ + 1)];
   int32_t* ids = &ids_[table * spec_.neurons];
   uint32_t kept = 0;
@@ -97,21 +96,21 @@ void Tables::drop_excess(size_t table, std::vector<Lot>& scratch) {
   offsets[buckets_] = kept;
 }
 
-// Moves the neurons inserted last, bucket_size of them, to the front in ascending order.
+// Moves the bucket_size neurons inserted last to the front, in ascending order.
 void Tables::keep_newest(std::span<int32_t> bucket, size_t table) const {
   const int32_t first = static_cast<int32_t>(below(mix(spec_.seed, table), static_cast<uint32_t>(spec_.neurons)));
-  // Inserted were first, first + 1, ..., then 0, ..., first - 1: the newest is the last one below `first`.
+  // The order of insertion is first, first + 1, ..., then 0, ..., first - 1: the newest is the last one below `first`.
   const auto oldest = std::lower_bound(bucket.begin(), bucket.end(), first);
   std::rotate(bucket.begin(), oldest, bucket.end());
   std::copy(bucket.end() - static_cast<ptrdiff_t>(spec_.bucket_size), bucket.end(), bucket.begin());
   std::sort(bucket.begin(), bucket.begin() + static_cast<ptrdiff_t>(spec_.bucket_size));
 }
 
-// Moves the bucket_size neurons with the smallest lots to the front in ascending order.
-void Tables::keep_sample(std::span<int32_t> bucket, size_t table, std::vector<Lot>& scratch) const {
+// Moves the bucket_size neurons with the smallest tie-breaks to the front, in ascending order.
+void Tables::keep_sample(std::span<int32_t> bucket, size_t table, std::vector<TieBreak>& scratch) const {
   scratch.clear();
   for (const int32_t neuron : bucket) {
-    scratch.push_back(draw_lot(mix(spec_.seed, table, static_cast<uint64_t>(neuron)), neuron));
+    scratch.push_back(tie_break(mix(spec_.seed, table, static_cast<uint64_t>(neuron)), neuron));
   }
   const auto kept = scratch.begin() + static_cast<ptrdiff_t>(spec_.bucket_size);
   std::nth_element(scratch.begin(), kept, scratch.end());
@@ -122,9 +121,9 @@ void Tables::keep_sample(std::span<int32_t> bucket, size_t table, std::vector<Lo
 Occupancy Tables::occupancy() const {
   size_t kept = 0, largest = 0, empty = 0, dropped = 0;
   std::vector<size_t> by_size;
-  std::mutex adding;  // whole numbers, so the order in which threads add theirs doesn't matter
-  run_parts(spec_.tables, [&](size_t begin, size_t end, int) {
-    size_t sizes[32] = {};  // neurons in buckets whose size has so many binary digits
+  std::mutex adding;  // integer sums: the order of threads does not matter
+  parallel_for(spec_.tables, [&](size_t begin, size_t end, int) {
+    size_t sizes[32] = {};  // neurons in buckets by bit width of the size
     size_t own_largest = 0, own_empty = 0;
     for (size_t t = begin; t < end; ++t) {
       for (uint32_t b = 0; b < buckets_; ++b) {

@@ -1,4 +1,4 @@
-// Which set of kernels this machine runs.
+// Selects the kernels for this CPU.
 #include <cstdlib>
 #include <stdexcept>
 
@@ -20,7 +20,7 @@ namespace v4 {
 const Kernels& table();
 }
 namespace v4bf16 {
-void add_pairs(Kernels& table);
+void register_bf16_pairs(Kernels& table);
 }
 #else
 namespace native_baseline {
@@ -36,7 +36,7 @@ Kernels named(const char* name, const Kernels& table) {
   return k;
 }
 
-// Worst to best; only what this CPU, and the operating system's saving of its registers, can run.
+// Worst to best; only those that the CPU and the operating system (which saves the registers) support.
 const std::vector<Kernels>& sets() {
   static const std::vector<Kernels> all = [] {
     std::vector<Kernels> s{reference::table()};
@@ -52,7 +52,7 @@ const std::vector<Kernels>& sets() {
         s.push_back(named("v4", v4::table()));
         if (__builtin_cpu_supports("avx512bf16")) {
           s.push_back(named("v4bf16", v4::table()));
-          v4bf16::add_pairs(s.back());
+          v4bf16::register_bf16_pairs(s.back());
         }
       }
     }

@@ -7,29 +7,28 @@
 #include <vector>
 
 #include "kernels/kernels.hpp"
-#include "layers/block.hpp"
 #include "runtime/aligned.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
 
-constexpr double TRIALS_SECONDS = 0.2;  // all trials of one measurement
+constexpr double TRIALS_SECONDS = 0.2;  // total of one measurement
 constexpr size_t ROUNDS = 1 << 20;      // a few milliseconds
-constexpr size_t PRODUCTS = 100, PRODUCT_ROWS = 96, PRODUCT_COLUMNS = 64, PRODUCT_DEPTH = 128;  // two milliseconds
-constexpr size_t LEAST_COPIED = 64 << 20, LEAST_COPIED_BY_THREAD = 16 << 20;  // bytes: far beyond caches
+constexpr size_t PRODUCTS = 100, PRODUCT_ROWS = 96, PRODUCT_COLUMNS = 64,
+                 PRODUCT_DEPTH = 128;                                      // about two milliseconds
+constexpr size_t MIN_COPIED = 64 << 20, MIN_COPIED_PER_THREAD = 16 << 20;  // bytes: far larger than the caches
 
 // Seconds that `fn` takes on all threads together.
 template <class Fn>
 double seconds_of(int threads, const Fn& fn) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  run(threads, fn);
+  run_threads(threads, fn);
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The shortest time, in seconds, that `fn` takes on all threads together, in at least three trials: the first wakes the
-// threads, and warms caches.
+// The shortest time in seconds over at least three trials; the first one wakes the threads and warms the caches.
 template <class Fn>
 double shortest(int threads, const Fn& fn) {
   double best = 1e9, total = 0;
@@ -55,10 +54,10 @@ double multiply_add_speed(int threads) {
 }
 
 double copy_speed(int threads) {
-  const size_t parts = static_cast<size_t>(threads), bytes = std::max(LEAST_COPIED / parts, LEAST_COPIED_BY_THREAD);
-  // Each thread touches its own memory first, so that on a machine of several sockets it is near.
+  const size_t parts = static_cast<size_t>(threads), bytes = std::max(MIN_COPIED / parts, MIN_COPIED_PER_THREAD);
+  // First touch by the thread that uses the memory: on NUMA machines it is then local.
   std::vector<std::vector<char>> from(parts), to(parts);
-  run(threads, [&](int thread) {
+  run_threads(threads, [&](int thread) {
     from[static_cast<size_t>(thread)].assign(bytes, 1);
     to[static_cast<size_t>(thread)].assign(bytes, 0);
   });
@@ -77,7 +76,7 @@ Speeds measure_speeds(int threads) {
 
 double product_speed_now(int threads) {
   check_threads(threads);
-  constexpr size_t lda = spread(PRODUCT_DEPTH), ldb = spread(PRODUCT_COLUMNS), ldc = PRODUCT_COLUMNS;
+  constexpr size_t lda = padded_stride(PRODUCT_DEPTH), ldb = padded_stride(PRODUCT_COLUMNS), ldc = PRODUCT_COLUMNS;
   struct Matrices {
     AlignedFloats a = AlignedFloats(PRODUCT_ROWS * lda, 0.5f), b = AlignedFloats(PRODUCT_DEPTH * ldb, 0.5f),
                   c = AlignedFloats(PRODUCT_ROWS * ldc);
@@ -90,7 +89,7 @@ double product_speed_now(int threads) {
                      false, nullptr);
     }
   };
-  run(threads, [&](int thread) { multiply(thread, 2); });  // wakes the threads, and warms caches
+  run_threads(threads, [&](int thread) { multiply(thread, 2); });  // wakes the threads, warms the caches
   const double seconds = seconds_of(threads, [&](int thread) { multiply(thread, PRODUCTS); });
   return 2e-9 * static_cast<double>(PRODUCTS * PRODUCT_ROWS * PRODUCT_COLUMNS * PRODUCT_DEPTH * each.size()) / seconds;
 }

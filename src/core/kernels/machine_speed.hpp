@@ -1,18 +1,18 @@
-// How fast this machine computes and copies at best, measured: what the speed of training is held against.
+// Peak speeds of this machine, measured: the reference for the speed of training.
 #pragma once
 
 namespace dslide {
 
 struct Speeds {
-  double gflops;          // float32 multiply-adds of the kernels in use, each counted as two, in 10^9 a second
-  double copy_gigabytes;  // a copy in memory, bytes read and bytes written, in 10^9 a second
+  double gflops;          // 10^9 float32 operations/s (a multiply-add is two) of the kernels in use
+  double copy_gigabytes;  // 10^9 bytes/s of a memory copy, bytes read plus bytes written
 };
 
-// The best of several short trials with so many threads; takes about half a second.
+// The best of several short trials; takes about half a second.
 Speeds measure_speeds(int threads);
 
-// What products of small matrices in near caches reach just now, in 10^9 operations a second: one trial of a few
-// milliseconds. Whoever else uses the same cores, or their caches, shows in it.
+// Speed of in-cache matrix products at this moment, in 10^9 operations/s: one trial of a few milliseconds. Load from
+// other processes on the same cores shows in it.
 double product_speed_now(int threads);
 
 }  // namespace dslide

@@ -1,4 +1,4 @@
-// Slow, obvious versions of every kernel, in double precision where sums are long: what the fast ones must equal.
+// Slow, simple versions of every kernel, with long sums in double precision: the oracle for the SIMD kernels.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,7 +10,7 @@ namespace reference {
 namespace {
 
 void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-          float* c, size_t ldc, bool accumulate, Ahead*) {
+          float* c, size_t ldc, bool accumulate, PrefetchQueue*) {
   for (size_t i = 0; i < m; ++i) {
     for (size_t j = 0; j < n; ++j) {
       double sum = accumulate ? c[i * ldc + j] : 0.0;
@@ -20,13 +20,13 @@ void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_c
   }
 }
 
-double product_of(BfPair a, BfPair b) {
+double product_of(Bf16Pair a, Bf16Pair b) {
   const auto half = [](uint32_t bits) { return double{std::bit_cast<float>(bits << 16)}; };
   return half(a.bits) * half(b.bits) + half(a.bits >> 16) * half(b.bits >> 16);
 }
 
-void gemm_pairs(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, size_t a_col, const BfPair* b, size_t ldb,
-                float* c, size_t ldc, bool accumulate, Ahead*) {
+void gemm_pairs(size_t m, size_t n, size_t k, const Bf16Pair* a, size_t a_row, size_t a_col, const Bf16Pair* b,
+                size_t ldb, float* c, size_t ldc, bool accumulate, PrefetchQueue*) {
   for (size_t i = 0; i < m; ++i) {
     for (size_t j = 0; j < n; ++j) {
       double sum = accumulate ? c[i * ldc + j] : 0.0;
@@ -36,20 +36,21 @@ void gemm_pairs(size_t m, size_t n, size_t k, const BfPair* a, size_t a_row, siz
   }
 }
 
-float dot_pairs(const BfPair* a, const BfPair* b, size_t n) {
+float dot_pairs(const Bf16Pair* a, const Bf16Pair* b, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += product_of(a[i], b[i]);
   return static_cast<float>(sum);
 }
 
-void pair_up(const float* low, const float* high, size_t n, BfPair* out) {
-  for (size_t i = 0; i < n; ++i) out[i].bits = uint32_t{nearest(low[i]).bits} | uint32_t{nearest(high[i]).bits} << 16;
+void pair_up(const float* low, const float* high, size_t n, Bf16Pair* out) {
+  for (size_t i = 0; i < n; ++i)
+    out[i].bits = uint32_t{round_to_bf16(low[i]).bits} | uint32_t{round_to_bf16(high[i]).bits} << 16;
 }
 
-void pair_neighbours(const float* x, size_t n, BfPair* out) {
+void pair_neighbours(const float* x, size_t n, Bf16Pair* out) {
   for (size_t i = 0; i < n; i += 2) {
     const float second = i + 1 < n ? x[i + 1] : 0.0f;
-    out[i / 2].bits = uint32_t{nearest(x[i]).bits} | uint32_t{nearest(second).bits} << 16;
+    out[i / 2].bits = uint32_t{round_to_bf16(x[i]).bits} | uint32_t{round_to_bf16(second).bits} << 16;
   }
 }
 
@@ -186,7 +187,7 @@ void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values,
   add_rows(out, n, ids, values, count, base, stride, [](float x) { return x; });
 }
 
-void weighted_sum_half(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Bf16* base,
+void weighted_sum_bf16(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Bf16* base,
                        size_t stride) {
   add_rows(out, n, ids, values, count, base, stride, [](Bf16 x) { return dslide::widen(x); });
 }
@@ -195,25 +196,24 @@ void widen(const Bf16* from, float* to, size_t n) {
   for (size_t i = 0; i < n; ++i) to[i] = dslide::widen(from[i]);
 }
 
-// 16 bits of a column, random if the seed is.
+// 16 random bits for a column.
 uint32_t random_bits(uint32_t seed, size_t column) {
   return (seed + static_cast<uint32_t>(column) * COLUMN_SEED) & 0xffff;
 }
 
-// Stores x; as bf16, the one farther from zero of its two neighbours if the part that has no room, of 2^16, and the
-// random number below 2^16 are 2^16 or more together.
-void put(const Numbers& to, size_t i, float x, uint32_t random) {
-  if (!to.is_half) {
-    to.floats()[i] = x;
+// Stores x. As bf16: rounds away from zero if the dropped 16 bits plus the random number reach 2^16.
+void put(const StoredArray& to, size_t i, float x, uint32_t random) {
+  if (!to.is_bf16) {
+    to.as_float()[i] = x;
     return;
   }
   const auto bits = std::bit_cast<uint32_t>(x);
-  const bool can_grow = std::fabs(x) < 0x1.FEp127f;  // the largest finite bf16; false for NaN
+  const bool can_grow = std::fabs(x) < 0x1.FEp127f;  // below the largest finite bf16; false for NaN
   const bool up = can_grow && (bits & 0xffff) + random > 0xffff;
-  to.halves()[i] = {static_cast<uint16_t>((bits >> 16) + (up ? 1 : 0))};
+  to.as_bf16()[i] = {static_cast<uint16_t>((bits >> 16) + (up ? 1 : 0))};
 }
 
-void adam(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamStep& s, uint32_t seed) {
+void adam(StoredArray w, StoredArray m, StoredArray v, const float* g, size_t n, const AdamStep& s, uint32_t seed) {
   for (size_t i = 0; i < n; ++i) {
     const float first = s.beta1 * m[i] + (1 - s.beta1) * g[i];
     const float second = s.beta2 * v[i] + (1 - s.beta2) * g[i] * g[i];
@@ -225,7 +225,8 @@ void adam(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamS
   }
 }
 
-void adagrad(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep, uint32_t seed) {
+void adagrad(StoredArray w, StoredArray v, const float* g, size_t n, float rate, float epsilon, float keep,
+             uint32_t seed) {
   for (size_t i = 0; i < n; ++i) {
     const float second = v[i] + g[i] * g[i];
     const uint32_t random = random_bits(seed, i);
@@ -234,7 +235,7 @@ void adagrad(Numbers w, Numbers v, const float* g, size_t n, float rate, float e
   }
 }
 
-void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
+void sgd(StoredArray w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
   for (size_t i = 0; i < n; ++i) put(w, i, w[i] * keep - rate * g[i], random_bits(seed, i));
 }
 
@@ -262,7 +263,7 @@ const Kernels& table() {
                          sigmoid_gradient,
                          multiply_add,
                          weighted_sum,
-                         weighted_sum_half,
+                         weighted_sum_bf16,
                          widen,
                          adam,
                          adagrad,

@@ -11,39 +11,39 @@
 namespace dslide {
 namespace {
 
-// Numbers are not negative.
+// Values are not negative.
 void sort_unique(std::vector<int32_t>& v) {
-  if (v.size() < 256) {  // what is short is compared faster than counted
+  if (v.size() < 256) {  // a comparison sort is faster for short lists
     std::sort(v.begin(), v.end());
   } else {
-    std::vector<int32_t> other;
+    std::vector<int32_t> scratch;
     const auto largest = static_cast<uint32_t>(*std::max_element(v.begin(), v.end()));
-    radix_sort(v, other, largest, [](int32_t x) { return static_cast<uint32_t>(x); });
+    radix_sort(v, scratch, largest, [](int32_t x) { return static_cast<uint32_t>(x); });
   }
   v.erase(std::unique(v.begin(), v.end()), v.end());
 }
 
-// Own neurons that are drawn, ascending, without repetition.
-std::vector<int32_t> drawn(const Draw& draw, uint64_t seed) {
+// Own neurons among the random negatives, ascending, without repetition.
+std::vector<int32_t> draw(const RandomNegatives& negatives, uint64_t seed) {
   std::vector<int32_t> ids;
-  ids.reserve(draw.count / draw.own.step + 1);
-  for (size_t i = 0; i < draw.count; ++i) {
-    const uint32_t neuron = below(mix(seed, i), static_cast<uint32_t>(draw.of));
-    if (draw.own.has(neuron)) ids.push_back(static_cast<int32_t>(neuron / draw.own.step));
+  ids.reserve(negatives.count / negatives.own.step + 1);
+  for (size_t i = 0; i < negatives.count; ++i) {
+    const uint32_t neuron = below(mix(seed, i), static_cast<uint32_t>(negatives.neurons));
+    if (negatives.own.contains(neuron)) ids.push_back(static_cast<int32_t>(negatives.own.to_local(neuron)));
   }
   sort_unique(ids);
   return ids;
 }
 
-// The logarithm of a drawn neuron's weight. The chance is that of at least one of the draws to meet it: it depends on
-// nothing that other processes know, as the number of neurons really met would.
-float drawn_log_weight(const Draw& draw) {
-  if (!draw.correct || draw.count == 0) return 0.0f;
-  const double missed = static_cast<double>(draw.count) * std::log1p(-1 / static_cast<double>(draw.of));
+// The log-weight of a random negative. The inclusion probability is that of at least one draw hitting the neuron:
+// unlike the number of distinct neurons drawn, it needs no information from other ranks.
+float negative_log_weight(const RandomNegatives& negatives) {
+  if (!negatives.correct || negatives.count == 0) return 0.0f;
+  const double missed = static_cast<double>(negatives.count) * std::log1p(-1 / static_cast<double>(negatives.neurons));
   return static_cast<float>(-std::log(-std::expm1(missed)));
 }
 
-// Merges two ascending lists; random neurons that are not certain get log_weight `weight`.
+// Merges two ascending lists; random neurons that are not certain get log-weight `weight`.
 void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& random, float weight,
            std::vector<int32_t>& ids, std::vector<float>& log_weight) {
   ids.resize(certain.size() + random.size());
@@ -70,30 +70,30 @@ ActiveSet ActiveSet::everything(size_t neurons, size_t rows) {
   return a;
 }
 
-ActiveSet ActiveSet::shared(size_t rows, const Lists& certain, const Lists& hits, const Draw& draw) {
+ActiveSet ActiveSet::shared(const Csr& certain, const Csr& hits, const RandomNegatives& negatives) {
   ActiveSet a;
-  a.rows = rows;
-  std::vector<int32_t> sure(certain.ids, certain.ids + certain.offsets[rows]);
-  if (hits.offsets) sure.insert(sure.end(), hits.ids, hits.ids + hits.offsets[rows]);
+  a.rows = certain.rows;
+  std::vector<int32_t> sure(certain.ids, certain.ids + certain.nnz());
+  if (hits) sure.insert(sure.end(), hits.ids, hits.ids + hits.nnz());
   sort_unique(sure);
-  merge(sure, drawn(draw, draw.seed), drawn_log_weight(draw), a.ids, a.log_weight);
+  merge(sure, draw(negatives, negatives.seed), negative_log_weight(negatives), a.ids, a.log_weight);
   return a;
 }
 
-ActiveSet ActiveSet::per_row(size_t neurons, size_t rows, const Lists& certain, const Lists& hits, const Draw& draw) {
+ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits, const RandomNegatives& negatives) {
   ActiveSet a;
-  a.rows = rows;
+  const size_t rows = a.rows = certain.rows;
   a.is_per_row = true;
   std::vector<std::vector<int32_t>> ids(rows);
   std::vector<std::vector<float>> weights(rows);
-  const float weight = drawn_log_weight(draw);
-  run_parts(rows, [&](size_t begin, size_t end, int) {
+  const float weight = negative_log_weight(negatives);
+  parallel_for(rows, [&](size_t begin, size_t end, int) {
     std::vector<int32_t> sure;
     for (size_t i = begin; i < end; ++i) {
       sure.assign(certain.begin(i), certain.end(i));
-      if (hits.offsets) sure.insert(sure.end(), hits.begin(i), hits.end(i));
+      if (hits) sure.insert(sure.end(), hits.begin(i), hits.end(i));
       sort_unique(sure);
-      merge(sure, drawn(draw, mix(draw.seed, i)), weight, ids[i], weights[i]);
+      merge(sure, draw(negatives, mix(negatives.seed, i)), weight, ids[i], weights[i]);
     }
   });
 
@@ -109,7 +109,7 @@ ActiveSet ActiveSet::per_row(size_t neurons, size_t rows, const Lists& certain, 
   const std::vector<int32_t> neuron_of_slot = a.ids;
   sort_unique(a.ids);
 
-  // Transpose by counting: slots are visited row by row, so a neuron's rows come out ascending.
+  // Transpose by counting sort: slots are visited row by row, so a neuron's rows are ascending.
   std::vector<int32_t> position_of(neurons, -1);
   for (size_t p = 0; p < a.ids.size(); ++p) position_of[static_cast<size_t>(a.ids[p])] = static_cast<int32_t>(p);
   a.position.resize(slots);
@@ -132,9 +132,9 @@ ActiveSet ActiveSet::per_row(size_t neurons, size_t rows, const Lists& certain, 
   return a;
 }
 
-std::vector<int64_t> ActiveSet::find(const Lists& lists) const {
-  std::vector<int64_t> found(static_cast<size_t>(lists.offsets[rows]));
-  run_parts(rows, [&](size_t begin, size_t end, int) {
+std::vector<int64_t> ActiveSet::find(const Csr& lists) const {
+  std::vector<int64_t> found(lists.nnz());
+  parallel_for(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) {
         const int32_t id = lists.ids[e];

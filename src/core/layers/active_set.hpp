@@ -1,39 +1,32 @@
-// Which neurons of a layer are computed for a batch, and with what weight each stands for those that are not.
+// The active set: which neurons of a layer are computed for a batch, and the sampling weight of each.
 //
-// Three kinds: every neuron; one set shared by all rows of the batch; a set of its own for each row. A neuron that must
-// be in (a label, a hash hit) has weight 1. One drawn at random has the inverse of its chance to be drawn as weight, so
-// that weighted sums over the active neurons estimate sums over all of them without bias; the weights' logarithms are
-// added to logits.
+// Three kinds: all neurons; one set shared by all rows of the batch; one set per row. A neuron that is certain to be
+// active (a label, a hash hit) has weight 1. A random negative has the inverse of its inclusion probability as weight,
+// so that weighted sums over active neurons are unbiased estimates of sums over all neurons; the log-weights are added
+// to logits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "data/csr.hpp"
 #include "runtime/stripe.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 
-// Per row i the elements offsets[i] .. offsets[i + 1] of ids: a view.
-struct Lists {
-  const int64_t* offsets = nullptr;  // rows + 1
-  const int32_t* ids = nullptr;
-  size_t size(size_t row) const { return static_cast<size_t>(offsets[row + 1] - offsets[row]); }
-  const int32_t* begin(size_t row) const { return ids + offsets[row]; }
-  const int32_t* end(size_t row) const { return ids + offsets[row + 1]; }
-};
-
-struct Draw {
-  size_t count = 0;  // random neurons to draw, with repetition, for the batch (shared) or for each row
+struct RandomNegatives {
+  size_t count = 0;  // neurons drawn, with replacement, for the batch (shared set) or for each row
   uint64_t seed = 0;
-  bool correct = true;  // false: all weights 1, as published SLIDE has it
-  size_t of = 0;        // neurons of the whole layer, out of which is drawn
-  Stripe own = {};      // those of them that the set is about; others that are drawn don't count here
+  bool correct = true;  // false: all weights are 1, as in the SLIDE paper
+  size_t neurons = 0;   // of the whole layer, from which is drawn
+  Stripe own = {};      // neurons of this rank; others that are drawn are skipped
 };
 
-// What rows add to the logits of some neurons, beside weights and bias: see links.hpp.
-struct Added {
-  std::vector<int64_t> begin;     // rows + 1: those of row i are begin[i] .. begin[i + 1]; empty: nothing is added
-  std::vector<int32_t> position;  // in the active set's ids, each at most once in a row
+// What the label prior adds to logits, by row of the batch: see label_prior.hpp.
+struct PriorLogits {
+  std::vector<int64_t> begin;     // (rows + 1): row i has begin[i] .. begin[i + 1]; empty: there is no prior
+  std::vector<int32_t> position;  // in the active set's ids, unique within a row
   std::vector<float> value;
 };
 
@@ -41,32 +34,38 @@ class ActiveSet {
  public:
   // All `neurons`.
   static ActiveSet everything(size_t neurons, size_t rows);
-  // One set for all rows: the union of hits, certain and drawn neurons. hits.offsets may be null.
-  static ActiveSet shared(size_t rows, const Lists& certain, const Lists& hits, const Draw& draw);
+  // One set for all rows: the union of certain neurons, hash hits and random negatives. `hits` may be a null view.
+  static ActiveSet shared(const Csr& certain, const Csr& hits, const RandomNegatives& negatives);
   // A set for each row.
-  static ActiveSet per_row(size_t neurons, size_t rows, const Lists& certain, const Lists& hits, const Draw& draw);
+  static ActiveSet per_row(size_t neurons, const Csr& certain, const Csr& hits, const RandomNegatives& negatives);
 
-  size_t rows = 0;             // rows of the batch
+  size_t rows = 0;             // of the batch
   bool is_everything = false;  // ids are 0, 1, ... neurons - 1
   bool is_per_row = false;
   std::vector<int32_t> ids;  // active neurons, ascending
 
-  // Logits of the batch are laid out in slots. Shared: slot = row * ids.size() + position in ids. Per row: the slots
-  // of row i are row_begin[i] .. row_begin[i + 1], in ascending order of neuron.
+  // A batch's logits are stored in slots. Shared: slot = row * ids.size() + position in ids. Per row: the slots of row
+  // i are row_begin[i] .. row_begin[i + 1], in ascending order of neuron.
   std::vector<float> log_weight;      // by position in ids (shared) or by slot (per row)
-  std::vector<int64_t> row_begin;     // rows + 1; per row only, like all that follows
+  std::vector<int64_t> row_begin;     // (rows + 1); only for sets per row, as all below
   std::vector<int32_t> position;      // by slot: position in ids
-  std::vector<int64_t> neuron_begin;  // ids.size() + 1: the transposed lists, by position in ids
-  std::vector<int32_t> neuron_row;    // rows that have the neuron, ascending
-  std::vector<int64_t> neuron_slot;   // and the slot in which they have it
+  std::vector<int64_t> neuron_begin;  // (ids.size() + 1): the transposed lists, by position in ids
+  std::vector<int32_t> neuron_row;    // rows that contain the neuron, ascending
+  std::vector<int64_t> neuron_slot;   // and its slots in these rows
 
-  Added added;  // not for sets per row
+  PriorLogits prior;  // empty for sets per row
 
   size_t slots() const { return is_per_row ? position.size() : rows * ids.size(); }
-  // Mean number of active neurons that a row sees.
+  Range slots_of(size_t row) const {
+    if (!is_per_row) return {row * ids.size(), (row + 1) * ids.size()};
+    return {static_cast<size_t>(row_begin[row]), static_cast<size_t>(row_begin[row + 1])};
+  }
+  // The log-weights of a row's slots.
+  const float* log_weights_of(size_t row) const { return log_weight.data() + (is_per_row ? row_begin[row] : 0); }
+  // Mean number of active neurons per row.
   double mean() const { return rows ? static_cast<double>(slots()) / static_cast<double>(rows) : 0.0; }
-  // For the neurons in `lists`, row by row: shared, their positions in ids; per row, their slots; -1 if not active.
-  std::vector<int64_t> find(const Lists& lists) const;
+  // Locates the neurons in `lists`, row by row: their positions in ids (shared) or slots (per row); -1 if not active.
+  std::vector<int64_t> find(const Csr& lists) const;
 };
 
 }  // namespace dslide

@@ -1,4 +1,4 @@
-// Blocks of 64 active neurons: how they lie in working memory, and what is known of each beside its weights.
+// Blocks of 64 active neurons, the unit in which dense layers compute: layout, labels, prior logits, biases.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,45 +9,41 @@
 #include "layers/active_set.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
+#include "runtime/aligned.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 
-constexpr size_t BLOCK = 64;  // neurons in a block
+constexpr size_t BLOCK = 64;  // neurons per block
 inline size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
 
-constexpr size_t CHUNK = 128;  // rows of the batch at a time, whose logits of a block stay in near caches
-constexpr size_t LANES = 16;   // floats of the widest vectors
+constexpr size_t CHUNK = 128;  // rows of the batch at a time: a block's logits for them stay in L1/L2
+constexpr size_t LANES = 16;   // floats in the widest vector
 
-// Floats from one row of working memory to the next for rows of so many (a multiple of 16): an odd number of cache
-// lines. With a power of two the same columns of all rows would fall into a few sets of the cache and drive each other
-// out, which costs matrix products a tenth of their speed.
-constexpr size_t spread(size_t width) { return (width / 16 | 1) * 16; }
+constexpr size_t PACKED = padded_stride(BLOCK);  // leading dimension of a packed block
 
-constexpr size_t PACKED = spread(BLOCK);  // floats from one row of a packed block to the next
+constexpr float PADDING_LOGIT = -1e30f;  // its exponential is 0
 
-constexpr float NOTHING = -1e30f;  // a logit whose exponential is 0
-
-// An element of a row's list in a block of neurons: row of the batch, column of the block, index of the element.
+// An element of a row's list that falls into a block: row of the batch, column in the block, index of the element.
 struct Entry {
   uint32_t row, column;
   int64_t element;
 };
 
-// Lists of rows, cut up by blocks of active neurons; in each block by row.
+// The rows' lists, split by block of active neurons; in each block ordered by row.
 struct EntriesByBlock {
-  std::vector<size_t> begin;  // blocks + 1
+  std::vector<size_t> begin;  // (blocks + 1)
   std::vector<Entry> entries;
 
   const Entry* begin_of(size_t block) const { return entries.data() + begin[block]; }
-  // The first one of a block in this row of the batch or a later one.
+  // The first entry of a block in row `row` or a later one.
   const Entry* from(size_t block, size_t row) const {
     return std::lower_bound(begin_of(block), begin_of(block + 1), row,
                             [](const Entry& e, size_t r) { return e.row < r; });
   }
 
   EntriesByBlock() = default;
-  // position(element): where the active set has it, negative if it doesn't.
+  // position(element): its position in the active set, negative if it is not active.
   template <class Position>
   EntriesByBlock(const int64_t* offsets, const Position& position, Range rows, size_t blocks) : begin(blocks + 1, 0) {
     for (int64_t e = offsets[rows.begin]; e < offsets[rows.end]; ++e) {
@@ -66,64 +62,64 @@ struct EntriesByBlock {
   }
 };
 
-// A batch's labels, found in an active set that is not per row, and what the first of two passes leaves to the second.
+// A batch's labels, located in an active set that is not per row, and their logits from the forward pass.
 struct FoundLabels {
-  FoundLabels(const ActiveSet& active, const Lists& lists_, const float* targets_)
+  // lists.values are the targets.
+  FoundLabels(const ActiveSet& active, const Csr& lists_)
       : rows(active.rows),
         positions(active.ids.size()),
         lists(lists_),
-        targets(targets_),
         found(active.find(lists_)),
         by_block(
             lists_.offsets, [&](int64_t e) { return found[static_cast<size_t>(e)]; }, {0, rows},
             block_count(positions)),
         logits(found.size()) {}
-  // Those of a block, from a row of the batch on.
+  // The labels of a block, from row `row` of the batch on.
   const Entry* begin(size_t block, size_t row) const { return by_block.from(block, row); }
   const Entry* end(size_t block) const { return by_block.begin_of(block + 1); }
-  // Notes the logits of a block's labels in some rows: that of row i and column c is z[c * ldz + i - some.begin], and
-  // the column's bias.
-  void note_logits(size_t block, Range some, const float* z, size_t ldz, const float* bias) {
+  float target(int64_t element) const { return lists.values[element]; }
+  // Stores the logits of a block's labels in the rows `some`: that of row i and column c is z[c * ldz + i - some.begin]
+  // plus the column's bias.
+  void store_logits(size_t block, Range some, const float* z, size_t ldz, const float* bias) {
     for (const Entry* e = begin(block, some.begin); e != end(block) && e->row < some.end; ++e) {
       logits[static_cast<size_t>(e->element)] = z[e->column * ldz + (e->row - some.begin)] + bias[e->column];
     }
   }
 
   size_t rows, positions;  // of the active set
-  Lists lists;
-  const float* targets;        // by label, like all that follows
-  std::vector<int64_t> found;  // position in the active set, -1 if it is not active
+  Csr lists;
+  std::vector<int64_t> found;  // by label: position in the active set, -1 if it is not active
   EntriesByBlock by_block;
-  std::vector<float> logits;  // bias included
+  std::vector<float> logits;  // by label, bias included
 };
 
-// What is added to the logits of each block.
-class AddedByBlock {
+// The prior logits of each block.
+class PriorByBlock {
  public:
-  AddedByBlock(const Added& added, Range rows, size_t blocks) : added_(added) {
-    if (added.begin.empty()) return;
-    by_block_ = {added.begin.data(), [&](int64_t e) { return added.position[static_cast<size_t>(e)]; }, rows, blocks};
+  PriorByBlock(const PriorLogits& prior, Range rows, size_t blocks) : prior_(prior) {
+    if (prior.begin.empty()) return;
+    by_block_ = {prior.begin.data(), [&](int64_t e) { return prior.position[static_cast<size_t>(e)]; }, rows, blocks};
   }
-  // Where a block's chunk that begins with this row does.
+  // The index of a block's first entry in row `row` or a later one: the initial `next` of add().
   size_t first(size_t block, size_t row) const {
     return by_block_.begin.empty() ? 0 : static_cast<size_t>(by_block_.from(block, row) - by_block_.entries.data());
   }
-  // Adds to logits of a block's rows r .. r + count: that of row r + i and column c is z[i * z_row + c * z_column].
-  // Chunks come in order, `next` goes along with them.
+  // Adds to the logits of a block's rows r .. r + count: that of row r + i and column c is z[i * z_row + c * z_column].
+  // Called for consecutive chunks of rows; `next` is advanced.
   void add(size_t block, size_t r, size_t count, float* z, size_t z_row, size_t z_column, size_t& next) const {
     if (by_block_.begin.empty()) return;
     for (; next < by_block_.begin[block + 1] && by_block_.entries[next].row < r + count; ++next) {
       const Entry& e = by_block_.entries[next];
-      z[(e.row - r) * z_row + e.column * z_column] += added_.value[static_cast<size_t>(e.element)];
+      z[(e.row - r) * z_row + e.column * z_column] += prior_.value[static_cast<size_t>(e.element)];
     }
   }
 
  private:
-  const Added& added_;
+  const PriorLogits& prior_;
   EntriesByBlock by_block_;
 };
 
-// What is added to a block's products, by column; columns past the block's neurons count for nothing.
+// Per column of a block; columns past its neurons get PADDING_LOGIT and weight 0.
 struct BlockTerms {
   float bias[BLOCK], shift[BLOCK], weight[BLOCK];  // bias; bias + log-weight; weight
 
@@ -132,7 +128,7 @@ struct BlockTerms {
     for (size_t c = 0; c < BLOCK; ++c) {
       const bool used = c < count;
       const float log_weight = used ? active.log_weight[first + c] : 0.0f;
-      bias[c] = used ? biases.at(static_cast<size_t>(active.ids[first + c]), 0) : NOTHING;
+      bias[c] = used ? biases.at(static_cast<size_t>(active.ids[first + c]), 0) : PADDING_LOGIT;
       shift[c] = bias[c] + log_weight;
       weight[c] = used ? std::exp(log_weight) : 0.0f;
     }

@@ -1,11 +1,11 @@
-// A layer whose input is dense: rows of weights, one per neuron ("neuron-major").
+// A layer over dense input. Weights are stored neuron-major, one row per neuron.
 //
-// Active neurons are taken in blocks of 64: their rows are gathered once into cache and multiplied with the batch,
-// whose rows pass by in chunks. Forward product, loss gradient, gradients of weights and inputs and the rows' optimizer
-// step all happen while a block is in cache, and logits need not exist for more than a block and a chunk at a time.
+// Active neurons are processed in blocks of 64: a block's rows are gathered into cache once and multiplied with the
+// batch, chunk by chunk. Forward product, loss gradient, gradients of weights and inputs and the optimizer step all
+// happen while a block is in cache; logits exist for no more than one block and chunk at a time.
 //
-// Dense inputs x and their gradients dx are (rows x stride), stride being that of the weights; columns from the
-// layer's number of inputs on must be zero.
+// Inputs x and their gradients dx are (rows x stride), with the stride of the weights; columns from the layer's number
+// of inputs on must be zero.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -19,99 +19,106 @@
 namespace dslide {
 
 struct FoundLabels;
-class AddedByBlock;
+class PriorByBlock;
 
-// Sums over the active neurons, for each row of a batch, relative to a reference: exp(logit - reference), and that
-// times the neuron's weights.
+// Sums over the active neurons for each row of a batch, relative to the row's reference: of exp(logit - reference), and
+// of that times the neuron's weights.
 struct SoftmaxSums {
   float* reference;  // (rows), a logit
   float* sum;        // (rows)
-  float* mean;       // (rows x stride), or null: not wanted
+  float* mean;       // (rows x stride), or null: not computed
 };
 
-// What the matrix products of softmax are computed with; sums are floats in any case.
+// Operand type of the matrix products of softmax; sums are floats.
 enum class Products { floats, bf16 };
 
 class DenseLayer {
  public:
-  // weights: neurons x inputs, bias: neurons x 1
+  // weights: (neurons x inputs), bias: (neurons x 1)
   DenseLayer(const Parameters& weights, const Parameters& bias, Products products = Products::floats);
   const Parameters& weights() const { return weights_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
   void forward(const float* x, const ActiveSet& active, float* z, size_t ldz);
 
-  // Steps the active neurons along the gradients dz (laid out as z) and sets dx. False: some gradient was not finite.
+  // Computes gradients from dz (laid out as z), applies the optimizer step to the active neurons and sets dx. False:
+  // some gradient was not finite.
   bool learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
              const Optimizer& optimizer);
 
-  // What follows is for active sets that are not per row. The losses are as in loss.hpp.
+  // All below: not for active sets per row. Losses as in loss.hpp.
   //
-  // Softmax. First, for some rows at a time (from a multiple of CHUNK on): the sums, the labels' logits (labels may be
-  // null) and, in `kept`, the exponentials. Then, with the logarithms of the normalisers of these rows: `dx`, which
-  // must hold the sums' mean, becomes the gradients of the inputs; the loss is returned. And when all rows have been
-  // through that: the active neurons' step; false: some gradient was not finite. The gradients can be on their way to
-  // others meanwhile. `kept` is room for kept_size() floats, or null: then logits are computed a second time for the
-  // step. With bf16, what is multiplied is rounded to the nearest: inputs, weights and exponentials.
+  // Softmax takes three calls.
+  //   softmax_forward, for some rows at a time (from a multiple of CHUNK on): sums, the labels' logits (labels may be
+  //     null) and, in `kept`, the exponentials.
+  //   softmax_backward, given the logarithms of the normalisers of these rows: turns `dx`, which must hold sums.mean,
+  //     into the gradients of the inputs; returns the loss.
+  //   softmax_step, after all rows: the optimizer step of the active neurons, while dx is being exchanged between
+  //   ranks.
+  //     False: some gradient was not finite.
+  // `kept` has kept_size() floats, or is null: then the step recomputes the logits. With bf16 products, inputs, weights
+  // and exponentials are rounded to nearest even.
   static size_t kept_size(const ActiveSet& active);
-  void softmax_first(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels, const SoftmaxSums& sums,
-                     float* kept);
+  void softmax_forward(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels,
+                       const SoftmaxSums& sums, float* kept);
   double softmax_backward(const ActiveSet& active, Range rows, const FoundLabels& labels, const float* reference,
                           const float* log_norm, float scale, float* dx) const;
   bool softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                     float scale, const float* kept, const Optimizer& optimizer);
 
-  // Sigmoid: all in one. Or the loss first, for some rows at a time, with gradients of the logits in `kept`, and the
-  // step apart.
+  // Sigmoid in one call; or first the loss for some rows at a time, with the gradients of the logits in `kept`, and
+  // then the step.
   bool sigmoid_learn(const float* x, const ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
                      const Optimizer& optimizer, double* loss);
   double sigmoid_backward(const float* x, const ActiveSet& active, Range rows, const FoundLabels& labels, float scale,
                           float* dx, float* kept);
   bool sigmoid_step(const float* x, const ActiveSet& active, const float* kept, const Optimizer& optimizer);
 
-  // The k largest logits of each row over all neurons but those that its list in `left_out` names, in ascending order
-  // (offsets null: none), best first, ties to the lower number: (rows x k) each. The number is -1 where fewer than k
-  // neurons are left. `added` is that of an active set of all neurons.
-  void topk(const float* x, size_t rows, size_t k, const Lists& left_out, const Added& added, int32_t* ids,
+  // The k largest logits of each row over all neurons except those in its list in `excluded` (ascending; a null view:
+  // none), best first, ties to the lower neuron: ids and scores are (rows x k). The id is -1 where fewer than k neurons
+  // are left. `prior` is that of an active set of all neurons.
+  void topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior, int32_t* ids,
             float* scores) const;
-  // The same among the neurons that each row's list names.
-  void topk_of_lists(const float* x, size_t rows, const Lists& lists, size_t k, const Added& added, int32_t* ids,
+  // The same among each row's candidates.
+  void topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior, int32_t* ids,
                      float* scores) const;
 
  private:
-  // What softmax multiplies, as floats or as pairs of bf16. In a product's left side pairs are of columns, in its right
-  // side of rows.
+  // The operands of softmax, as floats or bf16 pairs. Pairs are of columns in a left operand, of rows in a right one.
+  // All leading dimensions are padded_stride().
   template <class Number>
   struct Operands {
-    Aligned<Number> left;          // 64 x inputs, rows spread: the block, as left side
-    Aligned<Number> right;         // the same as right side, if that is something else
-    Aligned<Number> exponentials;  // 64 x rows of a chunk, as left side when transposed, if that is something else
-    Aligned<Number> factor;        // rows: what exponentials have to be multiplied with, as left side
-    Aligned<Number> scaled;        // rows x inputs, rows spread: inputs times that, as right side
+    Aligned<Number> left;          // (64 x inputs): the block as left operand
+    Aligned<Number> right;         // the same as right operand; only for pairs
+    Aligned<Number> exponentials;  // (64 x rows of a chunk), transposed left operand; only for pairs
+    Aligned<Number> factor;        // (rows): factors that make gradients of exponentials, as left operand
+    Aligned<Number> scaled;        // (rows x inputs): inputs times the factor, as right operand
   };
-  struct alignas(2 * CACHE_LINE) Scratch {  // of a thread; threads that wrote to one line would wait for each other
-    AlignedFloats packed;                   // inputs x 64: the block, transposed
-    AlignedFloats gathered;                 // 64 x inputs, rows spread: the block
-    AlignedFloats gradient;                 // 64 x inputs, rows spread
-    AlignedFloats room;                     // for rows that are not stored as floats
-    AlignedFloats logits;                   // of a block that are not kept, or their exponentials or gradients
-    AlignedFloats dx;                       // rows x inputs, rows spread, of the rows at hand
-    AlignedFloats again;                    // of softmax: exponentials of a block that were not kept
-    AlignedFloats reference, sum;           // of softmax, rows
+  struct alignas(2 * CACHE_LINE) Scratch {  // of a thread; aligned against false sharing
+    AlignedFloats packed;                   // (inputs x 64): the transposed block
+    AlignedFloats gathered;                 // (64 x inputs): the block
+    AlignedFloats gradient;                 // (64 x inputs)
+    AlignedFloats widened;                  // rows that are stored as bf16
+    AlignedFloats logits;                   // of a block, if not kept; then exponentials or gradients
+    AlignedFloats dx;                       // (rows x inputs), of the current rows
+    AlignedFloats recomputed;               // softmax: exponentials of a block that were not kept
+    AlignedFloats reference, sum;           // softmax: (rows)
+    AlignedFloats unused_sum;               // softmax: (rows), output of a kernel that nobody reads
     Operands<float> floats;
-    Operands<BfPair> pairs;
-    std::vector<Piece> pieces;  // of memory that is needed next
+    Operands<Bf16Pair> pairs;
+    std::vector<CacheLines> ranges;  // memory to prefetch
   };
 
-  void spread_rows(const float* x, Range rows, AlignedFloats& batch) const;
-  Ahead ahead_of(const ActiveSet& active, Range stepped, Range next, std::vector<Piece>& pieces) const;
-  void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& room) const;
+  void copy_padded(const float* x, Range rows, AlignedFloats& batch) const;
+  PrefetchQueue prefetch_queue(const ActiveSet& active, Range stepped, Range next,
+                               std::vector<CacheLines>& ranges) const;
+  void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& widened) const;
   void gather(const ActiveSet& active, size_t first, size_t count, AlignedFloats& gathered) const;
   bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
                   const float* bias_gradient, const Optimizer& optimizer) const;
   void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
   template <class Number>
-  struct Softmax;  // what is done with such numbers
+  struct Softmax;  // the algorithm for one operand type
   struct Pass;
   template <class MakeGradient>
   bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
@@ -122,10 +129,10 @@ class DenseLayer {
 
   Parameters weights_, bias_;
   Products products_;
-  std::vector<Scratch> scratch_;  // one per thread, kept between calls
-  AlignedFloats turned_;          // inputs x rows, by chunk: the inputs at hand, as right side, for softmax
-  Aligned<BfPair> turned_pairs_;  // the same
-  AlignedFloats batch_;           // rows x inputs, rows spread: the inputs at hand
+  std::vector<Scratch> scratch_;        // one per thread, kept between calls
+  AlignedFloats transposed_;            // (inputs x rows), by chunk: the current inputs as right operand of softmax
+  Aligned<Bf16Pair> transposed_pairs_;  // the same as pairs
+  AlignedFloats batch_;                 // (rows x inputs), padded leading dimension: the current inputs
 };
 
 }  // namespace dslide

@@ -15,21 +15,21 @@ float factor(uint64_t row_seed, size_t column, float p, float scale) {
 void dropout(float* x, size_t rows, size_t width, size_t stride, float p, uint64_t seed, size_t first_row,
              const Stripe& columns_of) {
   const float scale = 1 / (1 - p);
-  run_parts(rows, [&](size_t begin, size_t end, int) {
+  parallel_for(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const uint64_t row_seed = mix(seed, first_row + i);
-      for (size_t j = 0; j < width; ++j) x[i * stride + j] *= factor(row_seed, columns_of.whole(j), p, scale);
+      for (size_t j = 0; j < width; ++j) x[i * stride + j] *= factor(row_seed, columns_of.to_global(j), p, scale);
     }
   });
 }
 
-void dropout(float* values, const int64_t* offsets, const int32_t* ids, size_t rows, float p, uint64_t seed) {
+void dropout(float* values, const Csr& x, float p, uint64_t seed) {
   const float scale = 1 / (1 - p);
-  run_parts(rows, [&](size_t begin, size_t end, int) {
+  parallel_for(x.rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const uint64_t row_seed = mix(seed, i);
-      for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
-        values[e] *= factor(row_seed, static_cast<size_t>(ids[e]), p, scale);
+      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
+        values[e] *= factor(row_seed, static_cast<size_t>(x.ids[e]), p, scale);
       }
     }
   });

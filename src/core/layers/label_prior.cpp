@@ -9,38 +9,38 @@
 namespace dslide {
 namespace {
 
-constexpr int64_t SOON = 8;                            // inputs before its turn that one's links are asked for
-constexpr size_t ASKED_FOR = 4;                        // cache lines of them
-constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links in a cache line
+constexpr int64_t PREFETCH_DISTANCE = 8;               // in features
+constexpr size_t PREFETCH_LINES = 4;                   // of a feature's links
+constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
 
-// Rows by column: those that have column c are row[begin[c]] .. row[begin[c + 1]], ascending.
-struct Columns {
+// The transpose of a CSR matrix: the rows with column c are row[begin[c]] .. row[begin[c + 1]], ascending.
+struct Transposed {
   std::vector<int64_t> begin;
   std::vector<int32_t> row;
   std::vector<float> value;  // divided by the row's length; empty for lists without values
 
-  Columns(const Lists& lists, const float* values, const std::vector<double>& lengths, size_t columns)
-      : begin(columns + 1, 0), row(static_cast<size_t>(lists.offsets[lengths.size()])), value(values ? row.size() : 0) {
-    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(lists.ids[e]) + 1];
+  Transposed(const Csr& matrix, const std::vector<double>& lengths, size_t columns)
+      : begin(columns + 1, 0), row(matrix.nnz()), value(matrix.values ? row.size() : 0) {
+    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(matrix.ids[e]) + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
     std::vector<int64_t> next(begin.begin(), begin.end() - 1);
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) {
-        const auto at = static_cast<size_t>(next[static_cast<size_t>(lists.ids[e])]++);
+    for (size_t i = 0; i < matrix.rows; ++i) {
+      for (int64_t e = matrix.offsets[i]; e < matrix.offsets[i + 1]; ++e) {
+        const auto at = static_cast<size_t>(next[static_cast<size_t>(matrix.ids[e])]++);
         row[at] = static_cast<int32_t>(i);
-        if (values) value[at] = static_cast<float>(values[e] / lengths[i]);
+        if (matrix.values) value[at] = static_cast<float>(matrix.values[e] / lengths[i]);
       }
     }
   }
 };
 
-// Sums that most numbers have no part in.
-struct Sums {
+// A sparse accumulator: dense sums, and a list of those that were touched.
+struct SparseSums {
   std::vector<double> sum;
-  std::vector<int32_t> touched;  // those with a part, in order of the first
+  std::vector<int32_t> touched;  // in order of the first addition
   std::vector<uint8_t> is_touched;
 
-  explicit Sums(size_t n) : sum(n, 0.0), is_touched(n, 0) {}
+  explicit SparseSums(size_t n) : sum(n, 0.0), is_touched(n, 0) {}
   void add(int32_t i, double x) {
     const auto at = static_cast<size_t>(i);
     if (!is_touched[at]) {
@@ -58,12 +58,38 @@ struct Sums {
   }
 };
 
-// For every label the length of the sum of the rows that have it, to the power -`power`.
-std::vector<float> centroid_shares(const SparseBatch& x, const std::vector<double>& lengths, size_t inputs,
-                                   const Columns& y, size_t labels, double power) {
+// Consecutive rows of a sparse matrix, built by one thread.
+struct BuiltRows {
+  std::vector<int64_t> counts;  // by row
+  std::vector<int32_t> ids;
+  std::vector<float> values;
+
+  void add(int32_t id, float value) {
+    ids.push_back(id);
+    values.push_back(value);
+  }
+};
+
+// Concatenates the rows of all threads; frees each part once copied, to limit peak memory.
+template <class Offsets, class Ids, class Values>
+void concatenate(std::vector<BuiltRows>& parts, Offsets& begin, Ids& ids, Values& values) {
+  begin.assign(1, 0);
+  ids.clear();
+  values.clear();
+  for (BuiltRows& part : parts) {
+    for (const int64_t count : part.counts) begin.push_back(begin.back() + count);
+    ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+    values.insert(values.end(), part.values.begin(), part.values.end());
+    part = {};
+  }
+}
+
+// For each label, the norm of the sum of its rows to the power -`power`.
+std::vector<float> centroid_shares(const Csr& x, const std::vector<double>& lengths, size_t features,
+                                   const Transposed& y, size_t labels, double power) {
   std::vector<float> share(labels, 0.0f);
-  run_parts(labels, [&](size_t first, size_t last, int) {
-    Sums sums(inputs);
+  parallel_for(labels, [&](size_t first, size_t last, int) {
+    SparseSums sums(features);
     for (size_t l = first; l < last; ++l) {
       for (int64_t k = y.begin[l]; k < y.begin[l + 1]; ++k) {
         const auto row = static_cast<size_t>(y.row[static_cast<size_t>(k)]);
@@ -83,41 +109,35 @@ std::vector<float> centroid_shares(const SparseBatch& x, const std::vector<doubl
 
 }  // namespace
 
-std::vector<double> row_lengths(const int64_t* offsets, const float* values, size_t rows) {
-  std::vector<double> lengths(rows);
-  run_parts(rows, [&](size_t first, size_t last, int) {
+std::vector<double> row_lengths(const Csr& x) {
+  std::vector<double> lengths(x.rows);
+  parallel_for(x.rows, [&](size_t first, size_t last, int) {
     for (size_t i = first; i < last; ++i) {
       double square = 0;
-      for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) square += double{values[e]} * values[e];
+      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) square += double{x.values[e]} * x.values[e];
       lengths[i] = square > 0 ? std::sqrt(square) : 1.0;
     }
   });
   return lengths;
 }
 
-LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
-                      double power, bool skip_same, Stripe own) {
-  const std::vector<double> lengths = row_lengths(x.offsets, x.values, rows);
-  const std::vector<float> share =
-      centroid_shares(x, lengths, inputs, Columns(y, nullptr, lengths, labels), labels, power);
-  const Columns by_input({x.offsets, x.ids}, x.values, lengths, inputs);
-  struct Part {
-    std::vector<int64_t> count;
-    std::vector<int32_t> label;
-    std::vector<float> weight;
-  };
+LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t most, double power,
+                                  bool skip_same, Stripe own) {
+  const std::vector<double> lengths = row_lengths(x);
+  const std::vector<float> share = centroid_shares(x, lengths, features, Transposed(y, lengths, labels), labels, power);
+  const Transposed by_feature(x, lengths, features);
   const int parts = threads();
-  std::vector<Part> found(static_cast<size_t>(parts));
-  run_parts(
-      inputs,
+  std::vector<BuiltRows> found(static_cast<size_t>(parts));
+  parallel_for(
+      features,
       [&](size_t first, size_t last, int thread) {
-        Part& part = found[static_cast<size_t>(thread)];
-        Sums sums(labels);
+        BuiltRows& part = found[static_cast<size_t>(thread)];
+        SparseSums sums(labels);
         std::vector<std::pair<float, int32_t>> best;  // weight and label
         for (size_t i = first; i < last; ++i) {
-          for (int64_t k = by_input.begin[i]; k < by_input.begin[i + 1]; ++k) {
-            const int32_t row = by_input.row[static_cast<size_t>(k)];
-            const double value = by_input.value[static_cast<size_t>(k)];
+          for (int64_t k = by_feature.begin[i]; k < by_feature.begin[i + 1]; ++k) {
+            const int32_t row = by_feature.row[static_cast<size_t>(k)];
+            const double value = by_feature.value[static_cast<size_t>(k)];
             for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
           }
           best.clear();
@@ -134,68 +154,52 @@ LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_
             best.resize(most);
           }
           std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-          const size_t before = part.label.size();
+          const size_t before = part.ids.size();
           for (const auto& [weight, label] : best) {
-            if (!own.has(static_cast<size_t>(label))) continue;
-            part.label.push_back(static_cast<int32_t>(static_cast<size_t>(label) / own.step));
-            part.weight.push_back(weight);
+            const auto global = static_cast<size_t>(label);
+            if (own.contains(global)) part.add(static_cast<int32_t>(own.to_local(global)), weight);
           }
-          part.count.push_back(static_cast<int64_t>(part.label.size() - before));
+          part.counts.push_back(static_cast<int64_t>(part.ids.size() - before));
         }
       },
       1, parts);
-  LinkLists links;
-  links.begin.reserve(inputs + 1);
-  links.begin.push_back(0);
-  for (Part& part : found) {
-    for (const int64_t count : part.count) links.begin.push_back(links.begin.back() + count);
-    links.label.insert(links.label.end(), part.label.begin(), part.label.end());
-    links.weight.insert(links.weight.end(), part.weight.begin(), part.weight.end());
-    part = {};  // there may be many: none are held twice
-  }
-  for (size_t l = own.first; l < labels; l += own.step) links.share.push_back(share[l]);
-  return links;
+  LabelPriorLists lists;
+  lists.begin.reserve(features + 1);
+  concatenate(found, lists.begin, lists.label, lists.weight);
+  for (size_t l = own.first; l < labels; l += own.step) lists.share.push_back(share[l]);
+  return lists;
 }
 
-Links::Links(const int64_t* begin, const int32_t* neuron, const float* weight, size_t inputs, const float* share,
-             size_t neurons, float scale)
-    : begin_(begin),
-      neuron_(neuron),
-      weight_(weight),
-      inputs_(inputs),
+LabelPrior::LabelPrior(const Csr& weights, const float* share, size_t neurons, float scale)
+    : weights_(weights),
       share_(share),
       neurons_(neurons),
       scale_(scale),
       is_active_(neurons / 64 + 1, 0),
       position_(neurons) {}
 
-void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, float keep, ActiveSet& active) {
+void LabelPrior::add(const Csr& x, const double* lengths, const Csr& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
   for (size_t p = 0; p < active.ids.size(); ++p) {
     const auto neuron = static_cast<size_t>(active.ids[p]);
     position_[neuron] = static_cast<int32_t>(p);
     is_active_[neuron / 64] |= uint64_t{1} << neuron % 64;
   }
-  // Nearly all links lead to neurons that are not active, far apart: their bits, unlike positions, stay in near caches.
+  // Nearly all links lead to neurons that are not active. The bit set, unlike the positions, stays in L1/L2.
   const auto is_active = [&](size_t neuron) { return (is_active_[neuron / 64] >> neuron % 64 & 1) != 0; };
-  struct Part {
-    std::vector<int64_t> count;  // by row
-    std::vector<int32_t> position;
-    std::vector<float> value;
-  };
   const int parts = threads();
-  std::vector<Part> found(static_cast<size_t>(parts));
-  run_parts(
+  std::vector<BuiltRows> found(static_cast<size_t>(parts));
+  parallel_for(
       active.rows,
       [&](size_t first, size_t last, int thread) {
-        Part& part = found[static_cast<size_t>(thread)];
+        BuiltRows& part = found[static_cast<size_t>(thread)];
         std::vector<float> sum(active.ids.size(), 0.0f);
-        std::vector<int64_t> row_of(active.ids.size(), -1);                   // the last row that touched a position
-        std::vector<int64_t> owner(own.offsets ? active.ids.size() : 0, -1);  // the last row that has it as a label
+        std::vector<int64_t> row_of(active.ids.size(), -1);           // the last row that touched a position
+        std::vector<int64_t> owner(own ? active.ids.size() : 0, -1);  // the last row with that label
         std::vector<int32_t> touched;
         for (size_t i = first; i < last; ++i) {
           const auto row = static_cast<int64_t>(i);
-          if (own.offsets) {
+          if (own) {
             for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
               const auto neuron = static_cast<size_t>(*l);
               if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
@@ -203,16 +207,16 @@ void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, f
           }
           touched.clear();
           for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-            if (e + 2 * SOON <
-                x.offsets[last]) {  // the links of an input whose turn comes soon, and where those of a later are
-              const int32_t* const soon = neuron_ + begin_[x.ids[e + SOON]];
-              for (size_t line = 0; line < ASKED_FOR; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
-              __builtin_prefetch(begin_ + x.ids[e + 2 * SOON]);
+            if (e + 2 * PREFETCH_DISTANCE <
+                x.offsets[last]) {  // the links of a later feature, the offsets of one after
+              const int32_t* const soon = weights_.begin(static_cast<size_t>(x.ids[e + PREFETCH_DISTANCE]));
+              for (size_t line = 0; line < PREFETCH_LINES; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
+              __builtin_prefetch(weights_.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
             }
             const auto unit = static_cast<float>(x.values[e] / lengths[i]);
             const float value = scale_ * unit, itself = keep * unit;
-            for (int64_t k = begin_[x.ids[e]]; k < begin_[x.ids[e] + 1]; ++k) {
-              const auto neuron = static_cast<size_t>(neuron_[k]);
+            for (int64_t k = weights_.offsets[x.ids[e]]; k < weights_.offsets[x.ids[e] + 1]; ++k) {
+              const auto neuron = static_cast<size_t>(weights_.ids[k]);
               if (!is_active(neuron)) continue;
               const auto p = static_cast<size_t>(position_[neuron]);
               if (row_of[p] != row) {
@@ -221,28 +225,16 @@ void Links::add(const SparseBatch& x, const double* lengths, const Lists& own, f
                 touched.push_back(static_cast<int32_t>(p));
               }
               const bool is_own = !owner.empty() && owner[p] == row;
-              sum[p] += value * (is_own ? weight_[k] - itself * share_[neuron] : weight_[k]);
+              sum[p] += value * (is_own ? weights_.values[k] - itself * share_[neuron] : weights_.values[k]);
             }
           }
-          for (const int32_t p : touched) {
-            part.position.push_back(p);
-            part.value.push_back(sum[static_cast<size_t>(p)]);
-          }
-          part.count.push_back(static_cast<int64_t>(touched.size()));
+          for (const int32_t p : touched) part.add(p, sum[static_cast<size_t>(p)]);
+          part.counts.push_back(static_cast<int64_t>(touched.size()));
         }
       },
       1, parts);
   for (const int32_t id : active.ids) is_active_[static_cast<size_t>(id) / 64] = 0;
-
-  Added& added = active.added;
-  added.begin.assign(1, 0);
-  added.position.clear();
-  added.value.clear();
-  for (const Part& part : found) {
-    for (const int64_t count : part.count) added.begin.push_back(added.begin.back() + count);
-    added.position.insert(added.position.end(), part.position.begin(), part.position.end());
-    added.value.insert(added.value.end(), part.value.begin(), part.value.end());
-  }
+  concatenate(found, active.prior.begin, active.prior.position, active.prior.value);
 }
 
 }  // namespace dslide

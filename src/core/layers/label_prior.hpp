@@ -1,68 +1,63 @@
-// Direct connections from inputs of a network to its outputs, beside the hidden layers.
+// Label prior: direct connections from the input features to the output logits, beside the hidden layers.
 //
-// A hidden layer of a few hundred units can't keep apart tens of thousands of inputs that each stand for a few of tens
-// of thousands of labels. Links can: an input is linked to the labels it goes together with most in the training data,
-// and adds value * weight to their logits. Weights are those of the labels' centroids: the sum of the rows that have
-// the label, scaled to length 1. They are counted, not trained; the network learns what they leave to explain.
+// A hidden layer of a few hundred units cannot separate tens of thousands of features that each indicate a few of tens
+// of thousands of labels. So each feature is linked to the labels it co-occurs with most in the training data, and adds
+// value * weight to their logits. A weight is the feature's component of the label's centroid: the sum of the rows that
+// have the label, scaled to unit norm. Weights are counted, not trained; the network learns the residual.
 //
-// In training a row must not meet itself: its own share of its labels' centroids is taken off. Else links would know
-// the labels of all rows they were counted on, and nothing would be left to learn.
+// In training, a row's own contribution is subtracted from its labels' centroids. Otherwise the prior would reveal the
+// labels of the rows it was counted on, and nothing would be left to learn.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
+#include "data/csr.hpp"
 #include "layers/active_set.hpp"
-#include "layers/sparse_layer.hpp"
 #include "runtime/aligned.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
 
-// Links by input: those of input i are begin[i] .. begin[i + 1], by ascending label.
-struct LinkLists {
-  Aligned<int64_t> begin;  // inputs + 1
+// Links by feature: those of feature i are begin[i] .. begin[i + 1], by ascending label.
+struct LabelPriorLists {
+  Aligned<int64_t> begin;  // (features + 1)
   Aligned<int32_t> label;
   Aligned<float> weight;
-  Aligned<float> share;  // by label: what the sum of its rows is multiplied with; 0 for one without rows
+  Aligned<float> share;  // by label: factor on the sum of its rows; 0 for a label without rows
 };
 
-// The Euclidean length of each row; 1 for one that has none.
-std::vector<double> row_lengths(const int64_t* offsets, const float* values, size_t rows);
+// The L2 norm of each row of x; 1 for a zero row.
+std::vector<double> row_lengths(const Csr& x);
 
-// Of rows of inputs, scaled to length 1, and the labels they have. A link's weight is the input's part of the sum of
-// the label's rows, divided by the length of that sum to the `power`: with 1 that of the centroid, with less frequent
-// labels count more. An input is linked to the `most` labels for which that is largest, ties to the lower label; with
-// `skip_same` never to the label of its own number. Of these links only those to `own` labels are given, by their
-// numbers among them.
-LinkLists count_links(const SparseBatch& x, size_t inputs, const Lists& y, size_t labels, size_t rows, size_t most,
-                      double power, bool skip_same, Stripe own);
+// Counts the prior of rows x (rows x features, scaled to unit norm) with labels y. A link's weight is the feature's
+// component of the sum of the label's rows, divided by the norm of that sum to the `power`: 1 gives the centroid, less
+// favours frequent labels. A feature is linked to the `most` labels with the largest weights, ties to the lower label;
+// with `skip_same` never to the label with its own number. Returns only links to `own` labels, by local number.
+LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t most, double power,
+                                  bool skip_same, Stripe own);
 
-class Links {
+class LabelPrior {
  public:
-  // Views: begin (inputs + 1), neuron and weight by link, share (neurons). All weights are multiplied by `scale`.
-  Links(const int64_t* begin, const int32_t* neuron, const float* weight, size_t inputs, const float* share,
-        size_t neurons, float scale);
-  size_t inputs() const { return inputs_; }
+  // Views: weights (features x neurons), share (neurons). All weights are multiplied by `scale`.
+  LabelPrior(const Csr& weights, const float* share, size_t neurons, float scale);
+  size_t features() const { return weights_.rows; }
   size_t neurons() const { return neurons_; }
 
-  // Sets active.added to what the links of a row's inputs add, values being divided by the row's length. `own`, if its
-  // offsets are not null, has the labels of each row, from which its share is taken off; `keep` is the share of inputs
-  // that dropout kept (and divided by), lengths being those before it.
-  void add(const SparseBatch& x, const double* lengths, const Lists& own, float keep, ActiveSet& active);
+  // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `lengths`. `own`,
+  // unless it is a null view, has the labels of each row, for which the row's contribution is subtracted. `keep` is the
+  // share of features kept by dropout (which divided by it); `lengths` are those before dropout.
+  void add(const Csr& x, const double* lengths, const Csr& own, float keep, ActiveSet& active);
 
  private:
-  const int64_t* begin_;
-  const int32_t* neuron_;
-  const float* weight_;
-  size_t inputs_;
+  Csr weights_;
   const float* share_;
   size_t neurons_;
   float scale_;
-  std::mutex in_use_;                // of what follows
-  std::vector<uint64_t> is_active_;  // a bit for each neuron: whether the active set at hand has it; 0 between calls
-  std::vector<int32_t> position_;    // by neuron: where it has it
+  std::mutex in_use_;                // guards what follows
+  std::vector<uint64_t> is_active_;  // a bit for each neuron: whether it is active; 0 between calls
+  std::vector<int32_t> position_;    // by active neuron: position in active.ids
 };
 
 }  // namespace dslide

@@ -26,11 +26,11 @@ AdamStep Optimizer::adam_step(uint32_t clock) const {
 
 namespace {
 
-// Whether all of it is finite and can be squared, so that no weight or moment becomes infinite.
-bool usable(const float* gradient, size_t n) { return std::isfinite(kernels().dot(gradient, gradient, n)); }
+// Whether the squared norm is finite: then no weight or moment becomes infinite.
+bool has_finite_norm(const float* gradient, size_t n) { return std::isfinite(kernels().dot(gradient, gradient, n)); }
 
-void step(Numbers w, Numbers m, Numbers v, const float* g, size_t n, uint32_t clock, const Optimizer& optimizer,
-          uint32_t seed) {
+void step(StoredArray w, StoredArray m, StoredArray v, const float* g, size_t n, uint32_t clock,
+          const Optimizer& optimizer, uint32_t seed) {
   const Kernels& kernel = kernels();
   switch (optimizer.kind()) {
     case Optimizer::Kind::adam: return kernel.adam(w, m, v, g, n, optimizer.adam_step(clock), seed);
@@ -40,54 +40,56 @@ void step(Numbers w, Numbers m, Numbers v, const float* g, size_t n, uint32_t cl
   }
 }
 
-// For the random bits of a row's step, if there is anything to round.
+// Seed of a row's stochastic rounding; 0 if nothing is rounded.
 uint32_t rounding_seed(const Parameters& p, size_t row) {
-  if (!p.value.is_half && !p.moment1.is_half && !p.moment2.is_half) return 0;
+  if (!p.value.is_bf16 && !p.moment1.is_bf16 && !p.moment2.is_bf16) return 0;
   return static_cast<uint32_t>(mix(uint64_t{p.clock[row]} << 32 | row));
 }
 
-// The memory of `count` numbers, as if they began with a cache line: then none of a padded row's is missed.
-Piece piece(const Numbers& x, size_t count) {
-  return {static_cast<const char*>(x.data), (count * x.bytes_each() + CACHE_LINE - 1) / CACHE_LINE};
+// The cache lines of `count` numbers, as if aligned: then no line of a padded row is missed.
+CacheLines cache_lines(const StoredArray& x, size_t count) {
+  return {static_cast<const char*>(x.data), (count * x.item_bytes() + CACHE_LINE - 1) / CACHE_LINE};
 }
 
 }  // namespace
 
-const float* Parameters::row(size_t i, float* room) const {
-  const Numbers from = value_of(i);
-  if (!from.is_half) return from.floats();
-  kernels().widen(from.halves(), room, stride);
-  return room;
+const float* Parameters::row(size_t i, float* scratch) const {
+  const StoredArray from = value_of(i);
+  if (!from.is_bf16) return from.as_float();
+  kernels().widen(from.as_bf16(), scratch, stride);
+  return scratch;
 }
 
 void Parameters::add_rows(const int32_t* ids, const float* values, size_t count, float* out) const {
-  if (value.is_half) {
-    kernels().weighted_sum_half(out, width, ids, values, count, value.halves(), value_pitch);
+  if (value.is_bf16) {
+    kernels().weighted_sum_bf16(out, width, ids, values, count, value.as_bf16(), value_pitch);
   } else {
-    kernels().weighted_sum(out, width, ids, values, count, value.floats(), value_pitch);
+    kernels().weighted_sum(out, width, ids, values, count, value.as_float(), value_pitch);
   }
 }
 
-void Parameters::add_value(size_t i, std::vector<Piece>& pieces) const { pieces.push_back(piece(value_of(i), width)); }
-
-void Parameters::add_moments(size_t i, std::vector<Piece>& pieces) const {
-  if (moment1) pieces.push_back(piece(moment1_of(i), width));
-  if (moment2) pieces.push_back(piece(moment2_of(i), width));
+void Parameters::add_value(size_t i, std::vector<CacheLines>& ranges) const {
+  ranges.push_back(cache_lines(value_of(i), width));
 }
 
-void Parameters::add_clock(size_t i, std::vector<Piece>& pieces) const {
-  pieces.push_back({reinterpret_cast<const char*>(clock + i), 1});
+void Parameters::add_moments(size_t i, std::vector<CacheLines>& ranges) const {
+  if (moment1) ranges.push_back(cache_lines(moment1_of(i), width));
+  if (moment2) ranges.push_back(cache_lines(moment2_of(i), width));
 }
 
-void Parameters::ask_for_row(size_t i) const {
-  ask_for(piece(value_of(i), width));
-  if (moment1) ask_for(piece(moment1_of(i), width));
-  if (moment2) ask_for(piece(moment2_of(i), width));
+void Parameters::add_clock(size_t i, std::vector<CacheLines>& ranges) const {
+  ranges.push_back({reinterpret_cast<const char*>(clock + i), 1});
+}
+
+void Parameters::prefetch_row(size_t i) const {
+  prefetch(cache_lines(value_of(i), width));
+  if (moment1) prefetch(cache_lines(moment1_of(i), width));
+  if (moment2) prefetch(cache_lines(moment2_of(i), width));
   __builtin_prefetch(clock + i, 0, 2);
 }
 
 bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimizer) const {
-  if (!usable(gradient, width)) return false;
+  if (!has_finite_norm(gradient, width)) return false;
   step(value_of(i), moment1_of(i), moment2_of(i), gradient, width, clock[i], optimizer, rounding_seed(*this, i));
   ++clock[i];
   return true;
@@ -95,7 +97,7 @@ bool Parameters::update(size_t i, const float* gradient, const Optimizer& optimi
 
 bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, const float* gradient,
                                 const Optimizer& optimizer) const {
-  if (!usable(gradient, count)) return false;
+  if (!has_finite_norm(gradient, count)) return false;
   const uint32_t seed = rounding_seed(*this, i);
   for (size_t j = 0; j < count; ++j) {
     const auto column = static_cast<size_t>(columns[j]);
@@ -107,21 +109,21 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
 }
 
 void check_bias(const Parameters& bias, size_t neurons) {
-  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1 || bias.value.is_half) {
+  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1 || bias.value.is_bf16) {
     throw std::invalid_argument("bias must be neurons x 1 floats");
   }
 }
 
-void initialise(const Numbers& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
+void initialise(const StoredArray& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
                 uint64_t seed, const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
-  run_parts(rows, [&](size_t begin, size_t end, int) {
+  parallel_for(rows, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, rows_of.whole(i));
-      const Numbers row = value.from(i * pitch);
+      const uint64_t row_seed = mix(seed, rows_of.to_global(i));
+      const StoredArray row = value.from(i * pitch);
       for (size_t j = 0; j < stride; ++j) {
-        const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.whole(j))) - 1);
-        row.set_nearest(j, j < width ? number : 0);
+        const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.to_global(j))) - 1);
+        row.set(j, j < width ? number : 0);
       }
     }
   });

@@ -1,4 +1,4 @@
-// Checks of arguments that would otherwise end in memory that isn't ours.
+// Argument checks: an unchecked value would lead to out-of-bounds memory access.
 #pragma once
 #include <cstddef>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// Every step-th of many things, from `first` on: the neurons of a layer that one of several processes owns.
+// Every step-th element of a larger range, starting at `first`: the neurons, rows or columns that one rank owns.
 #pragma once
 #include <cstddef>
 
@@ -6,10 +6,9 @@ namespace dslide {
 
 struct Stripe {
   size_t first = 0, step = 1;
-  // The i-th of them, by its number among all.
-  size_t whole(size_t i) const { return first + i * step; }
-  // Whether it has the one of this number among all, which is then its (number / step)-th.
-  bool has(size_t number) const { return number % step == first; }
+  size_t to_global(size_t local) const { return first + local * step; }
+  size_t to_local(size_t global) const { return global / step; }  // only for an element the stripe contains
+  bool contains(size_t global) const { return global % step == first; }
 };
 
 }  // namespace dslide

@@ -21,7 +21,7 @@
 namespace dslide {
 namespace {
 
-// Denormal floats cost a hundred cycles each and carry no information here: flush them while one of these lives.
+// Flushes denormals to zero during its lifetime: each costs about a hundred cycles and carries no information here.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)
@@ -42,10 +42,10 @@ class FlushDenormals {
 #endif
 };
 
-constexpr std::chrono::microseconds SPIN{500};  // how long a thread looks out for work before it goes to sleep
+constexpr std::chrono::microseconds SPIN{500};  // how long a thread spins before it sleeps
 
-// Tells the core that this is a loop that waits.
-inline void pause() {
+// A hint to the CPU that this is a spin loop.
+inline void spin_hint() {
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)
@@ -58,7 +58,7 @@ class Pool {
   explicit Pool(int threads) {
     try {
       for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
-    } catch (...) {  // the system gives no more threads: end those there are
+    } catch (...) {  // out of threads: stop those already started
       stop();
       throw;
     }
@@ -73,7 +73,7 @@ class Pool {
     error_ = nullptr;
     running_.store(workers_.size(), std::memory_order_relaxed);
     {
-      std::lock_guard lock(mutex_);  // no worker is just then on its way to sleep
+      std::lock_guard lock(mutex_);  // so that no worker misses the notification on its way to sleep
       generation_.fetch_add(1, std::memory_order_release);
     }
     start_.notify_all();
@@ -87,8 +87,8 @@ class Pool {
   }
 
  private:
-  // Waits without sleeping, for a short time: steps of a network are many short runs, and to wake a thread can take as
-  // long as one of them. True if `ready` came.
+  // Busy-waits briefly: a training step is many short runs, and waking a thread can take as long as one of them. True
+  // if `ready` became true.
   template <class Ready>
   static bool spin_until(const Ready& ready) {
     using Clock = std::chrono::steady_clock;
@@ -96,9 +96,9 @@ class Pool {
     do {
       for (int i = 0; i < 64; ++i) {
         if (ready()) return true;
-        pause();
+        spin_hint();
       }
-      std::this_thread::yield();  // to whoever else wants this core
+      std::this_thread::yield();  // let others use this core
     } while (Clock::now() - begin < SPIN);
     return ready();
   }
@@ -130,11 +130,11 @@ class Pool {
         std::unique_lock lock(mutex_);
         start_.wait(lock, started);
       }
-      ++seen;  // run() waits for all workers, so that none is ever more than one behind
+      ++seen;  // run() waits for all workers, so none is more than one behind
       if (stop_) return;
       call(thread);
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        std::lock_guard lock(mutex_);  // the one who waits is not just then on its way to sleep
+        std::lock_guard lock(mutex_);  // so that the caller does not miss the notification
         done_.notify_one();
       }
     }
@@ -151,15 +151,15 @@ class Pool {
 };
 
 struct State {
-  std::mutex mutex;  // held for the whole of a run(): callers queue up
+  std::mutex mutex;  // held during run(): concurrent callers wait
   std::unique_ptr<Pool> pool;
   std::atomic<int> threads = 1;
 };
 
 State* state = nullptr;
 
-// A forked child has none of the threads, and perhaps a locked mutex: forget the parent's state, keep its setting.
-void forget_in_child() {
+// A forked child has no worker threads and possibly a locked mutex: drop the parent's state, keep its setting.
+void reset_in_child() {
   State* parent = state;
   state = new State;
   state->threads = parent->threads.load();
@@ -169,7 +169,7 @@ State& get() {
   static const bool once = [] {
     state = new State;  // never destroyed: workers may outlive static destructors
     state->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    pthread_atfork(nullptr, nullptr, forget_in_child);
+    pthread_atfork(nullptr, nullptr, reset_in_child);
     return true;
   }();
   (void)once;
@@ -187,7 +187,7 @@ void set_threads(int threads) {
 
 int threads() { return get().threads; }
 
-void run(int parts, const std::function<void(int)>& fn) {
+void run_threads(int parts, const std::function<void(int)>& fn) {
   State& s = get();
   std::lock_guard lock(s.mutex);
   if (!s.pool || s.pool->size() != parts) {

@@ -9,152 +9,88 @@
 
 #include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
+#include "wire/codecs.hpp"
 
 namespace dslide {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers go into messages as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "messages are copies of memory");
 
-constexpr uint8_t letters[2] = {'D', 'W'};
-constexpr size_t header_bytes = 12;
-constexpr size_t most = std::numeric_limits<int32_t>::max();  // rows and columns; sizes then fit into 64 bits
-constexpr size_t worth_threads = 1 << 17;  // fewer numbers than this are done sooner than other threads are woken
-constexpr size_t WORD = 64;                // values whose mask is handled at once
-
-constexpr uint32_t without_sign = 0x7fffffff, infinite = 0x7f800000;
-
-// A format's arithmetic on one row: numbers to values, which returns the row's scale, and back.
-struct Float32 {
-  using Value = uint32_t;
-  static constexpr size_t scale_bytes = 0;
-  static bool is_zero(Value v) { return (v & without_sign) == 0; }
-
-  static float encode(const float* x, size_t n, Value* values) {
-    for (size_t i = 0; i < n; ++i) values[i] = std::bit_cast<Value>(x[i]);
-    return 1;
-  }
-  static void decode(const Value* values, size_t n, float, float* x) {
-    for (size_t i = 0; i < n; ++i) x[i] = std::bit_cast<float>(values[i]);
-  }
-};
-
-struct Bf16 {
-  using Value = uint16_t;
-  static constexpr size_t scale_bytes = 0;
-  static bool is_zero(Value v) { return (v & 0x7fff) == 0; }
-
-  static float encode(const float* x, size_t n, Value* values) {
-    for (size_t i = 0; i < n; ++i) {
-      const auto bits = std::bit_cast<uint32_t>(x[i]);
-      const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet_nan = bits | 0x400000;
-      values[i] = static_cast<Value>(((bits & without_sign) > infinite ? quiet_nan : rounded) >> 16);
-    }
-    return 1;
-  }
-  static void decode(const Value* values, size_t n, float, float* x) {
-    for (size_t i = 0; i < n; ++i) x[i] = std::bit_cast<float>(static_cast<uint32_t>(values[i]) << 16);
-  }
-};
-
-struct Int8 {
-  using Value = int8_t;
-  static constexpr size_t scale_bytes = sizeof(float);
-  static bool is_zero(Value v) { return v == 0; }
-
-  // Scales of rows that are not taken for zero are so large that a denormal rounds to 0, flushed or not.
-  static constexpr float smallest = 0x1p-118f;
-
-  static float encode(const float* x, size_t n, Value* values) {
-    uint32_t largest = 0;  // absolute value, as bits: these are in the order of the floats, with NaN above all
-    for (size_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & without_sign);
-    if (largest >= infinite) {
-      std::fill_n(values, n, Value{1});
-      return std::numeric_limits<float>::quiet_NaN();
-    }
-    if (std::bit_cast<float>(largest) < smallest) {
-      std::fill_n(values, n, Value{0});
-      return 0;
-    }
-    const float scale = std::bit_cast<float>(largest) / 127;
-    constexpr float magic = 12582912;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    for (size_t i = 0; i < n; ++i) values[i] = static_cast<Value>(std::bit_cast<uint32_t>(x[i] / scale + magic) & 0xff);
-    return scale;
-  }
-  static void decode(const Value* values, size_t n, float scale, float* x) {
-    for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(values[i]) * scale;
-  }
-};
+constexpr uint8_t MAGIC[2] = {'D', 'W'};
+constexpr size_t HEADER_BYTES = 12;
+constexpr size_t MAX_SIDE = std::numeric_limits<int32_t>::max();  // of rows and columns; sizes then fit into 64 bits
+constexpr size_t MIN_PARALLEL = 1 << 17;  // values; for fewer, waking threads takes longer than the work
+constexpr size_t WORD = 64;               // values per mask word
 
 template <class Fn>
-auto with(WireFormat format, const Fn& fn) {
+auto with_codec(WireFormat format, const Fn& fn) {
   switch (format) {
-    case WireFormat::float32: return fn(Float32{});
-    case WireFormat::bf16: return fn(Bf16{});
-    default: return fn(Int8{});
+    case WireFormat::float32: return fn(Float32Codec{});
+    case WireFormat::bf16: return fn(Bf16Codec{});
+    default: return fn(Int8Codec{});
   }
 }
 
-// Where the parts of a message lie.
-struct Form {
+// Offsets and sizes of the parts of a message, in bytes.
+struct Layout {
   size_t rows, columns;
-  size_t scale_bytes, value_bytes;                         // of a row, of a value
-  size_t mask_bytes() const { return (columns + 7) / 8; }  // of a row
-  size_t masks_at() const { return header_bytes + rows * scale_bytes; }
+  size_t scale_bytes, value_bytes;                         // per row, per value
+  size_t mask_bytes() const { return (columns + 7) / 8; }  // per row
+  size_t masks_at() const { return HEADER_BYTES + rows * scale_bytes; }
   size_t dense_bytes() const { return masks_at() + rows * columns * value_bytes; }
   size_t sparse_values_at() const { return masks_at() + rows * mask_bytes(); }
   size_t sparse_bytes(size_t count) const { return sparse_values_at() + count * value_bytes; }
 };
 
 template <class F>
-Form form_of(F, size_t rows, size_t columns) {
+Layout layout_of(F, size_t rows, size_t columns) {
   return {rows, columns, F::scale_bytes, sizeof(typename F::Value)};
 }
 
 template <class Float>
-void check_columns(const Columns<Float>& c) {
-  check_range("rows", c.rows, 0, most);
-  check_range("columns", c.count, 0, most);
-  check_range("step", c.step, 1, most);
+void check_columns(const ColumnView<Float>& c) {
+  check_range("rows", c.rows, 0, MAX_SIDE);
+  check_range("columns", c.count, 0, MAX_SIDE);
+  check_range("step", c.step, 1, MAX_SIDE);
   if (c.count > 0 && (c.first >= c.stride || c.count - 1 > (c.stride - 1 - c.first) / c.step)) {
     throw std::invalid_argument("there are no " + std::to_string(c.count) + " columns from " + std::to_string(c.first) +
                                 " in steps of " + std::to_string(c.step) + " among " + std::to_string(c.stride));
   }
 }
 
-// Calls fn(begin, end) for parts of the rows.
+// Calls fn(begin, end) for parts of the rows, in parallel if there are many values.
 template <class Float, class Fn>
-void over_rows(const Columns<Float>& c, const Fn& fn) {
-  if (c.rows * c.count < worth_threads) return fn(0, c.rows);
-  run_parts(c.rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
+void over_rows(const ColumnView<Float>& c, const Fn& fn) {
+  if (c.rows * c.count < MIN_PARALLEL) return fn(0, c.rows);
+  parallel_for(c.rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
 }
 
-// Room for one row: its numbers side by side, and its values, with zeros behind them to the end of a word (at least
-// one).
+// Scratch for one row: its floats, contiguous, and its values, zero-padded to whole words (at least one).
 template <class F>
-struct Row {
-  std::vector<float> numbers;
+struct RowScratch {
+  std::vector<float> floats;
   std::vector<typename F::Value> values;
 
-  explicit Row(size_t n) : numbers(n), values(std::max<size_t>(1, (n + WORD - 1) / WORD) * WORD) {}
+  explicit RowScratch(size_t n) : floats(n), values(std::max<size_t>(1, (n + WORD - 1) / WORD) * WORD) {}
 
   // Returns the scale.
-  float encode(const Columns<const float>& c, size_t row) {
+  float encode(const ColumnView<const float>& c, size_t row) {
     const float* x = c.data + row * c.stride + c.first;
     if (c.step == 1) return F::encode(x, c.count, values.data());
-    for (size_t i = 0; i < c.count; ++i) numbers[i] = x[i * c.step];
-    return F::encode(numbers.data(), c.count, values.data());
+    for (size_t i = 0; i < c.count; ++i) floats[i] = x[i * c.step];
+    return F::encode(floats.data(), c.count, values.data());
   }
 
-  void decode(const Columns<float>& c, size_t row, float scale, bool add) {
+  void decode(const ColumnView<float>& c, size_t row, float scale, bool add) {
     float* x = c.data + row * c.stride + c.first;
     if (c.step == 1 && !add) return F::decode(values.data(), c.count, scale, x);
-    F::decode(values.data(), c.count, scale, numbers.data());
+    F::decode(values.data(), c.count, scale, floats.data());
     if (!add) {
-      for (size_t i = 0; i < c.count; ++i) x[i * c.step] = numbers[i];
+      for (size_t i = 0; i < c.count; ++i) x[i * c.step] = floats[i];
     } else if (c.step == 1) {
-      for (size_t i = 0; i < c.count; ++i) x[i] += numbers[i];
+      for (size_t i = 0; i < c.count; ++i) x[i] += floats[i];
     } else {
-      for (size_t i = 0; i < c.count; ++i) x[i * c.step] += numbers[i];
+      for (size_t i = 0; i < c.count; ++i) x[i * c.step] += floats[i];
     }
   }
 
@@ -164,7 +100,7 @@ struct Row {
     return count;
   }
 
-  // Which values of the word from `at` on are not zero, the first in the lowest bit.
+  // Bit mask of the nonzero values of the word at `at`, first value in the lowest bit.
   uint64_t mask(size_t at) const {
     uint8_t flags[WORD];
     for (size_t i = 0; i < WORD; ++i) flags[i] = !F::is_zero(values[at + i]);
@@ -222,11 +158,11 @@ struct Header {
 };
 
 Header read_header(std::span<const uint8_t> message, size_t rows, size_t columns) {
-  if (message.size() < header_bytes) {
-    throw std::invalid_argument("a message has a header of " + text(header_bytes) + " bytes, this one has only " +
+  if (message.size() < HEADER_BYTES) {
+    throw std::invalid_argument("a message has a header of " + text(HEADER_BYTES) + " bytes, this one has only " +
                                 text(message.size()) + " in all");
   }
-  if (message[0] != letters[0] || message[1] != letters[1] || message[2] > static_cast<uint8_t>(WireFormat::int8) ||
+  if (message[0] != MAGIC[0] || message[1] != MAGIC[1] || message[2] > static_cast<uint8_t>(WireFormat::int8) ||
       message[3] > 1) {
     throw std::invalid_argument("the message begins with the bytes " + text(message[0]) + " " + text(message[1]) + " " +
                                 text(message[2]) + " " + text(message[3]) + ", which none of ours does");
@@ -241,7 +177,7 @@ Header read_header(std::span<const uint8_t> message, size_t rows, size_t columns
 }
 
 void write_header(const WirePlan& plan, size_t rows, size_t columns, uint8_t* message) {
-  const uint8_t tag[4] = {letters[0], letters[1], static_cast<uint8_t>(plan.format), static_cast<uint8_t>(!plan.dense)};
+  const uint8_t tag[4] = {MAGIC[0], MAGIC[1], static_cast<uint8_t>(plan.format), static_cast<uint8_t>(!plan.dense)};
   const uint32_t has[2] = {static_cast<uint32_t>(rows), static_cast<uint32_t>(columns)};
   std::memcpy(message, tag, sizeof tag);
   std::memcpy(message + sizeof tag, has, sizeof has);
@@ -253,24 +189,25 @@ void check_bytes(std::span<const uint8_t> message, size_t expected) {
                               text(expected));
 }
 
-// Where each row's values begin among those that are not zero, from masks that are as they must be.
-std::vector<size_t> read_masks(std::span<const uint8_t> message, const Form& form) {
-  if (message.size() < form.sparse_values_at()) check_bytes(message, form.sparse_values_at());
-  std::vector<size_t> before(form.rows + 1);
-  const size_t bytes = form.mask_bytes();
-  const int padding = form.columns % 8 == 0 ? 0 : 0xff << form.columns % 8 & 0xff;  // bits of the last byte
-  for (size_t r = 0; r < form.rows; ++r) {
-    const uint8_t* mask = message.data() + form.masks_at() + r * bytes;
+// Number of nonzero values before each row, from masks that are checked.
+std::vector<size_t> read_masks(std::span<const uint8_t> message, const Layout& layout) {
+  if (message.size() < layout.sparse_values_at()) check_bytes(message, layout.sparse_values_at());
+  std::vector<size_t> before(layout.rows + 1);
+  const size_t bytes = layout.mask_bytes();
+  const int padding =
+      layout.columns % 8 == 0 ? 0 : 0xff << layout.columns % 8 & 0xff;  // bits of the last byte that must be 0
+  for (size_t r = 0; r < layout.rows; ++r) {
+    const uint8_t* mask = message.data() + layout.masks_at() + r * bytes;
     if (bytes > 0 && (mask[bytes - 1] & padding) != 0) {
-      throw std::invalid_argument("the message's mask of row " + text(r) + " goes on after its " + text(form.columns) +
-                                  " columns");
+      throw std::invalid_argument("the message's mask of row " + text(r) + " goes on after its " +
+                                  text(layout.columns) + " columns");
     }
     before[r + 1] = before[r] + count_bits(mask, bytes);
   }
-  check_bytes(message, form.sparse_bytes(before[form.rows]));
-  if (message.size() >= form.dense_bytes()) {
+  check_bytes(message, layout.sparse_bytes(before[layout.rows]));
+  if (message.size() >= layout.dense_bytes()) {
     throw std::invalid_argument("the message leaves zeros out, but is not shorter for it: " + text(message.size()) +
-                                " bytes, " + text(form.dense_bytes()) + " with them");
+                                " bytes, " + text(layout.dense_bytes()) + " with them");
   }
   return before;
 }
@@ -285,74 +222,74 @@ WireFormat wire_format(std::string_view name) {
 }
 
 size_t wire_size(size_t rows, size_t columns, WireFormat format) {
-  check_range("rows", rows, 0, most);
-  check_range("columns", columns, 0, most);
-  return with(format, [&](auto f) { return form_of(f, rows, columns).dense_bytes(); });
+  check_range("rows", rows, 0, MAX_SIDE);
+  check_range("columns", columns, 0, MAX_SIDE);
+  return with_codec(format, [&](auto f) { return layout_of(f, rows, columns).dense_bytes(); });
 }
 
-WirePlan wire_plan(const Columns<const float>& x, WireFormat format) {
+WirePlan wire_plan(const ColumnView<const float>& x, WireFormat format) {
   check_columns(x);
   WirePlan plan{format, true, 0, std::vector<size_t>(x.rows + 1)};
-  with(format, [&](auto f) {
+  with_codec(format, [&](auto f) {
     over_rows(x, [&](size_t begin, size_t end) {
-      Row<decltype(f)> row(x.count);
+      RowScratch<decltype(f)> row(x.count);
       for (size_t r = begin; r < end; ++r) {
         row.encode(x, r);
         plan.before[r + 1] = row.count_nonzero();
       }
     });
     for (size_t r = 0; r < x.rows; ++r) plan.before[r + 1] += plan.before[r];
-    const Form form = form_of(f, x.rows, x.count);
-    plan.dense = form.dense_bytes() <= form.sparse_bytes(plan.before[x.rows]);
-    plan.bytes = plan.dense ? form.dense_bytes() : form.sparse_bytes(plan.before[x.rows]);
+    const Layout layout = layout_of(f, x.rows, x.count);
+    plan.dense = layout.dense_bytes() <= layout.sparse_bytes(plan.before[x.rows]);
+    plan.bytes = plan.dense ? layout.dense_bytes() : layout.sparse_bytes(plan.before[x.rows]);
   });
   return plan;
 }
 
-void wire_write(const Columns<const float>& x, const WirePlan& plan, std::span<uint8_t> message) {
+void wire_write(const ColumnView<const float>& x, const WirePlan& plan, std::span<uint8_t> message) {
   check_range("message bytes", message.size(), plan.bytes, plan.bytes);
   write_header(plan, x.rows, x.count, message.data());
-  with(plan.format, [&](auto f) {
-    const Form form = form_of(f, x.rows, x.count);
+  with_codec(plan.format, [&](auto f) {
+    const Layout layout = layout_of(f, x.rows, x.count);
     over_rows(x, [&](size_t begin, size_t end) {
-      Row<decltype(f)> row(x.count);
+      RowScratch<decltype(f)> row(x.count);
       for (size_t r = begin; r < end; ++r) {
         const float scale = row.encode(x, r);
-        std::memcpy(message.data() + header_bytes + r * form.scale_bytes, &scale, form.scale_bytes);
-        uint8_t* const body = message.data() + form.masks_at();
+        std::memcpy(message.data() + HEADER_BYTES + r * layout.scale_bytes, &scale, layout.scale_bytes);
+        uint8_t* const body = message.data() + layout.masks_at();
         if (plan.dense) {
-          std::memcpy(body + r * x.count * form.value_bytes, row.values.data(), x.count * form.value_bytes);
+          std::memcpy(body + r * x.count * layout.value_bytes, row.values.data(), x.count * layout.value_bytes);
         } else {
-          row.write_nonzero(form.mask_bytes(), body + r * form.mask_bytes(),
-                            message.data() + form.sparse_bytes(plan.before[r]));
+          row.write_nonzero(layout.mask_bytes(), body + r * layout.mask_bytes(),
+                            message.data() + layout.sparse_bytes(plan.before[r]));
         }
       }
     });
   });
 }
 
-void wire_decode(std::span<const uint8_t> message, const Columns<float>& out, bool add) {
+void wire_decode(std::span<const uint8_t> message, const ColumnView<float>& out, bool add) {
   check_columns(out);
   const Header header = read_header(message, out.rows, out.count);
-  with(header.format, [&](auto f) {
-    const Form form = form_of(f, out.rows, out.count);
+  with_codec(header.format, [&](auto f) {
+    const Layout layout = layout_of(f, out.rows, out.count);
     std::vector<size_t> before;
     if (header.dense) {
-      check_bytes(message, form.dense_bytes());
+      check_bytes(message, layout.dense_bytes());
     } else {
-      before = read_masks(message, form);
+      before = read_masks(message, layout);
     }
     over_rows(out, [&](size_t begin, size_t end) {
-      Row<decltype(f)> row(out.count);
+      RowScratch<decltype(f)> row(out.count);
       for (size_t r = begin; r < end; ++r) {
         float scale = 1;
-        std::memcpy(&scale, message.data() + header_bytes + r * form.scale_bytes, form.scale_bytes);
-        const uint8_t* const body = message.data() + form.masks_at();
+        std::memcpy(&scale, message.data() + HEADER_BYTES + r * layout.scale_bytes, layout.scale_bytes);
+        const uint8_t* const body = message.data() + layout.masks_at();
         if (header.dense) {
-          std::memcpy(row.values.data(), body + r * out.count * form.value_bytes, out.count * form.value_bytes);
+          std::memcpy(row.values.data(), body + r * out.count * layout.value_bytes, out.count * layout.value_bytes);
         } else {
-          row.read_nonzero(form.mask_bytes(), body + r * form.mask_bytes(),
-                           message.data() + form.sparse_bytes(before[r]));
+          row.read_nonzero(layout.mask_bytes(), body + r * layout.mask_bytes(),
+                           message.data() + layout.sparse_bytes(before[r]));
         }
         row.decode(out, r, scale, add);
       }

@@ -1,15 +1,15 @@
-// The fast kernels of linear algebra on floats: matrix products, dot products and sums.
+// Linear algebra on floats: matrix products, dot products and sums.
 #include "kernels/simd/gemm.hpp"
 
 namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
-struct Floats {  // what kernels_product.hpp multiplies
+struct Floats {  // element type for gemm.hpp
   using Number = float;
   using Vector = V;
-  static V many(const float* p) { return load(p); }
-  static V each(const float* p) { return splat(*p); }
+  static V load_vector(const float* p) { return load(p); }
+  static V broadcast(const float* p) { return splat(*p); }
   static V multiply_add(V left, V right, V sum) { return sum + left * right; }
   static float multiply_add(float left, float right, float sum) { return sum + left * right; }
 };
@@ -17,28 +17,28 @@ struct Floats {  // what kernels_product.hpp multiplies
 constexpr size_t LINE = 16;  // floats in a cache line
 
 void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-          float* c, size_t ldc, bool accumulate, Ahead* ahead) {
-  (accumulate ? product<Floats, true> : product<Floats, false>)(m, n, k, a, a_row, a_col, b, ldb, c, ldc, ahead);
+          float* c, size_t ldc, bool accumulate, PrefetchQueue* queue) {
+  (accumulate ? product<Floats, true> : product<Floats, false>)(m, n, k, a, a_row, a_col, b, ldb, c, ldc, queue);
 }
 
 void pack(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld) {
   typedef float Four __attribute__((vector_size(16)));
   typedef int32_t Places __attribute__((vector_size(16)));
   static const float zeros[LINE] = {};
-  for (size_t p = 0; p < n; p += LINE) {  // a cache line of each row at a time
+  for (size_t p = 0; p < n; p += LINE) {  // one cache line of each row at a time
     const size_t line = n - p < LINE ? n - p : LINE;
     for (size_t c = 0; c < width; c += 4) {
       const float* row[4];
       for (size_t i = 0; i < 4; ++i) row[i] = c + i < count ? rows[c + i] + p : zeros;
-      for (size_t q = 0; q < line; q += 4) {  // four floats of four rows change places
+      for (size_t q = 0; q < line; q += 4) {  // transpose 4 x 4 floats
         Four a[4];
         for (size_t i = 0; i < 4; ++i) memcpy(&a[i], row[i] + q, sizeof(Four));
         const Four low01 = shuffled(a[0], a[1], Places{0, 4, 1, 5}), low23 = shuffled(a[2], a[3], Places{0, 4, 1, 5});
         const Four high01 = shuffled(a[0], a[1], Places{2, 6, 3, 7}), high23 = shuffled(a[2], a[3], Places{2, 6, 3, 7});
-        const Four changed[4] = {shuffled(low01, low23, Places{0, 1, 4, 5}), shuffled(low01, low23, Places{2, 3, 6, 7}),
-                                 shuffled(high01, high23, Places{0, 1, 4, 5}),
-                                 shuffled(high01, high23, Places{2, 3, 6, 7})};
-        for (size_t i = 0; i < 4; ++i) memcpy(out + (p + q + i) * ld + c, &changed[i], sizeof(Four));
+        const Four transposed[4] = {
+            shuffled(low01, low23, Places{0, 1, 4, 5}), shuffled(low01, low23, Places{2, 3, 6, 7}),
+            shuffled(high01, high23, Places{0, 1, 4, 5}), shuffled(high01, high23, Places{2, 3, 6, 7})};
+        for (size_t i = 0; i < 4; ++i) memcpy(out + (p + q + i) * ld + c, &transposed[i], sizeof(Four));
       }
     }
   }
@@ -65,7 +65,7 @@ void axpy(float a, const float* x, float* y, size_t n) {
   for (; i < n; ++i) y[i] += a * x[i];
 }
 
-// COLUMNS vectors of the sums stay in registers while all rows pass by.
+// COLUMNS vectors of sums stay in registers over all rows.
 template <int COLUMNS>
 inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
   V sum[COLUMNS];
@@ -104,7 +104,7 @@ void multiply_add(size_t rounds, float factor, float addend, float* sums) {
 
 }  // namespace
 
-// Filled in when asked for, not at load time.
+// Filled on first use: there must be no static initialisers.
 const Kernels& table() {
   static Kernels t;
   t = Kernels{};
@@ -115,10 +115,10 @@ const Kernels& table() {
   t.axpy = axpy;
   t.column_sums = column_sums;
   t.multiply_add = multiply_add;
-  add_pairs(t);
-  add_stored(t);
-  add_loss(t);
-  add_simhash(t);
+  register_bf16_pairs(t);
+  register_parameter_rows(t);
+  register_losses(t);
+  register_simhash(t);
   return t;
 }
 

@@ -1,15 +1,14 @@
-// The fast kernels of losses: exponentials and what is made of them.
+// Loss kernels: exponentials, softmax and sigmoid.
 #include "kernels/simd/vector.hpp"
 
 namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
-constexpr float FAR_ABOVE = 1e26f;  // a sum of exponentials from which on what they are relative to is raised
+constexpr float MAX_SUM = 1e26f;  // a sum of exponentials above this raises the reference
 
-// exp of x up to 88, to about 2e-7 relative; below -87.3 it stays what it is there, the smallest normal floats. NaN
-// stays NaN. The polynomial is the best of degree 5 on the half-unit around 0 of x / log 2 (least largest relative
-// error).
+// exp(x) for x <= 88 with a relative error of about 2e-7; constant (the smallest normal floats) below -87.3. NaN stays
+// NaN. Minimax polynomial of degree 5 on [-0.5, 0.5] of x / log 2.
 inline V vexp(V x) {
   x = vmax(splat(-87.3f), x);
   const V magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
@@ -25,7 +24,7 @@ inline V vexp(V x) {
   return reinterpret_cast<V>(power);
 }
 
-// log(1 + u) for 0 <= u <= 1, as twice the inverse hyperbolic tangent of u / (2 + u).
+// log(1 + u) for 0 <= u <= 1, as 2 atanh(u / (2 + u)).
 inline V vlog1p_unit(V u) {
   const V s = u / (u + 2.0f), q = s * s;
   V p = splat(1.0f / 15);
@@ -47,7 +46,7 @@ float shifted_max(const float* z, const float* shift, size_t n) {
   return max_lanes(largest);
 }
 
-// The sum of exp(z[i] + shift[i] - reference), at most 1.6e38 for each.
+// Sum of exp(z[i] + shift[i] - reference), each term at most 1.6e38.
 inline float sum_of_exponentials(const float* z, const float* shift, size_t n, float reference) {
   const auto exponential = [&](V x) { return vexp(vmin(splat(88.0f), x - reference)); };
   V total{};
@@ -61,7 +60,7 @@ void softmax_stats(size_t rows, size_t n, const float* z, size_t ldz, const floa
                    float* sum) {
   for (size_t row = 0; row < rows && n > 0; ++row, z += ldz) {
     float here = sum_of_exponentials(z, shift, n, reference[row]);
-    if (!(here <= FAR_ABOVE)) {  // the first time, and hardly ever again: there the largest is looked for
+    if (!(here <= MAX_SUM)) {  // the first time and rarely afterwards
       const float top = shifted_max(z, shift, n), old = reference[row];
       if (top > old) {
         sum[row] = sum[row] > 0 ? sum[row] * expf(old - top) : 0.0f;
@@ -84,7 +83,7 @@ void softmax_gradient(size_t rows, size_t n, const float* z, size_t ldz, const f
   }
 }
 
-// `count` columns of a vector's width, the others of it left alone.
+// `count` <= W columns; other lanes are not written.
 inline bool exponential_columns(size_t rows, size_t count, float* z, size_t ldz, const float* shift, float* reference,
                                 float* sum) {
   const auto get = [count](const float* p) { return count == W ? load(p) : load_part(p, count); };
@@ -100,7 +99,7 @@ inline bool exponential_columns(size_t rows, size_t count, float* z, size_t ldz,
   V from = get(reference), total = get(sum), here{};
   const I raise = top > from + HEADROOM;
   const bool raised = max_lanes(raise ? splat(1) : V{}) > 0;
-  if (raised) {  // the first time, and hardly ever again
+  if (raised) {  // the first time and rarely afterwards
     const V now = raise ? top : from;
     total = raise ? total * vexp(from - now) : total;
     from = now;
@@ -148,7 +147,7 @@ float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t
 
 }  // namespace
 
-void add_loss(Kernels& table) {
+void register_losses(Kernels& table) {
   table.shifted_max = shifted_max;
   table.softmax_stats = softmax_stats;
   table.softmax_gradient = softmax_gradient;

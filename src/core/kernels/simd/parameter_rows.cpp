@@ -1,4 +1,4 @@
-// The fast kernels on rows of weights and moments, stored as float or bf16.
+// Kernels on rows of weights and moments, stored as float or bf16: optimizer steps and weighted sums.
 #include "kernels/simd/vector.hpp"
 
 namespace dslide {
@@ -10,7 +10,7 @@ typedef uint16_t H __attribute__((vector_size(2 * W * sizeof(uint16_t))));
 inline float get(const float* p) { return *p; }
 inline float get(const Bf16* p) { return same_bits<float>(static_cast<uint32_t>(p->bits) << 16); }
 
-// The numbers f(0), f(1), ...: a constant, so that shuffling by it is one instruction or two.
+// A constant vector of f(0), f(1), ...: shuffles by it are one or two instructions.
 template <class F>
 constexpr I indices(F f) {
 #if defined(__AVX512F__)
@@ -35,8 +35,8 @@ constexpr H half_indices(F f) {
 #endif
 }
 
-// 2 W neighbouring numbers. In groups of eight, the first four are in `low` and the others in `high`: vector
-// instructions take bf16 apart, and put it together, within pieces of 16 bytes.
+// 2 W neighbouring numbers. Of each group of eight, the first four are in `low`, the others in `high`: vector
+// instructions unpack and pack 16-bit numbers within 16-byte lanes.
 struct Pair {
   V low, high;
 };
@@ -46,7 +46,7 @@ constexpr I HIGH = indices([](int i) { return i / 4 * 8 + i % 4 + 4; });
 constexpr int place(int column) { return column / 8 * 4 + column % 4 + (column % 8 < 4 ? 0 : N); }  // in low, high
 constexpr I FIRST = indices([](int i) { return place(i); });
 constexpr I SECOND = indices([](int i) { return place(i + N); });
-// 16-bit halves of floats: zeros alternating with bf16, from each group's column `first` on
+// 16-bit halves of floats: zeros interleaved with bf16, from each group's column `first` on
 constexpr int halves(int i, int first) { return i / 8 * 8 + i % 8 / 2 + first + i % 2 * 2 * N; }
 constexpr H WIDEN_LOW = half_indices([](int i) { return halves(i, 0); });
 constexpr H WIDEN_HIGH = half_indices([](int i) { return halves(i, 4); });
@@ -66,16 +66,16 @@ inline void put_pair(float* p, const Pair& x) {
   store(p + W, shuffled(x.low, x.high, SECOND));
 }
 
-// Rounding: 16 random bits are added below a bf16's last place, and what that carries over rounds up. From the largest
-// finite bf16 on, nothing is added: the carry would make infinity of it.
-constexpr int32_t LARGEST = 0x7f7f0000;
+// Stochastic rounding: adds 16 random bits below a bf16's last bit; the carry rounds up. NoMoment is added from the
+// largest finite bf16 on: the carry would make it infinite.
+constexpr int32_t MAX_FINITE = 0x7f7f0000;
 inline uint32_t rounded(float x, uint32_t random) {
   const auto bits = same_bits<uint32_t>(x);
-  return bits + ((bits & 0x7fffffffu) < static_cast<uint32_t>(LARGEST) ? random : 0);
+  return bits + ((bits & 0x7fffffffu) < static_cast<uint32_t>(MAX_FINITE) ? random : 0);
 }
 inline U rounded(V x, U random) {
   const U bits = same_bits<U>(x);
-  return bits + (same_bits<I>(bits & 0x7fffffffu) < LARGEST ? random : U{});
+  return bits + (same_bits<I>(bits & 0x7fffffffu) < MAX_FINITE ? random : U{});
 }
 
 inline void put(float* p, float x, uint32_t) { *p = x; }
@@ -87,33 +87,34 @@ inline void put_pair(Bf16* p, const Pair& x, U random_low, U random_high) {
   memcpy(p, &both, sizeof both);
 }
 
-// In place of a pointer to moments that an optimizer hasn't.
-struct Nothing {
-  Nothing operator+(size_t) const { return {}; }
+// Stands for the pointer to moments that an optimizer does not have.
+struct NoMoment {
+  NoMoment operator+(size_t) const { return {}; }
 };
-inline V load(Nothing) { return V{}; }
-inline void store(Nothing, V) {}
-inline Pair get_pair(Nothing) { return {V{}, V{}}; }
-inline void put_pair(Nothing, const Pair&, U, U) {}
-inline float get(Nothing) { return 0; }
-inline void put(Nothing, float, uint32_t) {}
+inline V load(NoMoment) { return V{}; }
+inline void store(NoMoment, V) {}
+inline Pair get_pair(NoMoment) { return {V{}, V{}}; }
+inline void put_pair(NoMoment, const Pair&, U, U) {}
+inline float get(NoMoment) { return 0; }
+inline void put(NoMoment, float, uint32_t) {}
 
 template <class A, class B>
 constexpr bool SAME = false;
 template <class A>
 constexpr bool SAME<A, A> = true;
 
-// Random numbers of columns, and of those 2 W further on: counted in 16 bits, the upper half of each lane stays zero.
+// Random numbers of columns, and those 2 W columns further. The addition is in 16 bits: the upper half of each lane
+// stays zero.
 template <class Columns>
 inline Columns random_of(uint32_t seed, Columns columns) {
   return (columns * COLUMN_SEED + seed) & 0xffffu;
 }
-inline U random_further_on(U random) {
+inline U advance_random(U random) {
   const U further = U{} + (static_cast<uint32_t>(2 * W) * COLUMN_SEED & 0xffffu);
   return same_bits<U>(same_bits<H>(random) + same_bits<H>(further));
 }
 
-// step(w, m, v, g), on single numbers or vectors of them, for all columns of a row.
+// Applies step(w, m, v, g), on single numbers or vectors, to all columns of a row.
 template <class Weight, class First, class Second, class Step>
 inline void step_row(Weight w, First m, Second v, const float* g, size_t n, uint32_t seed, const Step& step) {
   size_t i = 0;
@@ -127,7 +128,7 @@ inline void step_row(Weight w, First m, Second v, const float* g, size_t n, uint
     }
   } else {
     U low = random_of(seed, same_bits<U>(LOW)), high = random_of(seed, same_bits<U>(HIGH));
-    for (; i + 2 * W <= n; i += 2 * W, low = random_further_on(low), high = random_further_on(high)) {
+    for (; i + 2 * W <= n; i += 2 * W, low = advance_random(low), high = advance_random(high)) {
       Pair wi = get_pair(w + i), mi = get_pair(m + i), vi = get_pair(v + i);
       const Pair gi = get_pair(g + i);
       step(wi.low, mi.low, vi.low, gi.low);
@@ -150,17 +151,17 @@ inline void step_row(Weight w, First m, Second v, const float* g, size_t n, uint
 inline float root(float x) { return sqrtf(x); }
 inline V root(V x) { return vsqrt(x); }
 
-// run(the numbers, as what they are stored as)
+// Calls run(pointer of the stored type).
 template <class Run>
-inline void as_stored(const Numbers& x, const Run& run) {
-  if (x.is_half) {
+inline void as_stored(const StoredArray& x, const Run& run) {
+  if (x.is_bf16) {
     run(static_cast<Bf16*>(x.data));
   } else {
     run(static_cast<float*>(x.data));
   }
 }
 
-void adam(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamStep& step, uint32_t seed) {
+void adam(StoredArray w, StoredArray m, StoredArray v, const float* g, size_t n, const AdamStep& step, uint32_t seed) {
   const auto on_numbers = [s = step](auto& wi, auto& mi, auto& vi, const auto& gi) {
     mi = s.beta1 * mi + (1 - s.beta1) * gi;
     vi = s.beta2 * vi + (1 - s.beta2) * gi * gi;
@@ -173,32 +174,32 @@ void adam(Numbers w, Numbers m, Numbers v, const float* g, size_t n, const AdamS
   });
 }
 
-void adagrad(Numbers w, Numbers v, const float* g, size_t n, float rate, float epsilon, float keep, uint32_t seed) {
+void adagrad(StoredArray w, StoredArray v, const float* g, size_t n, float rate, float epsilon, float keep,
+             uint32_t seed) {
   const auto on_numbers = [=](auto& wi, auto&, auto& vi, const auto& gi) {
     vi += gi * gi;
     wi = wi * keep - rate * gi / (root(vi) + epsilon);
   };
   as_stored(w, [&](auto* weights) {
-    as_stored(v, [&](auto* moments) { step_row(weights, Nothing{}, moments, g, n, seed, on_numbers); });
+    as_stored(v, [&](auto* moments) { step_row(weights, NoMoment{}, moments, g, n, seed, on_numbers); });
   });
 }
 
-void sgd(Numbers w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
+void sgd(StoredArray w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
   const auto on_numbers = [=](auto& wi, auto&, auto&, const auto& gi) { wi = wi * keep - rate * gi; };
-  as_stored(w, [&](auto* weights) { step_row(weights, Nothing{}, Nothing{}, g, n, seed, on_numbers); });
+  as_stored(w, [&](auto* weights) { step_row(weights, NoMoment{}, NoMoment{}, g, n, seed, on_numbers); });
 }
 
-constexpr size_t SOON = 16;  // rows before its turn that a row is asked for
+constexpr size_t PREFETCH_DISTANCE = 16;  // prefetch distance in rows
 
-// Asks for so many numbers of a row, to lie in the second-level cache: a core can wait for far more lines on their way
-// there than for lines on their way to the nearest.
+// Prefetches the first `numbers` elements of a row into L2: a core has far more outstanding misses to L2 than to L1.
 template <class Stored>
-inline void ask_for(const Stored* row, size_t numbers) {
+inline void prefetch(const Stored* row, size_t numbers) {
   const char* const at = reinterpret_cast<const char*>(row);
   for (size_t line = 0; line < numbers * sizeof(Stored); line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
-// COLUMNS vectors of the output stay in registers while all rows pass by.
+// COLUMNS vectors of the output stay in registers over all rows.
 template <int COLUMNS>
 inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const float* base,
                              size_t stride) {
@@ -206,7 +207,8 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 #pragma GCC unroll 8
   for (int j = 0; j < COLUMNS; ++j) sum[j] = load(out + j * W);
   for (size_t i = 0; i < count; ++i) {
-    if (i + SOON < count) ask_for(base + static_cast<size_t>(ids[i + SOON]) * stride, COLUMNS * W);
+    if (i + PREFETCH_DISTANCE < count)
+      prefetch(base + static_cast<size_t>(ids[i + PREFETCH_DISTANCE]) * stride, COLUMNS * W);
     const float* row = base + static_cast<size_t>(ids[i]) * stride;
     const V value = splat(values[i]);
 #pragma GCC unroll 8
@@ -222,7 +224,8 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 #pragma GCC unroll 4
   for (int j = 0; j < COLUMNS / 2; ++j) sum[j] = get_pair(out + 2 * j * W);
   for (size_t i = 0; i < count; ++i) {
-    if (i + SOON < count) ask_for(base + static_cast<size_t>(ids[i + SOON]) * stride, COLUMNS * W);
+    if (i + PREFETCH_DISTANCE < count)
+      prefetch(base + static_cast<size_t>(ids[i + PREFETCH_DISTANCE]) * stride, COLUMNS * W);
     const Bf16* row = base + static_cast<size_t>(ids[i]) * stride;
     const V value = splat(values[i]);
 #pragma GCC unroll 4
@@ -239,11 +242,11 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 template <class Stored>
 void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Stored* base,
                   size_t stride) {
-  constexpr size_t LEAST = SAME<Stored, float> ? 1 : 2;  // vectors at a time
+  constexpr size_t STEP = SAME<Stored, float> ? 1 : 2;  // vectors per step
   size_t j = 0;
   for (; j + 8 * W <= n; j += 8 * W) weighted_columns<8>(out + j, ids, values, count, base + j, stride);
-  for (; j + LEAST * W <= n; j += LEAST * W) {
-    weighted_columns<LEAST>(out + j, ids, values, count, base + j, stride);
+  for (; j + STEP * W <= n; j += STEP * W) {
+    weighted_columns<STEP>(out + j, ids, values, count, base + j, stride);
   }
   if (j < n) {
     for (size_t i = 0; i < count; ++i) {
@@ -254,14 +257,14 @@ void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values,
 }
 
 void widen(const Bf16* from, float* to, size_t n) {
-  for (size_t i = 0; i < n; ++i) to[i] = get(from + i);  // becomes vector instructions
+  for (size_t i = 0; i < n; ++i) to[i] = get(from + i);  // vectorised by the compiler
 }
 
 }  // namespace
 
-void add_stored(Kernels& table) {
+void register_parameter_rows(Kernels& table) {
   table.weighted_sum = weighted_sum<float>;
-  table.weighted_sum_half = weighted_sum<Bf16>;
+  table.weighted_sum_bf16 = weighted_sum<Bf16>;
   table.widen = widen;
   table.adam = adam;
   table.adagrad = adagrad;

@@ -1,11 +1,11 @@
-// The fast kernels of SimHash, on tiles: one number for each of 8 rows.
+// SimHash kernels, on tiles: one float for each of 8 rows.
 #include "kernels/simd/vector.hpp"
 
 namespace dslide {
 namespace DSLIDE_LEVEL {
 namespace {
 
-typedef float Tile __attribute__((vector_size(32)));  // as one vector, or two
+typedef float Tile __attribute__((vector_size(32)));  // one vector or two
 typedef int32_t TileBits __attribute__((vector_size(32)));
 
 inline Tile load_tile(const float* p) {
@@ -35,7 +35,7 @@ void signed_sums(const float* x, size_t groups, float* tiles) {
 
 void positive_bits(const float* tiles, size_t count, uint64_t* words) {
   for (size_t row = 0; row < 8; ++row) words[row] = 0;
-  for (size_t first = 0; first < count; first += 32) {  // a row's bits are gathered in a lane of 32 bits
+  for (size_t first = 0; first < count; first += 32) {  // a row's bits are collected in a 32-bit lane
     TileBits bits{};
     const size_t end = count < first + 32 ? count : first + 32;
     for (size_t j = first; j < end; ++j) {
@@ -48,15 +48,15 @@ void positive_bits(const float* tiles, size_t count, uint64_t* words) {
 void add_choices(const float* tiles, const uint8_t* choices, size_t tables, float* sums) {
   Tile sum[8];
 #pragma GCC unroll 8
-  for (int p = 0; p < 8; ++p) sum[p] = load_tile(sums + 8 * p);  // one memcpy of all would go through memory
+  for (int p = 0; p < 8; ++p) sum[p] = load_tile(sums + 8 * p);  // one memcpy of all sums would go through memory
   const char* at = reinterpret_cast<const char*>(tiles);
   for (size_t t = 0; t < tables; ++t, at += 16 * sizeof(Tile), choices += 8) {
-    uint64_t eight;  // one load for all: there are more additions than loads to spare
+    uint64_t eight;  // one load for all: loads are the bottleneck
     memcpy(&eight, choices, sizeof eight);
 #pragma GCC unroll 8
     for (int p = 0; p < 8; ++p, eight >>= 8) {
       sum[p] +=
-          load_tile(reinterpret_cast<const float*>(at + 8 * (eight & 0xff)));  // 8: what an address may be scaled by
+          load_tile(reinterpret_cast<const float*>(at + 8 * (eight & 0xff)));  // 8 is the largest scale of an address
     }
   }
 #pragma GCC unroll 8
@@ -65,7 +65,7 @@ void add_choices(const float* tiles, const uint8_t* choices, size_t tables, floa
 
 }  // namespace
 
-void add_simhash(Kernels& table) {
+void register_simhash(Kernels& table) {
   table.signed_sums = signed_sums;
   table.positive_bits = positive_bits;
   table.add_choices = add_choices;

@@ -1,9 +1,9 @@
-// What the fast kernels share: a vector type whose width follows from the level a file is compiled for. Kernels are
-// written once over it.
+// Vector types and helpers of the SIMD kernels. The vector width follows from the level a file is compiled for; kernels
+// are written once.
 //
-// Only plain types and functions with internal linkage in here and in the files of kernels: an inline function of a
-// library header, compiled there with AVX-512, could be picked by the linker for the whole program and end it on an
-// older CPU. For the same reason nothing is initialised at load time.
+// Only plain types and functions with internal linkage here and in the kernels: the linker could pick an AVX-512 copy
+// of a library header's inline function for the whole program, which then crashes on an older CPU. For the same reason
+// there are no static initialisers.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -16,11 +16,11 @@
 namespace dslide {
 namespace DSLIDE_LEVEL {
 
-// Set the kernels of kernels_pairs.cpp, kernels_stored.cpp, kernels_loss.cpp and kernels_simhash.cpp.
-void add_pairs(Kernels& table);
-void add_stored(Kernels& table);
-void add_loss(Kernels& table);
-void add_simhash(Kernels& table);
+// Register the kernels of bf16_pairs.cpp, parameter_rows.cpp, losses.cpp and simhash.cpp.
+void register_bf16_pairs(Kernels& table);
+void register_parameter_rows(Kernels& table);
+void register_losses(Kernels& table);
+void register_simhash(Kernels& table);
 
 namespace {
 
@@ -50,9 +50,9 @@ inline V load(const float* p) {
   return v;
 }
 inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
-inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not drop it
+inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not remove it
 
-// Lane i is lane from[i] of a, or of a and b one after the other.
+// Lane i of the result is lane from[i] of a, or of the concatenation of a and b.
 #if defined(__clang__)
 template <class X, class Lanes>
 inline X shuffled(X a, X b, Lanes from) {
@@ -79,7 +79,8 @@ inline X shuffled(X a, Lanes from) {
 }
 #endif
 
-// The larger or smaller, b if either is NaN: what these instructions give. (GCC makes two of a > b ? a : b.)
+// Maximum and minimum; b if either is NaN, as the instructions define it. (GCC makes two instructions of a > b ? a :
+// b.)
 #if defined(__AVX512F__)
 inline V vmax(V a, V b) { return _mm512_maskz_max_ps(0xffff, a, b); }
 inline V vmin(V a, V b) { return _mm512_maskz_min_ps(0xffff, a, b); }
@@ -94,7 +95,7 @@ inline V vmax(V a, V b) { return a > b ? a : b; }
 inline V vmin(V a, V b) { return a < b ? a : b; }
 #endif
 
-// All lanes joined by `join`, which is given vectors: halves against halves, until one lane is left.
+// Reduces all lanes with `join`, which takes vectors: halves against halves until one lane is left.
 template <class Join>
 inline float join_lanes(V v, const Join& join) {
   I lane;
@@ -110,7 +111,7 @@ inline float max_lanes(V v) {
   return join_lanes(v, [](V a, V b) { return vmax(a, b); });
 }
 
-// The first `n` < W floats at p, the rest `other`.
+// The first `n` < W floats at p, other lanes `other`.
 inline V load_part(const float* p, size_t n, float other = 0) {
   float x[W];
   for (size_t i = 0; i < W; ++i) x[i] = i < n ? p[i] : other;
@@ -125,7 +126,7 @@ inline void store_part(float* p, V v, size_t n) {
 inline V vsqrt(V v) {
   float x[W];
   store(x, v);
-  for (size_t i = 0; i < W; ++i) x[i] = sqrtf(x[i]);  // becomes one vector instruction
+  for (size_t i = 0; i < W; ++i) x[i] = sqrtf(x[i]);  // compiles to one vector instruction
   return load(x);
 }
 
