@@ -71,9 +71,9 @@ struct RowBuilder {
   IndexSeen seen;
 };
 
-class Chunk {
+class TextChunk {
  public:
-  explicit Chunk(std::string_view text) : x(text.size()), y(text.size()), text_(text) {}
+  explicit TextChunk(std::string_view text) : x(text.size()), y(text.size()), text_(text) {}
 
   void parse(const ParseOptions& options) {
     const char* p = text_.data();
@@ -202,7 +202,7 @@ std::vector<std::string_view> cut(std::string_view text, size_t size) {
 }
 
 // Concatenates one matrix of all chunks (`first_line`: that of each chunk in the block).
-ParsedMatrix join(std::vector<Chunk>& chunks, RowBuilder Chunk::* which, const std::vector<int64_t>& first_line,
+ParsedMatrix join(std::vector<TextChunk>& chunks, RowBuilder TextChunk::* which, const std::vector<int64_t>& first_line,
                   int threads) {
   std::vector<size_t> first_row, first_value;
   size_t rows = 0, nnz = 0;
@@ -225,19 +225,16 @@ ParsedMatrix join(std::vector<Chunk>& chunks, RowBuilder Chunk::* which, const s
   CsrArrays csr(rows);
   csr.allocate(nnz);
   csr.offsets[0] = 0;
-  parallel_for(
-      chunks.size(),
-      [&](size_t begin, size_t end, int) {
-        for (size_t i = begin; i < end; ++i) {
-          const RowBuilder& chunk = chunks[i].*which;
-          const auto offset = static_cast<int64_t>(first_value[i]);
-          int64_t* ends = csr.offsets.get() + first_row[i] + 1;
-          for (size_t row = 0; row < chunk.ends.size(); ++row) ends[row] = chunk.ends[row] + offset;
-          std::copy_n(chunk.ids.get(), chunk.nnz, csr.ids.get() + offset);
-          std::copy_n(chunk.values.get(), chunk.nnz, csr.values.get() + offset);
-        }
-      },
-      1, threads);
+  parallel_for(chunks.size(), 1, threads, [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      const RowBuilder& chunk = chunks[i].*which;
+      const auto offset = static_cast<int64_t>(first_value[i]);
+      int64_t* ends = csr.offsets.get() + first_row[i] + 1;
+      for (size_t row = 0; row < chunk.ends.size(); ++row) ends[row] = chunk.ends[row] + offset;
+      std::copy_n(chunk.ids.get(), chunk.nnz, csr.ids.get() + offset);
+      std::copy_n(chunk.values.get(), chunk.nnz, csr.values.get() + offset);
+    }
+  });
   return {std::move(csr), seen};
 }
 
@@ -259,19 +256,16 @@ const char* name(Fault fault) {
 }
 
 ParsedRows parse_rows(std::string_view text, const ParseOptions& options) {
-  std::vector<Chunk> chunks;
+  std::vector<TextChunk> chunks;
   for (const std::string_view piece : cut(text, options.chunk_bytes)) chunks.emplace_back(piece);
-  parallel_for(
-      chunks.size(),
-      [&](size_t begin, size_t end, int) {
-        for (size_t i = begin; i < end; ++i) chunks[i].parse(options);
-      },
-      1, options.threads);
+  parallel_for(chunks.size(), 1, options.threads, [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) chunks[i].parse(options);
+  });
 
   ParsedRows out;
   std::vector<int64_t> first_line;
   int64_t lines = 0;
-  for (Chunk& chunk : chunks) {
+  for (TextChunk& chunk : chunks) {
     if (chunk.fault != Fault::none) {
       out.fault = chunk.fault;
       out.fault_line = lines + chunk.lines - 1;
@@ -285,8 +279,8 @@ ParsedRows parse_rows(std::string_view text, const ParseOptions& options) {
     out.blank_end = chunk.blank_end + (chunk.blank_end == rows ? out.blank_end : 0);
   }
   out.lines = static_cast<size_t>(lines);
-  out.x = join(chunks, &Chunk::x, first_line, options.threads);
-  out.y = join(chunks, &Chunk::y, first_line, options.threads);
+  out.x = join(chunks, &TextChunk::x, first_line, options.threads);
+  out.y = join(chunks, &TextChunk::y, first_line, options.threads);
   return out;
 }
 

@@ -25,29 +25,26 @@ Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(parts)));
   const size_t pieces = (rows + ROWS - 1) / ROWS;
   found_.resize(std::max(found_.size(), pieces));
-  parallel_for_dynamic(
-      rows, ROWS,
-      [&](size_t begin, size_t end, int thread) {
-        Scratch& s = scratch_[static_cast<size_t>(thread)];
-        Hits& found = found_[begin / ROWS];
-        found.offsets.assign(1, 0);
-        found.neurons.clear();
-        found.counts.clear();
-        look_up(codes, begin, s);
-        for (size_t r = begin; r < end; ++r) {
-          s.buckets.swap(s.next_buckets);
-          if (r + 1 < end) look_up(codes, r + 1, s);
-          s.taken.clear();
-          row(r, s);
-          std::sort(s.taken.begin(), s.taken.end());
-          for (const uint64_t hit : s.taken) {
-            found.neurons.push_back(static_cast<int32_t>(hit >> 32));
-            if (with_counts) found.counts.push_back(static_cast<uint16_t>(hit));
-          }
-          found.offsets.push_back(static_cast<int64_t>(found.neurons.size()));
-        }
-      },
-      parts);
+  parallel_for_dynamic(rows, ROWS, parts, [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    Hits& found = found_[begin / ROWS];
+    found.offsets.assign(1, 0);
+    found.neurons.clear();
+    found.counts.clear();
+    look_up(codes, begin, s);
+    for (size_t r = begin; r < end; ++r) {
+      s.buckets.swap(s.next_buckets);
+      if (r + 1 < end) look_up(codes, r + 1, s);
+      s.taken.clear();
+      row(r, s);
+      std::sort(s.taken.begin(), s.taken.end());
+      for (const uint64_t hit : s.taken) {
+        found.neurons.push_back(static_cast<int32_t>(hit >> 32));
+        if (with_counts) found.counts.push_back(static_cast<uint16_t>(hit));
+      }
+      found.offsets.push_back(static_cast<int64_t>(found.neurons.size()));
+    }
+  });
   Hits all;
   all.offsets.reserve(rows + 1);
   all.offsets.push_back(0);

@@ -21,8 +21,8 @@ constexpr size_t GROUP = 4;             // coordinates per group
 constexpr size_t CHOICES = 1 << GROUP;  // sign combinations per group
 constexpr size_t PANEL = 8;             // projections summed at a time
 constexpr size_t TILE = 8;              // rows summed at a time
-constexpr size_t BLOCK = 32;            // groups per block; their sums (16 KB) stay in L1
-constexpr size_t CHUNK = 256;           // rows that share the choices computed for a block
+constexpr size_t BLOCK_GROUPS = 32;     // groups per block; their sums (16 KB) stay in L1
+constexpr size_t CHUNK_ROWS = 256;      // rows that share the choices computed for a block
 
 struct alignas(32) Tile {  // one float for each of TILE rows
   float of_row[TILE];
@@ -56,16 +56,16 @@ class SimHash final : public HashFunctions {
  private:
   void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
     const Kernels& kernel = kernels();
-    const size_t width = words_ * 64;                                              // projections, padded to whole words
-    std::vector<uint8_t> choices(width * BLOCK);                                   // (panels, BLOCK, PANEL)
-    Aligned<Tile> group_sums(BLOCK * CHOICES);                                     // (BLOCK, CHOICES)
-    Aligned<Tile> sums((std::min(CHUNK, end - begin) + TILE - 1) / TILE * width);  // (tiles, width)
+    const size_t width = words_ * 64;                    // projections, padded to whole words
+    std::vector<uint8_t> choices(width * BLOCK_GROUPS);  // (panels, BLOCK_GROUPS, PANEL)
+    Aligned<Tile> group_sums(BLOCK_GROUPS * CHOICES);    // (BLOCK_GROUPS, CHOICES)
+    Aligned<Tile> sums((std::min(CHUNK_ROWS, end - begin) + TILE - 1) / TILE * width);  // (tiles, width)
     size_t chosen = spec_.dimension;  // first coordinate of the current choices
-    for (size_t first = begin; first < end; first += CHUNK) {
-      const size_t last = std::min(first + CHUNK, end);
+    for (size_t first = begin; first < end; first += CHUNK_ROWS) {
+      const size_t last = std::min(first + CHUNK_ROWS, end);
       std::fill(sums.begin(), sums.end(), Tile{});
-      for (size_t d = 0; d < spec_.dimension; d += BLOCK * GROUP) {
-        const size_t depth = std::min(BLOCK * GROUP, spec_.dimension - d), groups = (depth + GROUP - 1) / GROUP;
+      for (size_t d = 0; d < spec_.dimension; d += BLOCK_GROUPS * GROUP) {
+        const size_t depth = std::min(BLOCK_GROUPS * GROUP, spec_.dimension - d), groups = (depth + GROUP - 1) / GROUP;
         if (chosen != d) choose(d, groups, choices.data());
         chosen = d;
         Tile* tile_sums = sums.data();
@@ -73,7 +73,7 @@ class SimHash final : public HashFunctions {
           sum_groups(x, row, last, d, depth, group_sums.data());
           for (size_t p = 0; p < spec_.k * spec_.tables; p += PANEL) {
             if (p / PANEL < TILE) prefetch(x, row + TILE + p / PANEL, end, d, depth);
-            kernel.add_choices(group_sums[0].of_row, &choices[p * BLOCK], groups, tile_sums[p].of_row);
+            kernel.add_choices(group_sums[0].of_row, &choices[p * BLOCK_GROUPS], groups, tile_sums[p].of_row);
           }
         }
       }
@@ -109,7 +109,7 @@ class SimHash final : public HashFunctions {
   uint64_t signs(size_t coordinate, size_t word) const { return mix(spec_.seed, coordinate, word); }
 
   // The index of the signed sum that each projection takes from each group, from coordinate d on: choices is (panels,
-  // BLOCK, PANEL), the layout of the kernel add_choices().
+  // BLOCK_GROUPS, PANEL), the layout of the kernel add_choices().
   void choose(size_t d, size_t groups, uint8_t* choices) const {
     static_assert(PANEL == 8 && std::endian::native == std::endian::little);
     for (size_t g = 0; g < groups; ++g) {
@@ -119,7 +119,7 @@ class SimHash final : public HashFunctions {
         for (size_t byte = 0; byte < 8; ++byte) {
           uint64_t panel = 0;
           for (size_t i = 0; i < GROUP; ++i) panel |= bits_to_bytes(of_group[i] >> 8 * byte) << (2 + i);
-          std::memcpy(choices + ((w * 8 + byte) * BLOCK + g) * PANEL, &panel, PANEL);
+          std::memcpy(choices + ((w * 8 + byte) * BLOCK_GROUPS + g) * PANEL, &panel, PANEL);
         }
       }
     }
@@ -137,7 +137,7 @@ class SimHash final : public HashFunctions {
   static void sum_groups(const DenseRows& x, size_t row, size_t end, size_t d, size_t depth, Tile* group_sums) {
     const float* rows[TILE];
     for (size_t r = 0; r < TILE; ++r) rows[r] = x[std::min(row + r, end - 1)] + d;
-    alignas(CACHE_LINE) float columns[BLOCK * GROUP][TILE];  // transposed rows
+    alignas(CACHE_LINE) float columns[BLOCK_GROUPS * GROUP][TILE];  // transposed rows
     const size_t whole = depth / GROUP * GROUP, padded = (depth + GROUP - 1) / GROUP * GROUP;
     kernels().pack(rows, TILE, TILE, whole, columns[0], TILE);
     for (size_t i = whole; i < padded; ++i) {  // the last group, if it is not full

@@ -15,7 +15,7 @@ namespace dslide {
 
 // What a bucket with more neurons than its limit keeps.
 //   fifo       the neurons inserted last; insertion starts at a random neuron per table and wraps around, so that the
-//            evicted neurons differ between tables
+//              evicted neurons differ between tables
 //   reservoir  a uniform sample, independent for each table
 enum class BucketPolicy { fifo, reservoir };
 

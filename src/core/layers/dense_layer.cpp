@@ -17,7 +17,7 @@ constexpr size_t PREFETCH_DISTANCE = 2;  // in neurons: a second prefetch right 
 
 // Kept gradients of the logits of the block at position `first`, from row r on: (rows x 64), block after block.
 template <class Float>
-Float* kept_block(Float* kept, const ActiveSet& active, size_t first, size_t r) {
+Float* kept_gradients(Float* kept, const ActiveSet& active, size_t first, size_t r) {
   return kept + (first / BLOCK * active.rows + r) * BLOCK;
 }
 
@@ -96,29 +96,26 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
     return;
   }
   const PriorByBlock prior(active.prior, {0, rows}, block_count(active.ids.size()));
-  parallel_for(
-      active.ids.size(),
-      [&](size_t begin, size_t end, int) {
-        AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened;
-        for (size_t first = begin; first < end; first += BLOCK) {
-          const size_t count = std::min(BLOCK, end - first);
-          pack(active, first, count, packed.data(), widened);
-          size_t next = prior.first(first / BLOCK, 0);
-          for (size_t r = 0; r < rows; r += ROWS) {
-            const size_t chunk = std::min(ROWS, rows - r);
-            kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK,
-                        false, nullptr);
-            prior.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
-            for (size_t i = 0; i < chunk; ++i) {
-              float* out = z + (r + i) * ldz + first;
-              for (size_t c = 0; c < count; ++c) {
-                out[c] = logits[i * BLOCK + c] + bias_.at(static_cast<size_t>(active.ids[first + c]), 0);
-              }
-            }
+  parallel_for(active.ids.size(), BLOCK, threads(), [&](size_t begin, size_t end, int) {
+    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened;
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      pack(active, first, count, packed.data(), widened);
+      size_t next = prior.first(first / BLOCK, 0);
+      for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t chunk = std::min(ROWS, rows - r);
+        kernel.gemm(chunk, BLOCK, inputs, x + r * inputs, inputs, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                    nullptr);
+        prior.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
+        for (size_t i = 0; i < chunk; ++i) {
+          float* out = z + (r + i) * ldz + first;
+          for (size_t c = 0; c < count; ++c) {
+            out[c] = logits[i * BLOCK + c] + bias_.at(static_cast<size_t>(active.ids[first + c]), 0);
           }
         }
-      },
-      BLOCK);
+      }
+    }
+  });
 }
 
 // Optimizer step of a block's neurons with the gradients of weights (count x inputs, padded) and biases (count). False:
@@ -149,38 +146,35 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
   copy_padded(pass.x, pass.rows, batch_);
   std::atomic<bool> finite = true;
   begin_dx(pass.dx ? rows : 0, pass.parts);
-  parallel_for(
-      active.ids.size(),
-      [&](size_t begin, size_t end, int thread) {
-        Scratch& s = scratch_[static_cast<size_t>(thread)];
-        s.packed.resize(inputs * PACKED);
-        s.gradient.resize(ld * BLOCK);
-        s.logits.resize(ROWS * BLOCK);
-        for (size_t block = block_count(end - begin);
-             block-- > 0;) {  // backwards: the forward pass's last blocks are still in cache
-          const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
-          if (pass.dx) gather(active, first, count, s.gathered);
-          float bias_gradient[BLOCK] = {};
-          PrefetchQueue queue = prefetch_queue(active, {first, pass.optimizer ? first + count : first},
-                                               {block > 0 ? first - BLOCK : first, first}, s.ranges);
-          for (size_t r = pass.rows.begin; r < pass.rows.end; r += ROWS) {
-            const size_t chunk = std::min(ROWS, pass.rows.end - r);
-            const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
-            if (pass.dx) {
-              kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), ld, &s.dx[(r - pass.rows.begin) * ld],
-                          ld, true, &queue);
-            }
-            if (!pass.optimizer) continue;
-            kernel.gemm(count, inputs, chunk, dz, 1, ldz, &batch_[r * ld], ld, s.gradient.data(), ld,
-                        r > pass.rows.begin, &queue);
-            kernel.column_sums(chunk, count, dz, ldz, bias_gradient);
-          }
-          if (pass.optimizer && !step_block(active, first, count, s.gradient.data(), bias_gradient, *pass.optimizer)) {
-            finite = false;
-          }
+  parallel_for(active.ids.size(), BLOCK, static_cast<int>(scratch_.size()), [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.packed.resize(inputs * PACKED);
+    s.gradient.resize(ld * BLOCK);
+    s.logits.resize(ROWS * BLOCK);
+    for (size_t block = block_count(end - begin);
+         block-- > 0;) {  // backwards: the forward pass's last blocks are still in cache
+      const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
+      if (pass.dx) gather(active, first, count, s.gathered);
+      float bias_gradient[BLOCK] = {};
+      PrefetchQueue queue = prefetch_queue(active, {first, pass.optimizer ? first + count : first},
+                                           {block > 0 ? first - BLOCK : first, first}, s.ranges);
+      for (size_t r = pass.rows.begin; r < pass.rows.end; r += ROWS) {
+        const size_t chunk = std::min(ROWS, pass.rows.end - r);
+        const auto [dz, ldz] = make_gradient(first, count, r, chunk, s, thread);
+        if (pass.dx) {
+          kernel.gemm(chunk, inputs, count, dz, ldz, 1, s.gathered.data(), ld, &s.dx[(r - pass.rows.begin) * ld], ld,
+                      true, &queue);
         }
-      },
-      BLOCK, static_cast<int>(scratch_.size()));
+        if (!pass.optimizer) continue;
+        kernel.gemm(count, inputs, chunk, dz, 1, ldz, &batch_[r * ld], ld, s.gradient.data(), ld, r > pass.rows.begin,
+                    &queue);
+        kernel.column_sums(chunk, count, dz, ldz, bias_gradient);
+      }
+      if (pass.optimizer && !step_block(active, first, count, s.gradient.data(), bias_gradient, *pass.optimizer)) {
+        finite = false;
+      }
+    }
+  });
   if (pass.dx) sum_dx(pass.rows, pass.dx);
   return finite;
 }
@@ -200,32 +194,28 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
   const size_t inputs = weights_.stride;
   std::atomic<bool> finite = true;
   begin_dx(active.rows, threads());
-  parallel_for(
-      active.ids.size(),
-      [&](size_t begin, size_t end, int thread) {
-        Scratch& s = scratch_[static_cast<size_t>(thread)];
-        s.gradient.resize(std::max(s.gradient.size(), inputs));
-        s.widened.resize(weights_.scratch_floats(1));
-        for (size_t p = begin; p < end; ++p) {
-          const auto neuron = static_cast<size_t>(active.ids[p]);
-          const float* w = weights_.row(neuron, s.widened.data());
-          std::fill_n(s.gradient.begin(), inputs, 0.0f);
-          float bias_gradient = 0;
-          for (auto e = static_cast<size_t>(active.neuron_begin[p]);
-               e < static_cast<size_t>(active.neuron_begin[p + 1]); ++e) {
-            const auto row = static_cast<size_t>(active.neuron_row[e]);
-            const float g = dz[active.neuron_slot[e]];
-            kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
-            kernel.axpy(g, w, &s.dx[row * padded_stride(inputs)], inputs);
-            bias_gradient += g;
-          }
-          if (!weights_.update(neuron, s.gradient.data(), optimizer) ||
-              !bias_.update(neuron, &bias_gradient, optimizer)) {
-            finite = false;
-          }
-        }
-      },
-      1, static_cast<int>(scratch_.size()));
+  parallel_for(active.ids.size(), 1, static_cast<int>(scratch_.size()), [&](size_t begin, size_t end, int thread) {
+    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    s.gradient.resize(std::max(s.gradient.size(), inputs));
+    s.widened.resize(weights_.scratch_floats(1));
+    for (size_t p = begin; p < end; ++p) {
+      const auto neuron = static_cast<size_t>(active.ids[p]);
+      const float* w = weights_.row(neuron, s.widened.data());
+      std::fill_n(s.gradient.begin(), inputs, 0.0f);
+      float bias_gradient = 0;
+      for (auto e = static_cast<size_t>(active.neuron_begin[p]); e < static_cast<size_t>(active.neuron_begin[p + 1]);
+           ++e) {
+        const auto row = static_cast<size_t>(active.neuron_row[e]);
+        const float g = dz[active.neuron_slot[e]];
+        kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
+        kernel.axpy(g, w, &s.dx[row * padded_stride(inputs)], inputs);
+        bias_gradient += g;
+      }
+      if (!weights_.update(neuron, s.gradient.data(), optimizer) || !bias_.update(neuron, &bias_gradient, optimizer)) {
+        finite = false;
+      }
+    }
+  });
   sum_dx({0, active.rows}, dx);
   return finite;
 }
@@ -245,7 +235,7 @@ double DenseLayer::sigmoid_backward(const float* x, const ActiveSet& active, Ran
 bool DenseLayer::sigmoid_step(const float* x, const ActiveSet& active, const float* kept, const Optimizer& optimizer) {
   return learn_blocks({x, active, {0, active.rows}, nullptr, &optimizer, nullptr},
                       [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
-                        return std::pair<const float*, size_t>(kept_block(kept, active, first, r), BLOCK);
+                        return std::pair<const float*, size_t>(kept_gradients(kept, active, first, r), BLOCK);
                       });
 }
 
@@ -272,7 +262,7 @@ bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, floa
           state.label = labels.begin(block, r);
           state.next_prior = prior.first(block, pass.rows.begin);
         }
-        float* z = pass.kept ? kept_block(pass.kept, active, first, r) : s.logits.data();
+        float* z = pass.kept ? kept_gradients(pass.kept, active, first, r) : s.logits.data();
         kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false, nullptr);
         prior.add(block, r, chunk, z, BLOCK, 1, state.next_prior);
         const Entry* const begin = state.label;

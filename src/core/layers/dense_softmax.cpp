@@ -65,24 +65,21 @@ struct DenseLayer::Softmax {
   // The transposed batch, by chunk: (inputs x rows), zero columns up to the next multiple of LANES.
   void transpose_rows(const float* x, size_t rows, Range range) const {
     transposed().resize(std::max(transposed().size(), chunk_at(rows + CHUNK - 1, inner)));
-    parallel_for(
-        range.size(),
-        [&](size_t begin, size_t end, int) {
-          Aligned<Bf16Pair> rounded(IS_FLOAT<Number> ? 0 : CHUNK * inner);
-          each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
-            const float* row[CHUNK];
-            for (size_t i = 0; i < chunk.rows(); ++i) {
-              row[i] = x + (chunk.begin + i) * inputs;
-              if constexpr (!IS_FLOAT<Number>) {
-                kernels().pair_neighbours(row[i], inputs, &rounded[i * inner]);
-                row[i] = reinterpret_cast<const float*>(&rounded[i * inner]);  // a pair is moved like a float
-              }
-            }
-            float* const out = reinterpret_cast<float*>(&transposed()[chunk_at(chunk.begin, inner)]);
-            kernels().pack(row, chunk.rows(), chunk.width(), inner, out, chunk.ld());
-          });
-        },
-        CHUNK);
+    parallel_for(range.size(), CHUNK, threads(), [&](size_t begin, size_t end, int) {
+      Aligned<Bf16Pair> rounded(IS_FLOAT<Number> ? 0 : CHUNK * inner);
+      each_chunk({range.begin + begin, range.begin + end}, [&](const Chunk& chunk) {
+        const float* row[CHUNK];
+        for (size_t i = 0; i < chunk.rows(); ++i) {
+          row[i] = x + (chunk.begin + i) * inputs;
+          if constexpr (!IS_FLOAT<Number>) {
+            kernels().pair_neighbours(row[i], inputs, &rounded[i * inner]);
+            row[i] = reinterpret_cast<const float*>(&rounded[i * inner]);  // a pair is moved like a float
+          }
+        }
+        float* const out = reinterpret_cast<float*>(&transposed()[chunk_at(chunk.begin, inner)]);
+        kernels().pack(row, chunk.rows(), chunk.width(), inner, out, chunk.ld());
+      });
+    });
   }
 
   // Gathers the weights of a block as left operand; with `both`, as right operand too.
@@ -143,47 +140,44 @@ struct DenseLayer::Softmax {
     transpose_rows(x, rows, range);
     const PriorByBlock prior(active.prior, range, block_count(active.ids.size()));
     layer.scratch_.resize(static_cast<size_t>(parts));
-    parallel_for(
-        active.ids.size(),
-        [&](size_t begin, size_t end, int thread) {
-          Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
-          s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
-          s.sum.assign(rows + LANES, 0.0f);
-          if (!kept) s.recomputed.resize(kept_block<Number>(rows));
-          if (sums.mean) s.dx.resize((range.size()) * ld);
-          for (size_t first = begin; first < end; first += BLOCK) {
-            const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
-            const BlockTerms terms(active, layer.bias_, first, count);
-            float* const block_kept = kept ? kept + block * kept_block<Number>(rows) : s.recomputed.data();
-            gather(active, first, count, sums.mean, s);
-            PrefetchQueue queue =
-                layer.prefetch_queue(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.ranges);
-            size_t next = prior.first(block, range.begin);
-            each_chunk(range, [&](const Chunk& chunk) {
-              const size_t r = chunk.begin, ldz = chunk.ld();
-              float* const z = logits_at(block_kept, chunk, s);
-              compute_logits(count, chunk, s, z, &queue);
-              prior.add(block, r, chunk.rows(), z, 1, ldz, next);
-              if (labels) labels->store_logits(block, {r, chunk.end}, z, ldz, terms.bias);
-              float before[CHUNK];
-              std::copy_n(&s.reference[r], chunk.rows(), before);
-              const bool raised =
-                  kernels().exponentials(count, chunk.width(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
-              if (kept) keep(count, chunk, z, block_kept);
-              if (!sums.mean) return;
-              float* const dx = &s.dx[(r - range.begin) * ld];
-              for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // rescale the sums so far
-                if (s.reference[r + i] == before[i]) continue;
-                const float factor = std::exp(before[i] - s.reference[r + i]);
-                for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
-              }
-              add_weights(count, chunk, z, s, dx, first > begin, &queue);
-            });
-            std::copy(&s.reference[range.begin], &s.reference[range.end],
-                      block_kept + references_at<Number>(rows) + range.begin);
+    parallel_for(active.ids.size(), BLOCK, parts, [&](size_t begin, size_t end, int thread) {
+      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+      s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
+      s.sum.assign(rows + LANES, 0.0f);
+      if (!kept) s.recomputed.resize(kept_block<Number>(rows));
+      if (sums.mean) s.dx.resize(range.size() * ld);
+      for (size_t first = begin; first < end; first += BLOCK) {
+        const size_t count = std::min(BLOCK, end - first), block = first / BLOCK;
+        const BlockTerms terms(active, layer.bias_, first, count);
+        float* const block_kept = kept ? kept + block * kept_block<Number>(rows) : s.recomputed.data();
+        gather(active, first, count, sums.mean, s);
+        PrefetchQueue queue =
+            layer.prefetch_queue(active, {}, {first + count, std::min(first + count + BLOCK, end)}, s.ranges);
+        size_t next = prior.first(block, range.begin);
+        each_chunk(range, [&](const Chunk& chunk) {
+          const size_t r = chunk.begin, ldz = chunk.ld();
+          float* const z = logits_at(block_kept, chunk, s);
+          compute_logits(count, chunk, s, z, &queue);
+          prior.add(block, r, chunk.rows(), z, 1, ldz, next);
+          if (labels) labels->store_logits(block, {r, chunk.end}, z, ldz, terms.bias);
+          float before[CHUNK];
+          std::copy_n(&s.reference[r], chunk.rows(), before);
+          const bool raised =
+              kernels().exponentials(count, chunk.width(), z, ldz, terms.shift, &s.reference[r], &s.sum[r]);
+          if (kept) keep(count, chunk, z, block_kept);
+          if (!sums.mean) return;
+          float* const dx = &s.dx[(r - range.begin) * ld];
+          for (size_t i = 0; raised && first > begin && i < chunk.rows(); ++i) {  // rescale the sums so far
+            if (s.reference[r + i] == before[i]) continue;
+            const float factor = std::exp(before[i] - s.reference[r + i]);
+            for (size_t j = 0; j < inputs; ++j) dx[i * ld + j] *= factor;
           }
-        },
-        BLOCK, parts);
+          add_weights(count, chunk, z, s, dx, first > begin, &queue);
+        });
+        std::copy(&s.reference[range.begin], &s.reference[range.end],
+                  block_kept + references_at<Number>(rows) + range.begin);
+      }
+    });
     layer.join_sums(active, range, sums, parts);
   }
 
@@ -254,35 +248,32 @@ struct DenseLayer::Softmax {
     layer.scratch_.resize(static_cast<size_t>(parts));
     std::atomic<bool> finite = true;
     for (Scratch& s : layer.scratch_) s.reference.assign(rows, -std::numeric_limits<float>::infinity());
-    parallel_for_dynamic(
-        active.ids.size(), BLOCK,
-        [&](size_t first, size_t end, int thread) {
-          Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
-          const Operands<Number>& o = operands(s);
-          const size_t count = end - first, block = first / BLOCK;
-          const float* const e = kept ? kept + block * kept_block<Number>(rows)
-                                      : recompute_exponentials(active, prior, first, count, log_norm, s);
-          scale_rows(x, rows, e + references_at<Number>(rows), log_norm, scale, s);
-          layer.prefetch_queue(active, {first, end}, {first, end}, s.ranges);
-          if (kept && block > 0) add_exponentials<Number>(e - kept_block<Number>(rows), rows, s.ranges);  // needed next
-          PrefetchQueue queue{s.ranges.data(), s.ranges.data() + s.ranges.size()};
-          s.gradient.resize(ld * BLOCK);
-          float bias_gradient[BLOCK] = {};
-          each_chunk({0, rows}, [&](const Chunk& chunk) {
-            const Number* const here = exponentials_in(e, chunk.begin);
-            const size_t lde = chunk.ld_kept<Number>(), at = numbers_for<Number>(chunk.begin);
-            multiply(count, inputs, chunk.rows(), here, lde, 1, &o.scaled[at * ld], ld, s.gradient.data(), ld,
-                     chunk.begin > 0, &queue);
-            for (size_t c = 0; c < count; ++c) bias_gradient[c] += dot(here + c * lde, &o.factor[at], chunk.rows());
-          });
-          for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
-            const float gradient = -scale * labels.target(l->element);
-            bias_gradient[l->column] += gradient;
-            kernels().axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
-          }
-          if (!layer.step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) finite = false;
-        },
-        parts);
+    parallel_for_dynamic(active.ids.size(), BLOCK, parts, [&](size_t first, size_t end, int thread) {
+      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+      const Operands<Number>& o = operands(s);
+      const size_t count = end - first, block = first / BLOCK;
+      const float* const e = kept ? kept + block * kept_block<Number>(rows)
+                                  : recompute_exponentials(active, prior, first, count, log_norm, s);
+      scale_rows(x, rows, e + references_at<Number>(rows), log_norm, scale, s);
+      layer.prefetch_queue(active, {first, end}, {first, end}, s.ranges);
+      if (kept && block > 0) add_exponentials<Number>(e - kept_block<Number>(rows), rows, s.ranges);  // needed next
+      PrefetchQueue queue{s.ranges.data(), s.ranges.data() + s.ranges.size()};
+      s.gradient.resize(ld * BLOCK);
+      float bias_gradient[BLOCK] = {};
+      each_chunk({0, rows}, [&](const Chunk& chunk) {
+        const Number* const here = exponentials_in(e, chunk.begin);
+        const size_t lde = chunk.ld_kept<Number>(), at = numbers_for<Number>(chunk.begin);
+        multiply(count, inputs, chunk.rows(), here, lde, 1, &o.scaled[at * ld], ld, s.gradient.data(), ld,
+                 chunk.begin > 0, &queue);
+        for (size_t c = 0; c < count; ++c) bias_gradient[c] += dot(here + c * lde, &o.factor[at], chunk.rows());
+      });
+      for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
+        const float gradient = -scale * labels.target(l->element);
+        bias_gradient[l->column] += gradient;
+        kernels().axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
+      }
+      if (!layer.step_block(active, first, count, s.gradient.data(), bias_gradient, optimizer)) finite = false;
+    });
     return finite;
   }
 };

@@ -128,41 +128,38 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
   const Transposed by_feature(x, lengths, features);
   const int parts = threads();
   std::vector<BuiltRows> found(static_cast<size_t>(parts));
-  parallel_for(
-      features,
-      [&](size_t first, size_t last, int thread) {
-        BuiltRows& part = found[static_cast<size_t>(thread)];
-        SparseSums sums(labels);
-        std::vector<std::pair<float, int32_t>> best;  // weight and label
-        for (size_t i = first; i < last; ++i) {
-          for (int64_t k = by_feature.begin[i]; k < by_feature.begin[i + 1]; ++k) {
-            const int32_t row = by_feature.row[static_cast<size_t>(k)];
-            const double value = by_feature.value[static_cast<size_t>(k)];
-            for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
-          }
-          best.clear();
-          for (const int32_t l : sums.touched) {
-            const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * share[static_cast<size_t>(l)];
-            if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
-          }
-          sums.clear();
-          if (best.size() > most) {  // ties to the lower label
-            std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(most), best.end(),
-                             [](const auto& a, const auto& b) {
-                               return a.first > b.first || (a.first == b.first && a.second < b.second);
-                             });
-            best.resize(most);
-          }
-          std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-          const size_t before = part.ids.size();
-          for (const auto& [weight, label] : best) {
-            const auto global = static_cast<size_t>(label);
-            if (own.contains(global)) part.add(static_cast<int32_t>(own.to_local(global)), weight);
-          }
-          part.counts.push_back(static_cast<int64_t>(part.ids.size() - before));
-        }
-      },
-      1, parts);
+  parallel_for(features, 1, parts, [&](size_t first, size_t last, int thread) {
+    BuiltRows& part = found[static_cast<size_t>(thread)];
+    SparseSums sums(labels);
+    std::vector<std::pair<float, int32_t>> best;  // weight and label
+    for (size_t i = first; i < last; ++i) {
+      for (int64_t k = by_feature.begin[i]; k < by_feature.begin[i + 1]; ++k) {
+        const int32_t row = by_feature.row[static_cast<size_t>(k)];
+        const double value = by_feature.value[static_cast<size_t>(k)];
+        for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
+      }
+      best.clear();
+      for (const int32_t l : sums.touched) {
+        const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * share[static_cast<size_t>(l)];
+        if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
+      }
+      sums.clear();
+      if (best.size() > most) {  // ties to the lower label
+        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(most), best.end(),
+                         [](const auto& a, const auto& b) {
+                           return a.first > b.first || (a.first == b.first && a.second < b.second);
+                         });
+        best.resize(most);
+      }
+      std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+      const size_t before = part.ids.size();
+      for (const auto& [weight, label] : best) {
+        const auto global = static_cast<size_t>(label);
+        if (own.contains(global)) part.add(static_cast<int32_t>(own.to_local(global)), weight);
+      }
+      part.counts.push_back(static_cast<int64_t>(part.ids.size() - before));
+    }
+  });
   LabelPriorLists lists;
   lists.begin.reserve(features + 1);
   concatenate(found, lists.begin, lists.label, lists.weight);
@@ -189,50 +186,46 @@ void LabelPrior::add(const Csr& x, const double* lengths, const Csr& own, float 
   const auto is_active = [&](size_t neuron) { return (is_active_[neuron / 64] >> neuron % 64 & 1) != 0; };
   const int parts = threads();
   std::vector<BuiltRows> found(static_cast<size_t>(parts));
-  parallel_for(
-      active.rows,
-      [&](size_t first, size_t last, int thread) {
-        BuiltRows& part = found[static_cast<size_t>(thread)];
-        std::vector<float> sum(active.ids.size(), 0.0f);
-        std::vector<int64_t> row_of(active.ids.size(), -1);           // the last row that touched a position
-        std::vector<int64_t> owner(own ? active.ids.size() : 0, -1);  // the last row with that label
-        std::vector<int32_t> touched;
-        for (size_t i = first; i < last; ++i) {
-          const auto row = static_cast<int64_t>(i);
-          if (own) {
-            for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
-              const auto neuron = static_cast<size_t>(*l);
-              if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
-            }
-          }
-          touched.clear();
-          for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-            if (e + 2 * PREFETCH_DISTANCE <
-                x.offsets[last]) {  // the links of a later feature, the offsets of one after
-              const int32_t* const soon = weights_.begin(static_cast<size_t>(x.ids[e + PREFETCH_DISTANCE]));
-              for (size_t line = 0; line < PREFETCH_LINES; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
-              __builtin_prefetch(weights_.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
-            }
-            const auto unit = static_cast<float>(x.values[e] / lengths[i]);
-            const float value = scale_ * unit, itself = keep * unit;
-            for (int64_t k = weights_.offsets[x.ids[e]]; k < weights_.offsets[x.ids[e] + 1]; ++k) {
-              const auto neuron = static_cast<size_t>(weights_.ids[k]);
-              if (!is_active(neuron)) continue;
-              const auto p = static_cast<size_t>(position_[neuron]);
-              if (row_of[p] != row) {
-                row_of[p] = row;
-                sum[p] = 0;
-                touched.push_back(static_cast<int32_t>(p));
-              }
-              const bool is_own = !owner.empty() && owner[p] == row;
-              sum[p] += value * (is_own ? weights_.values[k] - itself * share_[neuron] : weights_.values[k]);
-            }
-          }
-          for (const int32_t p : touched) part.add(p, sum[static_cast<size_t>(p)]);
-          part.counts.push_back(static_cast<int64_t>(touched.size()));
+  parallel_for(active.rows, 1, parts, [&](size_t first, size_t last, int thread) {
+    BuiltRows& part = found[static_cast<size_t>(thread)];
+    std::vector<float> sum(active.ids.size(), 0.0f);
+    std::vector<int64_t> row_of(active.ids.size(), -1);           // the last row that touched a position
+    std::vector<int64_t> owner(own ? active.ids.size() : 0, -1);  // the last row with that label
+    std::vector<int32_t> touched;
+    for (size_t i = first; i < last; ++i) {
+      const auto row = static_cast<int64_t>(i);
+      if (own) {
+        for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
+          const auto neuron = static_cast<size_t>(*l);
+          if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
         }
-      },
-      1, parts);
+      }
+      touched.clear();
+      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
+        if (e + 2 * PREFETCH_DISTANCE < x.offsets[last]) {  // the links of a later feature, the offsets of one after
+          const int32_t* const soon = weights_.begin(static_cast<size_t>(x.ids[e + PREFETCH_DISTANCE]));
+          for (size_t line = 0; line < PREFETCH_LINES; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
+          __builtin_prefetch(weights_.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
+        }
+        const auto unit = static_cast<float>(x.values[e] / lengths[i]);
+        const float value = scale_ * unit, itself = keep * unit;
+        for (int64_t k = weights_.offsets[x.ids[e]]; k < weights_.offsets[x.ids[e] + 1]; ++k) {
+          const auto neuron = static_cast<size_t>(weights_.ids[k]);
+          if (!is_active(neuron)) continue;
+          const auto p = static_cast<size_t>(position_[neuron]);
+          if (row_of[p] != row) {
+            row_of[p] = row;
+            sum[p] = 0;
+            touched.push_back(static_cast<int32_t>(p));
+          }
+          const bool is_own = !owner.empty() && owner[p] == row;
+          sum[p] += value * (is_own ? weights_.values[k] - itself * share_[neuron] : weights_.values[k]);
+        }
+      }
+      for (const int32_t p : touched) part.add(p, sum[static_cast<size_t>(p)]);
+      part.counts.push_back(static_cast<int64_t>(touched.size()));
+    }
+  });
   for (const int32_t id : active.ids) is_active_[static_cast<size_t>(id) / 64] = 0;
   concatenate(found, active.prior.begin, active.prior.position, active.prior.value);
 }

@@ -28,7 +28,7 @@ SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : we
 void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_t ldz) const {
   std::vector<float> bias(bias_.rows);
   for (size_t j = 0; j < bias.size(); ++j) bias[j] = bias_.at(j, 0);
-  parallel_for_dynamic(active.rows, ROWS, [&](size_t begin, size_t end, int) {
+  parallel_for_dynamic(active.rows, ROWS, threads(), [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const int64_t first = x.offsets[i];
       const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
@@ -98,7 +98,7 @@ bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, 
   });
   std::atomic<bool> finite = true;
   const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
-  parallel_for_dynamic(parts, inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
+  parallel_for_queues(parts, inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
     const Groups& g = groups_[t];
     if (!(active.is_everything ? learn_dense(g, {begin, end}, dz, ldz, dx, optimizer)
                                : learn_sampled(g, {begin, end}, active, dz, dx, optimizer))) {

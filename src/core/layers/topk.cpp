@@ -59,9 +59,9 @@ struct Excluded {
 void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
   std::sort(candidates.begin(), candidates.end());
   for (size_t j = 0; j < k; ++j) {
-    const bool there = j < candidates.size();
-    ids[j] = there ? candidates[j].id : -1;
-    scores[j] = there ? candidates[j].score : -std::numeric_limits<float>::infinity();
+    const bool found = j < candidates.size();
+    ids[j] = found ? candidates[j].id : -1;
+    scores[j] = found ? candidates[j].score : -std::numeric_limits<float>::infinity();
   }
 }
 
@@ -76,46 +76,43 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
   copy_padded(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
   const PriorByBlock prior_by_block(prior, {0, rows}, block_count(weights_.rows));
-  parallel_for(
-      weights_.rows,
-      [&](size_t begin, size_t end, int thread) {
-        AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened(weights_.scratch_floats(BLOCK));
-        Best* mine = &best[static_cast<size_t>(thread) * rows];
-        std::vector<Excluded> skip;  // by row, if there are any
-        if (excluded) {
-          for (size_t i = 0; i < rows; ++i) {
-            const auto first = std::lower_bound(excluded.begin(i), excluded.end(i), static_cast<int32_t>(begin));
-            skip.push_back({first, excluded.end(i)});
-          }
-        }
-        for (size_t first = begin; first < end; first += BLOCK) {
-          const size_t count = std::min(BLOCK, end - first);
-          const float* block_rows[BLOCK];
+  parallel_for(weights_.rows, BLOCK, static_cast<int>(parts), [&](size_t begin, size_t end, int thread) {
+    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened(weights_.scratch_floats(BLOCK));
+    Best* mine = &best[static_cast<size_t>(thread) * rows];
+    std::vector<Excluded> skip;  // by row, if there are any
+    if (excluded) {
+      for (size_t i = 0; i < rows; ++i) {
+        const auto first = std::lower_bound(excluded.begin(i), excluded.end(i), static_cast<int32_t>(begin));
+        skip.push_back({first, excluded.end(i)});
+      }
+    }
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      const float* block_rows[BLOCK];
+      for (size_t c = 0; c < count; ++c) {
+        block_rows[c] = weights_.row(first + c, widened.data() + weights_.scratch_floats(c));
+      }
+      kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
+      float bias[BLOCK];
+      for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
+      size_t next = prior_by_block.first(first / BLOCK, 0);
+      for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t chunk = std::min(ROWS, rows - r);
+        kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                    nullptr);
+        prior_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
+        for (size_t i = 0; i < chunk; ++i) {
+          const float* z = &logits[i * BLOCK];
+          Best& row_best = mine[r + i];
+          if (kernel.shifted_max(z, bias, count) < row_best.threshold(k)) continue;
           for (size_t c = 0; c < count; ++c) {
-            block_rows[c] = weights_.row(first + c, widened.data() + weights_.scratch_floats(c));
-          }
-          kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
-          float bias[BLOCK];
-          for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
-          size_t next = prior_by_block.first(first / BLOCK, 0);
-          for (size_t r = 0; r < rows; r += ROWS) {
-            const size_t chunk = std::min(ROWS, rows - r);
-            kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
-                        nullptr);
-            prior_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
-            for (size_t i = 0; i < chunk; ++i) {
-              const float* z = &logits[i * BLOCK];
-              Best& row_best = mine[r + i];
-              if (kernel.shifted_max(z, bias, count) < row_best.threshold(k)) continue;
-              for (size_t c = 0; c < count; ++c) {
-                if (!skip.empty() && skip[r + i].contains(first + c)) continue;
-                row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
-              }
-            }
+            if (!skip.empty() && skip[r + i].contains(first + c)) continue;
+            row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
           }
         }
-      },
-      BLOCK, static_cast<int>(parts));
+      }
+    }
+  });
   parallel_for(rows, [&](size_t begin, size_t end, int) {
     std::vector<Candidate> all;
     for (size_t i = begin; i < end; ++i) {

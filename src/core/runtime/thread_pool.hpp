@@ -32,14 +32,18 @@ int threads();
 // to zero inside. Rethrows the first exception. Must not be called from inside fn.
 void run_threads(int parts, const std::function<void(int)>& fn);
 
-// Static schedule: fn(begin, end, thread) for the parts of [0, n). A caller with scratch per thread passes the number
-// of parts that it allocated for, since threads() may change between calls.
+// Static schedule: fn(begin, end, thread) for the parts of [0, n), whose boundaries are multiples of `grain`. A caller
+// with scratch per thread passes the number of parts that it allocated for: threads() may change between calls.
 template <class Fn>
-void parallel_for(size_t n, const Fn& fn, size_t grain = 1, int parts = threads()) {
+void parallel_for(size_t n, size_t grain, int parts, const Fn& fn) {
   run_threads(parts, [&](int thread) {
     const Range r = part(n, static_cast<size_t>(parts), static_cast<size_t>(thread), grain);
     if (r.begin < r.end) fn(r.begin, r.end, thread);
   });
+}
+template <class Fn>
+void parallel_for(size_t n, const Fn& fn) {
+  parallel_for(n, 1, threads(), fn);
 }
 
 // Dynamic schedule with work stealing, for results that do not depend on which thread computes them. Queue i has
@@ -47,7 +51,7 @@ void parallel_for(size_t n, const Fn& fn, size_t grain = 1, int parts = threads(
 // fn(queue, begin, end, thread), from a queue's last piece to its first: what the previous pass used last is still in
 // cache.
 template <class Size, class Fn>
-void parallel_for_dynamic(int queues, const Size& size, size_t grain, const Fn& fn) {
+void parallel_for_queues(int queues, const Size& size, size_t grain, const Fn& fn) {
   struct alignas(128) Left {  // no false sharing
     std::atomic<int64_t> pieces;
   };
@@ -66,9 +70,9 @@ void parallel_for_dynamic(int queues, const Size& size, size_t grain, const Fn& 
 
 // The same for [0, n), with a part of it as the queue of each thread: fn(begin, end, thread).
 template <class Fn>
-void parallel_for_dynamic(size_t n, size_t grain, const Fn& fn, int parts = threads()) {
+void parallel_for_dynamic(size_t n, size_t grain, int parts, const Fn& fn) {
   const auto part_of = [&](size_t queue) { return part(n, static_cast<size_t>(parts), queue, grain); };
-  parallel_for_dynamic(
+  parallel_for_queues(
       parts, [&](size_t queue) { return part_of(queue).end - part_of(queue).begin; }, grain,
       [&](size_t queue, size_t begin, size_t end, int thread) {
         fn(part_of(queue).begin + begin, part_of(queue).begin + end, thread);

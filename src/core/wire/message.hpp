@@ -7,7 +7,7 @@
 //   float32   unchanged
 //   bf16      the upper half of a float32, rounded to nearest even; infinities and NaN are preserved
 //   int8      multiples, -127 to 127, of the row's scale, which is its largest absolute value / 127. A row with a value
-//            that is not finite arrives as all NaN; one with no absolute value of 2^-118 or more arrives as zeros.
+//             that is not finite arrives as all NaN; one with no absolute value of 2^-118 or more arrives as zeros.
 //
 // A zero may lose its sign. Denormals are transmitted, but sums in wire_decode may flush them, as everywhere in the
 // core.

@@ -37,7 +37,7 @@ constexpr H half_indices(F f) {
 
 // 2 W neighbouring numbers. Of each group of eight, the first four are in `low`, the others in `high`: vector
 // instructions unpack and pack 16-bit numbers within 16-byte lanes.
-struct Pair {
+struct VectorPair {
   V low, high;
 };
 constexpr int N = static_cast<int>(W);
@@ -52,16 +52,16 @@ constexpr H WIDEN_LOW = half_indices([](int i) { return halves(i, 0); });
 constexpr H WIDEN_HIGH = half_indices([](int i) { return halves(i, 4); });
 constexpr H UPPER = half_indices([](int i) { return 2 * place(i) + 1; });  // of low and high, by column
 
-inline Pair get_pair(const Bf16* p) {
+inline VectorPair load_pair(const Bf16* p) {
   H numbers;
   memcpy(&numbers, p, sizeof numbers);
   return {same_bits<V>(shuffled(H{}, numbers, WIDEN_LOW)), same_bits<V>(shuffled(H{}, numbers, WIDEN_HIGH))};
 }
-inline Pair get_pair(const float* p) {
+inline VectorPair load_pair(const float* p) {
   const V a = load(p), b = load(p + W);
   return {shuffled(a, b, LOW), shuffled(a, b, HIGH)};
 }
-inline void put_pair(float* p, const Pair& x) {
+inline void store_pair(float* p, const VectorPair& x) {
   store(p, shuffled(x.low, x.high, FIRST));
   store(p + W, shuffled(x.low, x.high, SECOND));
 }
@@ -80,8 +80,8 @@ inline U rounded(V x, U random) {
 
 inline void put(float* p, float x, uint32_t) { *p = x; }
 inline void put(Bf16* p, float x, uint32_t random) { p->bits = static_cast<uint16_t>(rounded(x, random) >> 16); }
-inline void put_pair(float* p, const Pair& x, U, U) { put_pair(p, x); }
-inline void put_pair(Bf16* p, const Pair& x, U random_low, U random_high) {
+inline void store_pair(float* p, const VectorPair& x, U, U) { store_pair(p, x); }
+inline void store_pair(Bf16* p, const VectorPair& x, U random_low, U random_high) {
   const U low = rounded(x.low, random_low), high = rounded(x.high, random_high);
   const H both = shuffled(same_bits<H>(low), same_bits<H>(high), UPPER);
   memcpy(p, &both, sizeof both);
@@ -93,8 +93,8 @@ struct NoMoment {
 };
 inline V load(NoMoment) { return V{}; }
 inline void store(NoMoment, V) {}
-inline Pair get_pair(NoMoment) { return {V{}, V{}}; }
-inline void put_pair(NoMoment, const Pair&, U, U) {}
+inline VectorPair load_pair(NoMoment) { return {V{}, V{}}; }
+inline void store_pair(NoMoment, const VectorPair&, U, U) {}
 inline float get(NoMoment) { return 0; }
 inline void put(NoMoment, float, uint32_t) {}
 
@@ -129,13 +129,13 @@ inline void step_row(Weight w, First m, Second v, const float* g, size_t n, uint
   } else {
     U low = random_of(seed, same_bits<U>(LOW)), high = random_of(seed, same_bits<U>(HIGH));
     for (; i + 2 * W <= n; i += 2 * W, low = advance_random(low), high = advance_random(high)) {
-      Pair wi = get_pair(w + i), mi = get_pair(m + i), vi = get_pair(v + i);
-      const Pair gi = get_pair(g + i);
+      VectorPair wi = load_pair(w + i), mi = load_pair(m + i), vi = load_pair(v + i);
+      const VectorPair gi = load_pair(g + i);
       step(wi.low, mi.low, vi.low, gi.low);
       step(wi.high, mi.high, vi.high, gi.high);
-      put_pair(w + i, wi, low, high);
-      put_pair(m + i, mi, low, high);
-      put_pair(v + i, vi, low, high);
+      store_pair(w + i, wi, low, high);
+      store_pair(m + i, mi, low, high);
+      store_pair(v + i, vi, low, high);
     }
   }
   for (; i < n; ++i) {
@@ -220,9 +220,9 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 template <int COLUMNS>
 inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const Bf16* base,
                              size_t stride) {
-  Pair sum[COLUMNS / 2];
+  VectorPair sum[COLUMNS / 2];
 #pragma GCC unroll 4
-  for (int j = 0; j < COLUMNS / 2; ++j) sum[j] = get_pair(out + 2 * j * W);
+  for (int j = 0; j < COLUMNS / 2; ++j) sum[j] = load_pair(out + 2 * j * W);
   for (size_t i = 0; i < count; ++i) {
     if (i + PREFETCH_DISTANCE < count)
       prefetch(base + static_cast<size_t>(ids[i + PREFETCH_DISTANCE]) * stride, COLUMNS * W);
@@ -230,13 +230,13 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
     const V value = splat(values[i]);
 #pragma GCC unroll 4
     for (int j = 0; j < COLUMNS / 2; ++j) {
-      const Pair numbers = get_pair(row + 2 * j * W);
+      const VectorPair numbers = load_pair(row + 2 * j * W);
       sum[j].low += value * numbers.low;
       sum[j].high += value * numbers.high;
     }
   }
 #pragma GCC unroll 4
-  for (int j = 0; j < COLUMNS / 2; ++j) put_pair(out + 2 * j * W, sum[j]);
+  for (int j = 0; j < COLUMNS / 2; ++j) store_pair(out + 2 * j * W, sum[j]);
 }
 
 template <class Stored>
