@@ -13,16 +13,18 @@ namespace dslide {
 namespace {
 
 ActiveSet sampled(bool per_row, size_t neurons, const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids,
-                  std::optional<In<int64_t, 1>> hit_offsets, std::optional<In<int32_t, 1>> hit_ids, size_t draw,
-                  uint64_t seed, bool correct, std::optional<size_t> of, size_t first, size_t step) {
-  require(neurons > 0 && neurons <= 0x7fffffff && of.value_or(neurons) > 0 && of.value_or(neurons) <= 0x7fffffff,
+                  std::optional<In<int64_t, 1>> hit_offsets, std::optional<In<int32_t, 1>> hit_ids,
+                  size_t random_negatives, uint64_t seed, bool correct, std::optional<size_t> layer_neurons,
+                  size_t first, size_t step) {
+  require(neurons > 0 && neurons <= 0x7fffffff && layer_neurons.value_or(neurons) > 0 &&
+              layer_neurons.value_or(neurons) <= 0x7fffffff,
           "the number of neurons must be 1 to 2^31 - 1");
   const Stripe own = stripe(first, step);
   require(offsets.shape(0) > 1, "a batch needs rows");
   const size_t rows = offsets.shape(0) - 1;
   const Csr certain = lists(offsets, ids, rows, neurons), hits = lists(hit_offsets, hit_ids, rows, neurons);
   nb::gil_scoped_release release;
-  const RandomNegatives negatives{draw, seed, correct, of.value_or(neurons), own};
+  const RandomNegatives negatives{random_negatives, seed, correct, layer_neurons.value_or(neurons), own};
   return per_row ? ActiveSet::per_row(neurons, certain, hits, negatives) : ActiveSet::shared(certain, hits, negatives);
 }
 
@@ -62,8 +64,9 @@ void bind_active(nb::module_& m) {
           },
           nb::arg("neurons"), nb::arg("rows"))
       .def_static("sampled", &sampled, nb::arg("per_row"), nb::arg("neurons"), nb::arg("offsets"), nb::arg("ids"),
-                  nb::arg("hit_offsets").none(), nb::arg("hit_ids").none(), nb::arg("draw"), nb::arg("seed"),
-                  nb::arg("correct"), nb::arg("of").none() = nb::none(), nb::arg("first") = 0, nb::arg("step") = 1)
+                  nb::arg("hit_offsets").none(), nb::arg("hit_ids").none(), nb::arg("random_negatives"),
+                  nb::arg("seed"), nb::arg("correct"), nb::arg("layer_neurons").none() = nb::none(),
+                  nb::arg("first") = 0, nb::arg("step") = 1)
       .def_ro("rows", &ActiveSet::rows)
       .def_ro("is_everything", &ActiveSet::is_everything)
       .def_ro("is_per_row", &ActiveSet::is_per_row)
@@ -72,9 +75,9 @@ void bind_active(nb::module_& m) {
       .def_prop_ro("ids", view([](const ActiveSet& a) -> auto& { return a.ids; }))
       .def_prop_ro("log_weight", view([](const ActiveSet& a) -> auto& { return a.log_weight; }))
       .def_prop_ro("row_begin", view([](const ActiveSet& a) -> auto& { return a.row_begin; }))
-      .def_prop_ro("added_begin", view([](const ActiveSet& a) -> auto& { return a.prior.begin; }))
-      .def_prop_ro("added_position", view([](const ActiveSet& a) -> auto& { return a.prior.position; }))
-      .def_prop_ro("added_value", view([](const ActiveSet& a) -> auto& { return a.prior.value; }))
+      .def_prop_ro("prior_begin", view([](const ActiveSet& a) -> auto& { return a.prior.begin; }))
+      .def_prop_ro("prior_position", view([](const ActiveSet& a) -> auto& { return a.prior.position; }))
+      .def_prop_ro("prior_value", view([](const ActiveSet& a) -> auto& { return a.prior.value; }))
       .def_prop_ro("position", view([](const ActiveSet& a) -> auto& { return a.position; }));
 
   nb::class_<FoundLabels>(m, "FoundLabels", "A batch's labels, located in an active set that is not per row.")

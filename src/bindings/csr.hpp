@@ -26,7 +26,7 @@ inline size_t check_offsets(const In<int64_t, 1>& offsets, size_t elements) {
   require(offsets.shape(0) > 0, "offsets must have one element more than there are rows");
   const size_t rows = offsets.shape(0) - 1;
   require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == elements, "offsets don't span the ids");
-  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets fall");
+  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets must not decrease");
   return rows;
 }
 

@@ -140,9 +140,10 @@ void bind_tables(nb::module_& m) {
              uint64_t seed) { new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed}); },
           "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
       .def("set_codes", &set_codes, "neurons"_a, "codes"_a,
-           "Sets the codes (neurons, tables) of some neurons; buckets change at renew().")
+           "Sets the codes (neurons, tables) of some neurons; buckets change at rebuild().")
       .def_prop_ro("codes", &all_codes, "Codes (tables, neurons) of all neurons, as last set; no copy.")
-      .def("renew", &Tables::rebuild, nb::call_guard<nb::gil_scoped_release>(), "Rebuilds all buckets from the codes.")
+      .def("rebuild", &Tables::rebuild, nb::call_guard<nb::gil_scoped_release>(),
+           "Rebuilds all buckets from the codes.")
       .def("bucket", &bucket, "table"_a, "code"_a, "Neurons in a bucket, ascending.")
       .def("occupancy", &Tables::occupancy, nb::call_guard<nb::gil_scoped_release>())
       .def("bytes", &Tables::bytes, "Memory used.");
@@ -156,21 +157,21 @@ Hits checked(const Query& self, const In<uint32_t, 2>& codes, const Fn& query) {
   return query(codes.data(), codes.shape(0));
 }
 
-nb::tuple counted(Query& self, const In<uint32_t, 2>& codes, size_t at_least, std::optional<size_t> want, uint64_t seed,
-                  uint64_t step, size_t first_row) {
+nb::tuple counted(Query& self, const In<uint32_t, 2>& codes, size_t at_least, std::optional<size_t> limit,
+                  uint64_t seed, uint64_t step, size_t first_row) {
   const RowSeeds seeds{seed, step, first_row};
   Hits hits = checked(self, codes, [&](const uint32_t* data, size_t rows) {
-    return self.counted(data, rows, at_least, want.value_or(NO_LIMIT), seeds);
+    return self.counted(data, rows, at_least, limit.value_or(NO_LIMIT), seeds);
   });
   std::vector<uint32_t> ranking = self.ranking(hits, seeds);
   return nb::make_tuple(owned(std::move(hits.offsets)), owned(std::move(hits.neurons)), owned(std::move(hits.counts)),
                         owned(std::move(ranking)));
 }
 
-nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
+nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> limit, uint64_t seed, uint64_t step,
                   size_t first_row) {
   Hits hits = checked(self, codes, [&](const uint32_t* data, size_t rows) {
-    return self.vanilla(data, rows, want.value_or(NO_LIMIT), {seed, step, first_row});
+    return self.vanilla(data, rows, limit.value_or(NO_LIMIT), {seed, step, first_row});
   });
   return nb::make_tuple(owned(std::move(hits.offsets)), owned(std::move(hits.neurons)));
 }
@@ -179,7 +180,7 @@ void bind_query(nb::module_& m) {
   nb::class_<Query>(m, "Query",
                     "Looks rows up in hash tables. Every method takes codes (rows, tables) and returns offsets "
                     "(rows + 1) and neuron numbers, ascending within a row; all but vanilla also return the number of "
-                    "tables in which each neuron was found, and a score, higher for preferred neurons. `want` limits "
+                    "tables in which each neuron was found, and a score, higher for preferred neurons. `limit` bounds "
                     "the neurons of a row; None: no limit. The tables hold every `step`-th neuron of the layer from "
                     "`first` on.")
       .def(
@@ -189,15 +190,15 @@ void bind_query(nb::module_& m) {
             new (self) Query(tables, {first, step});
           },
           "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
-      .def("vanilla", &vanilla, "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+      .def("vanilla", &vanilla, "codes"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
            "The first neurons found in the row's buckets, visited in random order.")
       .def(
           "topk",
-          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
-             size_t first_row) { return counted(self, codes, 1, want, seed, step, first_row); },
-          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> limit, uint64_t seed, uint64_t step,
+             size_t first_row) { return counted(self, codes, 1, limit, seed, step, first_row); },
+          "codes"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
           "The neurons found in most tables, random tie-break.")
-      .def("threshold", &counted, "codes"_a, "threshold"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+      .def("threshold", &counted, "codes"_a, "threshold"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
            "The neurons found in at least `threshold` tables, the most frequent first, random tie-break.")
       .def(
           "candidates",

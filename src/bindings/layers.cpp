@@ -59,7 +59,7 @@ const PriorLogits& prior_of(const ActiveSet* all) {
 }
 
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
-  require(!kept || kept->shape(0) >= DenseLayer::kept_size(active), "too little room for the logits");
+  require(!kept || kept->shape(0) >= DenseLayer::kept_size(active), "kept must have kept_size() floats");
   return kept ? kept->data() : nullptr;
 }
 
@@ -191,7 +191,7 @@ void bind_dense(nb::module_& m) {
           nb::arg("x"), nb::arg("active"), nb::arg("dz"), nb::arg("dx").noconvert(), nb::arg("optimizer"))
       .def_static("kept_size", &DenseLayer::kept_size, nb::arg("active"))
       .def(
-          "softmax_first",
+          "softmax_forward",
           [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, FoundLabels* labels, Out<float, 1> reference,
              Out<float, 1> sum, std::optional<Out<float, 2>> mean, std::optional<Out<float, 1>> kept, size_t begin,
              std::optional<size_t> end) {
@@ -278,10 +278,10 @@ void bind_dense(nb::module_& m) {
       .def(
           "topk",
           [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores,
-             std::optional<In<int64_t, 1>> left_out_offsets, std::optional<In<int32_t, 1>> left_out_ids,
+             std::optional<In<int64_t, 1>> excluded_offsets, std::optional<In<int32_t, 1>> excluded_ids,
              const ActiveSet* all) {
             check_topk(l, x, ids, scores, all);
-            const Csr excluded = lists(left_out_offsets, left_out_ids, x.shape(0), l.weights().rows);
+            const Csr excluded = lists(excluded_offsets, excluded_ids, x.shape(0), l.weights().rows);
             for (size_t i = 0; i < excluded.rows; ++i) {
               require(std::is_sorted(excluded.begin(i), excluded.end(i)), "excluded ids must be in order");
             }
@@ -289,7 +289,7 @@ void bind_dense(nb::module_& m) {
             l.topk(x.data(), x.shape(0), ids.shape(1), excluded, prior_of(all), ids.data(), scores.data());
           },
           nb::arg("x"), nb::arg("ids").noconvert(), nb::arg("scores").noconvert(),
-          nb::arg("left_out_offsets").none() = nb::none(), nb::arg("left_out_ids").none() = nb::none(),
+          nb::arg("excluded_offsets").none() = nb::none(), nb::arg("excluded_ids").none() = nb::none(),
           nb::arg("all").none() = nb::none())
       .def(
           "topk_of_lists",

@@ -75,13 +75,13 @@ void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
   }
 }
 
-Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t want, const RowSeeds& seeds) {
-  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(want, seeds.of(row), s); });
+Hits Query::vanilla(const uint32_t* codes, size_t rows, size_t limit, const RowSeeds& seeds) {
+  return each_row(codes, rows, false, [&](size_t row, Scratch& s) { take_vanilla(limit, seeds.of(row), s); });
 }
 
-Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const RowSeeds& seeds) {
+Hits Query::counted(const uint32_t* codes, size_t rows, size_t at_least, size_t limit, const RowSeeds& seeds) {
   check_range("threshold", at_least, 1, 0xFFFF);
-  return each_row(codes, rows, true, [&](size_t row, Scratch& s) { take_counted(at_least, want, seeds.of(row), s); });
+  return each_row(codes, rows, true, [&](size_t row, Scratch& s) { take_counted(at_least, limit, seeds.of(row), s); });
 }
 
 std::vector<uint32_t> Query::ranking(const Hits& hits, const RowSeeds& seeds) const {
@@ -96,19 +96,19 @@ std::vector<uint32_t> Query::ranking(const Hits& hits, const RowSeeds& seeds) co
   return result;
 }
 
-void Query::take_vanilla(size_t want, uint64_t seed, Scratch& s) const {
+void Query::take_vanilla(size_t limit, uint64_t seed, Scratch& s) const {
   const uint32_t tables = static_cast<uint32_t>(tables_.spec().tables);
   size_t all = 0;
   for (const auto bucket : s.buckets) all += bucket.size();
-  s.counters.reset(std::min(all, want));
+  s.counters.reset(std::min(all, limit));
   s.order.resize(tables);
   std::iota(s.order.begin(), s.order.end(), 0u);
-  for (uint32_t i = 0; i < tables && s.taken.size() < want; ++i) {
+  for (uint32_t i = 0; i < tables && s.taken.size() < limit; ++i) {
     std::swap(s.order[i], s.order[i + below(mix(seed, 0, i), tables - i)]);
     const auto bucket = s.buckets[s.order[i]];
     // From a random position: otherwise a bucket that is cut short would always lose its highest neurons.
     const uint32_t size = static_cast<uint32_t>(bucket.size()), begin = below(mix(seed, 1, i), size);
-    for (uint32_t j = 0; j < size && s.taken.size() < want; ++j) {
+    for (uint32_t j = 0; j < size && s.taken.size() < limit; ++j) {
       const int32_t neuron = bucket[begin + j < size ? begin + j : begin + j - size];
       if (s.counters.add(neuron) == 1) s.take(neuron, 1);
     }
@@ -116,7 +116,7 @@ void Query::take_vanilla(size_t want, uint64_t seed, Scratch& s) const {
 }
 
 // Most of the few thousand neurons in a row's buckets occur once; only those that share a slot of `seen` get counters.
-void Query::take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s) const {
+void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& s) const {
   size_t all = 0;
   for (const auto bucket : s.buckets) all += bucket.size();
   s.repeats.resize(std::max(s.repeats.size(), all + 1));
@@ -135,14 +135,15 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s
   }
   for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
   const auto without_counter = [&](int32_t neuron) { return s.seen.owns_slot(neuron) && !s.counters.contains(neuron); };
-  // All neurons with a count above `limit` are taken; those with exactly `limit` compete for the remaining places.
-  size_t limit = s.buckets.size(), left = want;
-  while (limit >= at_least && s.tallies[limit] <= left) left -= s.tallies[limit--];
-  if (limit < at_least) left = 0;
+  // All neurons with a count above `last_count` are taken; those with exactly `last_count` compete for the remaining
+  // places.
+  size_t last_count = s.buckets.size(), left = limit;
+  while (last_count >= at_least && s.tallies[last_count] <= left) left -= s.tallies[last_count--];
+  if (last_count < at_least) left = 0;
   for (size_t i = 0; i < s.counters.size(); ++i) {
-    if (s.counters[i].count > limit) s.take(s.counters[i].neuron, s.counters[i].count);
+    if (s.counters[i].count > last_count) s.take(s.counters[i].neuron, s.counters[i].count);
   }
-  if (limit == 0) {  // no limit reached: take all
+  if (last_count == 0) {  // all neurons fit: take those that occur once, too
     for (const auto bucket : s.buckets) {
       for (const int32_t neuron : bucket) {
         if (without_counter(neuron)) s.take(neuron, 1);
@@ -152,7 +153,7 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s
   if (left == 0) return;
   // Tie-breaks are uniform, so those below `likely` nearly always suffice; only these are compared.
   const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
-                       static_cast<double>(s.tallies[limit]);
+                       static_cast<double>(s.tallies[last_count]);
   uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
   const auto tie_break_of = [&](int32_t neuron) {
     return tie_break(mix(seed, neurons_of_.to_global(static_cast<size_t>(neuron))), neuron);
@@ -160,10 +161,10 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s
   for (s.tie_breaks.clear(); s.tie_breaks.size() < left; likely = UINT64_MAX) {
     s.tie_breaks.clear();
     for (size_t i = 0; i < s.counters.size(); ++i) {
-      if (s.counters[i].count != limit) continue;
+      if (s.counters[i].count != last_count) continue;
       if (const TieBreak value = tie_break_of(s.counters[i].neuron); value <= likely) s.tie_breaks.push_back(value);
     }
-    if (limit > 1) continue;
+    if (last_count > 1) continue;
     for (const auto bucket : s.buckets) {
       for (const int32_t neuron : bucket) {  // the tie-break first: few are low enough, and few have counters
         const TieBreak value = tie_break_of(neuron);
@@ -172,7 +173,7 @@ void Query::take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s
     }
   }
   std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + static_cast<ptrdiff_t>(left) - 1, s.tie_breaks.end());
-  for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.tie_breaks[i]), limit);
+  for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.tie_breaks[i]), last_count);
 }
 
 }  // namespace dslide

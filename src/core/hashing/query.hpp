@@ -38,12 +38,12 @@ class Query {
   // `neurons_of`: the layer's neurons that the tables hold. Tie-breaks use a neuron's global number.
   explicit Query(const Tables& tables, const Stripe& neurons_of = {}) : tables_(tables), neurons_of_(neurons_of) {}
 
-  // The first `want` neurons found when the row's buckets are visited in random order, each from a random position on.
+  // The first `limit` neurons found when the row's buckets are visited in random order, each from a random position on.
   // codes is (rows, tables), here and below.
-  Hits vanilla(const uint32_t* codes, size_t rows, size_t want, const RowSeeds& seeds);
+  Hits vanilla(const uint32_t* codes, size_t rows, size_t limit, const RowSeeds& seeds);
 
-  // Neurons in at least `at_least` of the row's buckets, at most `want`: the most frequent ones, random tie-break.
-  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t want, const RowSeeds& seeds);
+  // Neurons in at least `at_least` of the row's buckets, at most `limit`: the most frequent ones, random tie-break.
+  Hits counted(const uint32_t* codes, size_t rows, size_t at_least, size_t limit, const RowSeeds& seeds);
 
   // A score for each hit of counted(), higher is better: its order of preference, to the precision of 32 bits.
   std::vector<uint32_t> ranking(const Hits& hits, const RowSeeds& seeds) const;
@@ -68,8 +68,8 @@ class Query {
   template <class Row>
   Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
   void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
-  void take_vanilla(size_t want, uint64_t seed, Scratch& s) const;
-  void take_counted(size_t at_least, size_t want, uint64_t seed, Scratch& s) const;
+  void take_vanilla(size_t limit, uint64_t seed, Scratch& s) const;
+  void take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& s) const;
 
   const Tables& tables_;
   Stripe neurons_of_;

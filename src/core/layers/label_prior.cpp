@@ -17,9 +17,9 @@ constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
 struct Transposed {
   std::vector<int64_t> begin;
   std::vector<int32_t> row;
-  std::vector<float> value;  // divided by the row's length; empty for lists without values
+  std::vector<float> value;  // divided by the row's norm; empty for lists without values
 
-  Transposed(const Csr& matrix, const std::vector<double>& lengths, size_t columns)
+  Transposed(const Csr& matrix, const std::vector<double>& norms, size_t columns)
       : begin(columns + 1, 0), row(matrix.nnz()), value(matrix.values ? row.size() : 0) {
     for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(matrix.ids[e]) + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
@@ -28,7 +28,7 @@ struct Transposed {
       for (int64_t e = matrix.offsets[i]; e < matrix.offsets[i + 1]; ++e) {
         const auto at = static_cast<size_t>(next[static_cast<size_t>(matrix.ids[e])]++);
         row[at] = static_cast<int32_t>(i);
-        if (matrix.values) value[at] = static_cast<float>(matrix.values[e] / lengths[i]);
+        if (matrix.values) value[at] = static_cast<float>(matrix.values[e] / norms[i]);
       }
     }
   }
@@ -85,15 +85,15 @@ void concatenate(std::vector<BuiltRows>& parts, Offsets& begin, Ids& ids, Values
 }
 
 // For each label, the norm of the sum of its rows to the power -`power`.
-std::vector<float> centroid_shares(const Csr& x, const std::vector<double>& lengths, size_t features,
-                                   const Transposed& y, size_t labels, double power) {
+std::vector<float> centroid_shares(const Csr& x, const std::vector<double>& norms, size_t features, const Transposed& y,
+                                   size_t labels, double power) {
   std::vector<float> share(labels, 0.0f);
   parallel_for(labels, [&](size_t first, size_t last, int) {
     SparseSums sums(features);
     for (size_t l = first; l < last; ++l) {
       for (int64_t k = y.begin[l]; k < y.begin[l + 1]; ++k) {
         const auto row = static_cast<size_t>(y.row[static_cast<size_t>(k)]);
-        for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], x.values[e] / lengths[row]);
+        for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], x.values[e] / norms[row]);
       }
       double square = 0;
       for (const int32_t i : sums.touched) {
@@ -109,23 +109,23 @@ std::vector<float> centroid_shares(const Csr& x, const std::vector<double>& leng
 
 }  // namespace
 
-std::vector<double> row_lengths(const Csr& x) {
-  std::vector<double> lengths(x.rows);
+std::vector<double> row_norms(const Csr& x) {
+  std::vector<double> norms(x.rows);
   parallel_for(x.rows, [&](size_t first, size_t last, int) {
     for (size_t i = first; i < last; ++i) {
       double square = 0;
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) square += double{x.values[e]} * x.values[e];
-      lengths[i] = square > 0 ? std::sqrt(square) : 1.0;
+      norms[i] = square > 0 ? std::sqrt(square) : 1.0;
     }
   });
-  return lengths;
+  return norms;
 }
 
-LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t most, double power,
-                                  bool skip_same, Stripe own) {
-  const std::vector<double> lengths = row_lengths(x);
-  const std::vector<float> share = centroid_shares(x, lengths, features, Transposed(y, lengths, labels), labels, power);
-  const Transposed by_feature(x, lengths, features);
+LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t max_labels,
+                                  double power, bool skip_same, Stripe own) {
+  const std::vector<double> norms = row_norms(x);
+  const std::vector<float> share = centroid_shares(x, norms, features, Transposed(y, norms, labels), labels, power);
+  const Transposed by_feature(x, norms, features);
   const int parts = threads();
   std::vector<BuiltRows> found(static_cast<size_t>(parts));
   parallel_for(features, 1, parts, [&](size_t first, size_t last, int thread) {
@@ -144,12 +144,12 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
         if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
       }
       sums.clear();
-      if (best.size() > most) {  // ties to the lower label
-        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(most), best.end(),
+      if (best.size() > max_labels) {  // ties to the lower label
+        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(max_labels), best.end(),
                          [](const auto& a, const auto& b) {
                            return a.first > b.first || (a.first == b.first && a.second < b.second);
                          });
-        best.resize(most);
+        best.resize(max_labels);
       }
       std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
       const size_t before = part.ids.size();
@@ -175,7 +175,7 @@ LabelPrior::LabelPrior(const Csr& weights, const float* share, size_t neurons, f
       is_active_(neurons / 64 + 1, 0),
       position_(neurons) {}
 
-void LabelPrior::add(const Csr& x, const double* lengths, const Csr& own, float keep, ActiveSet& active) {
+void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
   for (size_t p = 0; p < active.ids.size(); ++p) {
     const auto neuron = static_cast<size_t>(active.ids[p]);
@@ -207,7 +207,7 @@ void LabelPrior::add(const Csr& x, const double* lengths, const Csr& own, float 
           for (size_t line = 0; line < PREFETCH_LINES; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
           __builtin_prefetch(weights_.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
         }
-        const auto unit = static_cast<float>(x.values[e] / lengths[i]);
+        const auto unit = static_cast<float>(x.values[e] / norms[i]);
         const float value = scale_ * unit, itself = keep * unit;
         for (int64_t k = weights_.offsets[x.ids[e]]; k < weights_.offsets[x.ids[e] + 1]; ++k) {
           const auto neuron = static_cast<size_t>(weights_.ids[k]);

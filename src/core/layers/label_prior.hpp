@@ -29,14 +29,14 @@ struct LabelPriorLists {
 };
 
 // The L2 norm of each row of x; 1 for a zero row.
-std::vector<double> row_lengths(const Csr& x);
+std::vector<double> row_norms(const Csr& x);
 
 // Counts the prior of rows x (rows x features, scaled to unit norm) with labels y. A link's weight is the feature's
 // component of the sum of the label's rows, divided by the norm of that sum to the `power`: 1 gives the centroid, less
-// favours frequent labels. A feature is linked to the `most` labels with the largest weights, ties to the lower label;
-// with `skip_same` never to the label with its own number. Returns only links to `own` labels, by local number.
-LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t most, double power,
-                                  bool skip_same, Stripe own);
+// favours frequent labels. A feature is linked to the `max_labels` labels with the largest weights, ties to the lower
+// label; with `skip_same` never to the label with its own number. Returns only links to `own` labels, by local number.
+LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t max_labels,
+                                  double power, bool skip_same, Stripe own);
 
 class LabelPrior {
  public:
@@ -45,10 +45,10 @@ class LabelPrior {
   size_t features() const { return weights_.rows; }
   size_t neurons() const { return neurons_; }
 
-  // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `lengths`. `own`,
+  // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `norms`. `own`,
   // unless it is a null view, has the labels of each row, for which the row's contribution is subtracted. `keep` is the
-  // share of features kept by dropout (which divided by it); `lengths` are those before dropout.
-  void add(const Csr& x, const double* lengths, const Csr& own, float keep, ActiveSet& active);
+  // share of features kept by dropout (which divided by it); `norms` are those before dropout.
+  void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active);
 
  private:
   Csr weights_;

@@ -159,13 +159,13 @@ struct Header {
 
 Header read_header(std::span<const uint8_t> message, size_t rows, size_t columns) {
   if (message.size() < HEADER_BYTES) {
-    throw std::invalid_argument("a message has a header of " + text(HEADER_BYTES) + " bytes, this one has only " +
-                                text(message.size()) + " in all");
+    throw std::invalid_argument("message too short: a header has " + text(HEADER_BYTES) + " bytes, the message only " +
+                                text(message.size()));
   }
   if (message[0] != MAGIC[0] || message[1] != MAGIC[1] || message[2] > static_cast<uint8_t>(WireFormat::int8) ||
       message[3] > 1) {
-    throw std::invalid_argument("the message begins with the bytes " + text(message[0]) + " " + text(message[1]) + " " +
-                                text(message[2]) + " " + text(message[3]) + ", which none of ours does");
+    throw std::invalid_argument("unknown message header: bytes " + text(message[0]) + " " + text(message[1]) + " " +
+                                text(message[2]) + " " + text(message[3]));
   }
   uint32_t has[2];
   std::memcpy(has, &message[4], sizeof has);
@@ -199,15 +199,15 @@ std::vector<size_t> read_masks(std::span<const uint8_t> message, const Layout& l
   for (size_t r = 0; r < layout.rows; ++r) {
     const uint8_t* mask = message.data() + layout.masks_at() + r * bytes;
     if (bytes > 0 && (mask[bytes - 1] & padding) != 0) {
-      throw std::invalid_argument("the message's mask of row " + text(r) + " goes on after its " +
-                                  text(layout.columns) + " columns");
+      throw std::invalid_argument("the mask of row " + text(r) + " has bits beyond its " + text(layout.columns) +
+                                  " columns");
     }
     before[r + 1] = before[r] + count_bits(mask, bytes);
   }
   check_bytes(message, layout.sparse_bytes(before[layout.rows]));
   if (message.size() >= layout.dense_bytes()) {
-    throw std::invalid_argument("the message leaves zeros out, but is not shorter for it: " + text(message.size()) +
-                                " bytes, " + text(layout.dense_bytes()) + " with them");
+    throw std::invalid_argument("the sparse message is not shorter than a dense one: " + text(message.size()) +
+                                " bytes, dense " + text(layout.dense_bytes()));
   }
   return before;
 }
