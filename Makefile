@@ -30,6 +30,7 @@ test-others:
 lint: .venv/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(shell find src/core src/bindings -name '*.[ch]pp')
 
 # Damaged input for every reader, other damage each time: make fuzz MINUTES=60 TARGETS="model npz"
 MINUTES ?= 10

@@ -11,17 +11,17 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "checks.hpp"
-#include "hash.hpp"
-#include "query.hpp"
-#include "tables.hpp"
+#include "hashing/hash_functions.hpp"
+#include "hashing/query.hpp"
+#include "hashing/tables.hpp"
+#include "runtime/checks.hpp"
 
 namespace dslide {
 namespace {
 
 using namespace nb::literals;
 
-// Rows of floats, each contiguous, at any distance from one another.
+// Rows of floats, each contiguous, with any stride between rows.
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Codes = nb::ndarray<nb::numpy, uint32_t>;
 
@@ -84,7 +84,7 @@ Codes hash_sparse(const HashFunctions& self, const In<int64_t, 1>& indptr, const
   auto codes = std::make_unique<uint32_t[]>(count * self.spec().tables);
   {
     nb::gil_scoped_release release;
-    self.sparse({indptr.data(), indices.data(), values.data(), count}, codes.get());
+    self.sparse({count, indptr.data(), indices.data(), values.data()}, codes.get());
   }
   return owned(std::move(codes), {count, self.spec().tables});
 }
@@ -118,7 +118,7 @@ nb::ndarray<nb::numpy, int32_t> bucket(const Tables& self, size_t table, size_t 
   return owned(std::move(neurons), {found.size()});
 }
 
-// A view of the tables' own memory, read only, which keeps them alive.
+// A read-only view of the tables' memory that keeps them alive.
 nb::ndarray<nb::numpy, const uint32_t> all_codes(nb::handle_t<Tables> self) {
   const Tables& tables = nb::cast<const Tables&>(self);
   return {tables.codes(0).data(), {tables.spec().tables, tables.spec().neurons}, self};
@@ -126,106 +126,101 @@ nb::ndarray<nb::numpy, const uint32_t> all_codes(nb::handle_t<Tables> self) {
 
 void bind_tables(nb::module_& m) {
   nb::class_<Occupancy>(m, "Occupancy", "How full the buckets are.")
-      .def_ro("mean", &Occupancy::mean, "Neurons in a bucket.")
+      .def_ro("mean", &Occupancy::mean, "Mean number of neurons per bucket.")
       .def_ro("max", &Occupancy::max, "Neurons in the fullest bucket.")
-      .def_ro("empty_share", &Occupancy::empty_share, "Share of buckets without a neuron.")
-      .def_ro("dropped", &Occupancy::dropped, "Times a neuron was left out of a full bucket, in all tables.")
-      .def_ro("by_size", &Occupancy::by_size,
-              "Neurons, in all tables, in buckets of 1, of 2 to 3, of 4 to 7 neurons and so on.");
-  m.attr("NO_BUCKET") = kAbsent;
+      .def_ro("empty_share", &Occupancy::empty_share, "Share of empty buckets.")
+      .def_ro("dropped", &Occupancy::dropped, "Neurons evicted from full buckets, over all tables.")
+      .def_ro("by_size", &Occupancy::by_size, "Neurons, over all tables, in buckets of size 1, 2 to 3, 4 to 7, ...");
+  m.attr("NO_BUCKET") = NO_BUCKET;
   nb::class_<Tables>(m, "Tables", "Hash tables over the neurons of a layer.")
       .def(
           "__init__",
           [](Tables* self, size_t neurons, size_t tables, size_t table_bits, size_t bucket_size,
-             const std::string& policy, uint64_t seed) {
-            new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed});
-          },
+             const std::string& policy,
+             uint64_t seed) { new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed}); },
           "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
       .def("set_codes", &set_codes, "neurons"_a, "codes"_a,
-           "Sets the codes (neurons, tables) of some neurons; buckets follow at renew().")
-      .def_prop_ro("codes", &all_codes, "Codes (tables, neurons) of all neurons, as they are set; no copy.")
-      .def("renew", &Tables::renew, nb::call_guard<nb::gil_scoped_release>(), "Rebuilds all buckets from the codes.")
+           "Sets the codes (neurons, tables) of some neurons; buckets change at rebuild().")
+      .def_prop_ro("codes", &all_codes, "Codes (tables, neurons) of all neurons, as last set; no copy.")
+      .def("rebuild", &Tables::rebuild, nb::call_guard<nb::gil_scoped_release>(),
+           "Rebuilds all buckets from the codes.")
       .def("bucket", &bucket, "table"_a, "code"_a, "Neurons in a bucket, ascending.")
       .def("occupancy", &Tables::occupancy, nb::call_guard<nb::gil_scoped_release>())
-      .def("bytes", &Tables::bytes, "Memory taken.");
+      .def("bytes", &Tables::bytes, "Memory used.");
 }
 
-template <class T>
-nb::ndarray<nb::numpy, T> array_of(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner);
-}
-
-// Checks the codes and calls ask(codes, rows) without the GIL.
-template <class Ask>
-Hits ask_checked(const Query& self, const In<uint32_t, 2>& codes, const Ask& ask) {
+// Checks the codes and calls query(codes, rows) without the GIL.
+template <class Fn>
+Hits checked(const Query& self, const In<uint32_t, 2>& codes, const Fn& query) {
   check_equal("the number of columns of codes", codes.shape(1), self.tables().spec().tables);
   nb::gil_scoped_release release;
-  return ask(codes.data(), codes.shape(0));
+  return query(codes.data(), codes.shape(0));
 }
 
-nb::tuple counted(Query& self, const In<uint32_t, 2>& codes, size_t at_least, std::optional<size_t> want, uint64_t seed,
-                  uint64_t step, size_t first_row) {
-  const Lottery lottery{seed, step, first_row};
-  Hits hits = ask_checked(self, codes, [&](const uint32_t* data, size_t rows) {
-    return self.counted(data, rows, at_least, want.value_or(kNoBound), lottery);
+nb::tuple counted(Query& self, const In<uint32_t, 2>& codes, size_t at_least, std::optional<size_t> limit,
+                  uint64_t seed, uint64_t step, size_t first_row) {
+  const RowSeeds seeds{seed, step, first_row};
+  Hits hits = checked(self, codes, [&](const uint32_t* data, size_t rows) {
+    return self.counted(data, rows, at_least, limit.value_or(NO_LIMIT), seeds);
   });
-  std::vector<uint32_t> ranking = self.ranking(hits, lottery);
-  return nb::make_tuple(array_of(std::move(hits.offsets)), array_of(std::move(hits.neurons)),
-                        array_of(std::move(hits.counts)), array_of(std::move(ranking)));
+  std::vector<uint32_t> ranking = self.ranking(hits, seeds);
+  return nb::make_tuple(owned(std::move(hits.offsets)), owned(std::move(hits.neurons)), owned(std::move(hits.counts)),
+                        owned(std::move(ranking)));
 }
 
-nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
+nb::tuple vanilla(Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> limit, uint64_t seed, uint64_t step,
                   size_t first_row) {
-  Hits hits = ask_checked(self, codes, [&](const uint32_t* data, size_t rows) {
-    return self.vanilla(data, rows, want.value_or(kNoBound), {seed, step, first_row});
+  Hits hits = checked(self, codes, [&](const uint32_t* data, size_t rows) {
+    return self.vanilla(data, rows, limit.value_or(NO_LIMIT), {seed, step, first_row});
   });
-  return nb::make_tuple(array_of(std::move(hits.offsets)), array_of(std::move(hits.neurons)));
+  return nb::make_tuple(owned(std::move(hits.offsets)), owned(std::move(hits.neurons)));
 }
 
 void bind_query(nb::module_& m) {
   nb::class_<Query>(m, "Query",
                     "Looks rows up in hash tables. Every method takes codes (rows, tables) and returns offsets "
-                    "(rows + 1) and neuron numbers, ascending within a row; all but vanilla also return in how many "
-                    "tables each neuron was met, and a number that is the higher the earlier it is picked. `want` "
-                    "bounds the neurons of a row; None: no bound. The tables are over every `step`-th neuron of the "
-                    "layer from `first` on.")
-      .def("__init__",
-           [](Query* self, const Tables& tables, size_t first, size_t step) {
-             check_range("step", step, 1, SIZE_MAX);
-             new (self) Query(tables, {first, step});
-           },
-           "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
-      .def("vanilla", &vanilla, "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
-           "The first neurons found in the row's buckets, taken in random order.")
+                    "(rows + 1) and neuron numbers, ascending within a row; all but vanilla also return the number of "
+                    "tables in which each neuron was found, and a score, higher for preferred neurons. `limit` bounds "
+                    "the neurons of a row; None: no limit. The tables hold every `step`-th neuron of the layer from "
+                    "`first` on.")
+      .def(
+          "__init__",
+          [](Query* self, const Tables& tables, size_t first, size_t step) {
+            check_range("step", step, 1, SIZE_MAX);
+            new (self) Query(tables, {first, step});
+          },
+          "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
+      .def("vanilla", &vanilla, "codes"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+           "The first neurons found in the row's buckets, visited in random order.")
       .def(
           "topk",
-          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> want, uint64_t seed, uint64_t step,
-             size_t first_row) { return counted(self, codes, 1, want, seed, step, first_row); },
-          "codes"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0, "The neurons met in most tables, equals by lot.")
-      .def("threshold", &counted, "codes"_a, "threshold"_a, "want"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
-           "The neurons met in at least `threshold` tables, those met in most tables first, equals by lot.")
+          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> limit, uint64_t seed, uint64_t step,
+             size_t first_row) { return counted(self, codes, 1, limit, seed, step, first_row); },
+          "codes"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+          "The neurons found in most tables, random tie-break.")
+      .def("threshold", &counted, "codes"_a, "threshold"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+           "The neurons found in at least `threshold` tables, the most frequent first, random tie-break.")
       .def(
           "candidates",
           [](Query& self, const In<uint32_t, 2>& codes) { return counted(self, codes, 1, std::nullopt, 0, 0, 0); },
-          "codes"_a, "All neurons met.");
+          "codes"_a, "All neurons found.");
 }
 
 }  // namespace
 
 void bind_hashing(nb::module_& m) {
-  m.def("mark",
-        [](Out<bool, 1> marks, In<int32_t, 1> ids) {
-          const int32_t* id = ids.data();
-          for (size_t i = 0; i < ids.shape(0); ++i) {
-            if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) {
-              throw std::invalid_argument("an id is out of range");
-            }
-            marks.data()[id[i]] = true;
+  m.def(
+      "mark",
+      [](Out<bool, 1> marks, In<int32_t, 1> ids) {
+        const int32_t* id = ids.data();
+        for (size_t i = 0; i < ids.shape(0); ++i) {
+          if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) {
+            throw std::invalid_argument("an id is out of range");
           }
-        },
-        nb::arg("marks").noconvert(), nb::arg("ids"), "Sets the marks of some ids.");
+          marks.data()[id[i]] = true;
+        }
+      },
+      nb::arg("marks").noconvert(), nb::arg("ids"), "Sets the marks of some ids.");
   bind_functions(m);
   bind_tables(m);
   bind_query(m);

@@ -1,17 +1,16 @@
 // Messages between ranks.
-#include "wire.hpp"
-
 #include <nanobind/stl/string.h>
 
 #include <string>
 
 #include "bindings.hpp"
+#include "wire/message.hpp"
 
 namespace dslide {
 namespace {
 
 nb::bytes encode(In<float, 2> x, size_t first, size_t step, size_t columns, const std::string& format) {
-  const Columns<const float> view{x.data(), x.shape(0), x.shape(1), first, step, columns};
+  const ColumnView<const float> view{x.data(), x.shape(0), x.shape(1), first, step, columns};
   WirePlan plan;
   {
     nb::gil_scoped_release release;
@@ -20,7 +19,7 @@ nb::bytes encode(In<float, 2> x, size_t first, size_t step, size_t columns, cons
   auto message = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(plan.bytes)));
   if (!message.is_valid()) nb::raise_python_error();
   {
-    auto* bytes = reinterpret_cast<uint8_t*>(PyBytes_AsString(message.ptr()));  // nobody else has seen them yet
+    auto* bytes = reinterpret_cast<uint8_t*>(PyBytes_AsString(message.ptr()));  // not shared yet
     nb::gil_scoped_release release;
     wire_write(view, plan, {bytes, plan.bytes});
   }
@@ -36,17 +35,20 @@ void decode(In<uint8_t, 1> message, Out<float, 2> out, size_t first, size_t step
 
 void bind_wire(nb::module_& m) {
   m.def("wire_encode", &encode, nb::arg("x"), nb::arg("first"), nb::arg("step"), nb::arg("columns"), nb::arg("format"),
-        "Columns first, first + step, ..., `columns` of them, of x as a message: 'float32', 'bf16' or 'int8'.");
-  m.def("wire_decode", &decode, nb::arg("message").noconvert(), nb::arg("out").noconvert(), nb::arg("first"),
-        nb::arg("step"), nb::arg("columns"), nb::arg("add"),
-        nb::sig("def wire_decode(message: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float32], "
-                "first: int, step: int, columns: int, add: bool) -> None"),
-        "Writes what a message says to columns of out, or adds it; ValueError, and out as it was, if the message is not "
-        "one for these rows and columns.");
-  m.def("wire_size", [](size_t rows, size_t columns, const std::string& format) {
-          return wire_size(rows, columns, wire_format(format));
-        },
-        nb::arg("rows"), nb::arg("columns"), nb::arg("format"), "Bytes of the longest message with so many numbers.");
+        "Encodes the `columns` columns first, first + step, ... of x: 'float32', 'bf16' or 'int8'.");
+  m.def(
+      "wire_decode", &decode, nb::arg("message").noconvert(), nb::arg("out").noconvert(), nb::arg("first"),
+      nb::arg("step"), nb::arg("columns"), nb::arg("add"),
+      nb::sig("def wire_decode(message: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float32], "
+              "first: int, step: int, columns: int, add: bool) -> None"),
+      "Writes a message's values to columns of out, or adds them; ValueError, and out unchanged, if the message is not "
+      "valid for these rows and columns.");
+  m.def(
+      "wire_size",
+      [](size_t rows, size_t columns, const std::string& format) {
+        return wire_size(rows, columns, wire_format(format));
+      },
+      nb::arg("rows"), nb::arg("columns"), nb::arg("format"), "Bytes of the longest message of this shape.");
 }
 
 }  // namespace dslide

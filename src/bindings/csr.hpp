@@ -1,0 +1,64 @@
+// Checked arguments: stripes and CSR matrices.
+#pragma once
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "bindings.hpp"
+#include "data/csr.hpp"
+#include "runtime/stripe.hpp"
+
+namespace dslide {
+
+inline void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+constexpr size_t ANY_ID = 0x80000000u;  // upper bound of ids that are not checked against a size
+
+inline Stripe stripe(size_t first, size_t step) {
+  require(first < step, "a stripe's first must be below its step");
+  return {first, step};
+}
+
+// The number of rows. Checks that the offsets start at 0, do not decrease and end at `elements`.
+inline size_t check_offsets(const In<int64_t, 1>& offsets, size_t elements) {
+  require(offsets.shape(0) > 0, "offsets must have one element more than there are rows");
+  const size_t rows = offsets.shape(0) - 1;
+  require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == elements, "offsets don't span the ids");
+  for (size_t i = 0; i < rows; ++i) require(offsets(i) <= offsets(i + 1), "offsets must not decrease");
+  return rows;
+}
+
+// CSR lists without values, with valid offsets and with ids below `bound`.
+inline Csr lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
+  require(check_offsets(offsets, ids.shape(0)) == rows, "offsets must have one element more than there are rows");
+  const int32_t* id = ids.data();
+  uint32_t largest = 0;  // a negative id is huge as unsigned; branch-free, so that the loop is vectorised
+  for (size_t e = 0; e < ids.shape(0); ++e) largest = std::max(largest, static_cast<uint32_t>(id[e]));
+  require(ids.shape(0) == 0 || largest < std::min(bound, ANY_ID), "an id is out of range");
+  return {rows, offsets.data(), id, nullptr};
+}
+
+// The same for optional arguments; a null view if they are None.
+inline Csr lists(const std::optional<In<int64_t, 1>>& offsets, const std::optional<In<int32_t, 1>>& ids, size_t rows,
+                 size_t bound) {
+  return offsets && ids ? lists(*offsets, *ids, rows, bound) : Csr{};
+}
+
+// The same with a value for each id.
+inline Csr matrix(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values, size_t rows,
+                  size_t bound, const char* mismatch = "as many values as ids are needed") {
+  require(ids.shape(0) == values.shape(0), mismatch);
+  Csr csr = lists(offsets, ids, rows, bound);
+  csr.values = values.data();
+  return csr;
+}
+
+// A batch's labels with their targets.
+inline Csr labels_of(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& targets, size_t rows,
+                     size_t bound) {
+  return matrix(offsets, ids, targets, rows, bound, "as many targets as labels are needed");
+}
+
+}  // namespace dslide

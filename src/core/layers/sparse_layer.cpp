@@ -1,0 +1,185 @@
+#include "layers/sparse_layer.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "runtime/aligned.hpp"
+#include "runtime/radix_sort.hpp"
+#include "runtime/thread_pool.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr size_t ROWS = 8;                // rows of the batch per task
+constexpr size_t INPUTS = 256;            // inputs per task
+constexpr size_t PREFETCH_DISTANCE = 16;  // in inputs
+
+// Position in active.ids of a slot of a row.
+size_t slot_position(const ActiveSet& active, Range slots, size_t slot) {
+  return active.is_per_row ? static_cast<size_t>(active.position[slot]) : slot - slots.begin;
+}
+
+}  // namespace
+
+SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
+  check_bias(bias, weights.width);
+}
+
+void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_t ldz) const {
+  std::vector<float> bias(bias_.rows);
+  for (size_t j = 0; j < bias.size(); ++j) bias[j] = bias_.at(j, 0);
+  parallel_for_dynamic(active.rows, ROWS, threads(), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      const int64_t first = x.offsets[i];
+      const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
+      if (active.is_everything) {
+        float* out = z + i * ldz;
+        std::copy(bias.begin(), bias.end(), out);
+        weights_.add_rows(x.ids + first, x.values + first, count, out);
+        continue;
+      }
+      const Range slots = active.slots_of(i);
+      for (size_t s = slots.begin; s < slots.end; ++s) {
+        const auto neuron = static_cast<size_t>(active.ids[slot_position(active, slots, s)]);
+        float sum = bias[neuron];
+        for (int64_t e = first; e < x.offsets[i + 1]; ++e) {
+          sum += x.values[e] * weights_.at(static_cast<size_t>(x.ids[e]), neuron);
+        }
+        z[s] = sum;
+      }
+    }
+  });
+}
+
+void SparseLayer::Groups::fill(const Csr& x, Stripe own) {
+  const size_t count = x.nnz();
+  keys_.resize(count);
+  size_t taken = 0;
+  uint32_t largest = 0;
+  for (size_t e = 0; e < count; ++e) {
+    const auto id = static_cast<uint32_t>(x.ids[e]);
+    keys_[taken] = (uint64_t{id} << 32) | e;
+    taken += own.step == 1 || own.contains(id);  // branch-free: the branch would be unpredictable
+    largest = std::max(largest, id);
+  }
+  keys_.resize(taken);
+  radix_sort(keys_, scratch_, largest, [](uint64_t k) { return static_cast<uint32_t>(k >> 32); });
+
+  row_of_.resize(count);
+  for (size_t i = 0; i < x.rows; ++i) {
+    std::fill(row_of_.begin() + x.offsets[i], row_of_.begin() + x.offsets[i + 1], static_cast<int32_t>(i));
+  }
+  input.clear();
+  begin.clear();
+  row.resize(taken);
+  value.resize(taken);
+  element.resize(taken);
+  for (size_t k = 0; k < taken; ++k) {
+    const auto id = static_cast<int32_t>(keys_[k] >> 32);
+    const auto e = static_cast<uint32_t>(keys_[k]);
+    if (k == 0 || id != input.back()) {
+      input.push_back(id);
+      begin.push_back(k);
+    }
+    row[k] = row_of_[e];
+    value[k] = x.values[e];
+    element[k] = e;
+  }
+  begin.push_back(taken);
+}
+
+bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
+                        const Optimizer& optimizer) {
+  const int parts = threads();
+  groups_.resize(static_cast<size_t>(parts));
+  run_threads(parts, [&](int thread) {
+    const auto t = static_cast<size_t>(thread);
+    groups_[t].fill(x, {t, static_cast<size_t>(parts)});
+  });
+  std::atomic<bool> finite = true;
+  const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
+  parallel_for_queues(parts, inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
+    const Groups& g = groups_[t];
+    if (!(active.is_everything ? learn_dense(g, {begin, end}, dz, ldz, dx, optimizer)
+                               : learn_sampled(g, {begin, end}, active, dz, dx, optimizer))) {
+      finite = false;
+    }
+  });
+  return learn_bias(active, dz, ldz, optimizer) && finite;
+}
+
+bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size_t ldz, float* dx,
+                              const Optimizer& optimizer) const {
+  const Kernels& kernel = kernels();
+  const size_t neurons = weights_.width;
+  bool finite = true;
+  AlignedFloats gradient(neurons);
+  AlignedFloats widened(weights_.scratch_floats(1));
+  for (size_t k = some.end; k-- > some.begin;) {  // backwards: the inputs before these are next
+    if (k >= PREFETCH_DISTANCE) weights_.prefetch_row(static_cast<size_t>(g.input[k - PREFETCH_DISTANCE]));
+    const auto input = static_cast<size_t>(g.input[k]);
+    const size_t first = g.begin[k], count = g.begin[k + 1] - first;
+    std::fill(gradient.begin(), gradient.end(), 0.0f);
+    kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
+    if (dx) {
+      const float* w = weights_.row(input, widened.data());
+      for (size_t e = first; e < first + count; ++e) {
+        dx[g.element[e]] = kernel.dot(w, dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
+      }
+    }
+    if (!weights_.update(input, gradient.data(), optimizer)) finite = false;
+  }
+  return finite;
+}
+
+bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
+                                const Optimizer& optimizer) const {
+  bool finite = true;
+  std::vector<float> sum(active.ids.size()), gradient;  // by position; by touched column
+  std::vector<uint8_t> touched(active.ids.size(), 0);
+  std::vector<int32_t> positions, columns;
+  for (size_t k = some.begin; k < some.end; ++k) {
+    const auto input = static_cast<size_t>(g.input[k]);
+    positions.clear();
+    for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {
+      const Range slots = active.slots_of(static_cast<size_t>(g.row[e]));
+      float back = 0;
+      for (size_t s = slots.begin; s < slots.end; ++s) {
+        const size_t p = slot_position(active, slots, s);
+        if (!touched[p]) {
+          touched[p] = 1;
+          sum[p] = 0;
+          positions.push_back(static_cast<int32_t>(p));
+        }
+        sum[p] += g.value[e] * dz[s];
+        back += weights_.at(input, static_cast<size_t>(active.ids[p])) * dz[s];
+      }
+      if (dx) dx[g.element[e]] = back;
+    }
+    gradient.clear();
+    columns.clear();
+    for (const int32_t p : positions) {
+      touched[static_cast<size_t>(p)] = 0;
+      gradient.push_back(sum[static_cast<size_t>(p)]);
+      columns.push_back(active.ids[static_cast<size_t>(p)]);
+    }
+    if (!weights_.update_columns(input, columns.data(), columns.size(), gradient.data(), optimizer)) finite = false;
+  }
+  return finite;
+}
+
+bool SparseLayer::learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer) {
+  std::vector<float> gradient(active.ids.size(), 0.0f);
+  if (active.is_everything) kernels().column_sums(active.rows, gradient.size(), dz, ldz, gradient.data());
+  for (size_t i = 0; i < active.rows && !active.is_everything; ++i) {
+    const Range slots = active.slots_of(i);
+    for (size_t s = slots.begin; s < slots.end; ++s) gradient[slot_position(active, slots, s)] += dz[s];
+  }
+  bool finite = true;
+  for (size_t p = 0; p < gradient.size(); ++p) {
+    finite = bias_.update(static_cast<size_t>(active.ids[p]), &gradient[p], optimizer) && finite;
+  }
+  return finite;
+}
+
+}  // namespace dslide

@@ -1,0 +1,60 @@
+// A layer over sparse input. Weights are stored input-major, one row per input, so that a batch touches only the rows
+// of its inputs.
+//
+// This is the first layer of every network, and any layer behind a sampled one. If the layer itself is sampled, only
+// the columns of active neurons are read and updated.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "data/csr.hpp"
+#include "layers/active_set.hpp"
+#include "layers/parameters.hpp"
+#include "runtime/aligned.hpp"
+#include "runtime/stripe.hpp"
+#include "runtime/thread_pool.hpp"
+
+namespace dslide {
+
+class SparseLayer {
+ public:
+  // weights: (inputs x neurons), bias: (neurons x 1)
+  SparseLayer(const Parameters& weights, const Parameters& bias);
+  const Parameters& weights() const { return weights_; }
+
+  // Logits, bias included: z[row * ldz + neuron] if all neurons are active, else z[slot]. An input occurs at most once
+  // in a row of x.
+  void forward(const Csr& x, const ActiveSet& active, float* z, size_t ldz) const;
+
+  // Computes gradients from dz (laid out as z) and applies the optimizer step to the rows of present inputs. dx, one
+  // value per element of x, may be null. False: some gradient was not finite.
+  bool learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx, const Optimizer& optimizer);
+
+ private:
+  // A batch's elements grouped by input, for one thread's stripe of the inputs.
+  struct alignas(2 * CACHE_LINE) Groups {
+    std::vector<int32_t> input;    // inputs present, ascending
+    std::vector<size_t> begin;     // (input.size() + 1)
+    std::vector<int32_t> row;      // by element: row,
+    std::vector<float> value;      // value
+    std::vector<int64_t> element;  // and index in the batch
+
+    void fill(const Csr& x, Stripe own);
+
+   private:
+    std::vector<uint64_t> keys_, scratch_;
+    std::vector<int32_t> row_of_;
+  };
+
+  // Update some inputs of a group.
+  bool learn_dense(const Groups& g, Range some, const float* dz, size_t ldz, float* dx,
+                   const Optimizer& optimizer) const;
+  bool learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
+                     const Optimizer& optimizer) const;
+  bool learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer);
+
+  Parameters weights_, bias_;
+  std::vector<Groups> groups_;  // one per thread, kept between calls
+};
+
+}  // namespace dslide

@@ -1,0 +1,163 @@
+// Prediction. The exact top-k visits all neurons block by block and never stores more logits than a block's.
+#include <algorithm>
+#include <limits>
+
+#include "layers/block.hpp"
+#include "layers/dense_layer.hpp"
+#include "runtime/thread_pool.hpp"
+
+namespace dslide {
+namespace {
+
+constexpr size_t ROWS = 96;              // rows per chunk
+constexpr size_t PREFETCH_DISTANCE = 8;  // in candidates
+
+struct Candidate {
+  float score;
+  int32_t id;
+  // Better first; ties to the lower neuron.
+  bool operator<(const Candidate& other) const {
+    return score > other.score || (score == other.score && id < other.id);
+  }
+};
+
+// The k best so far, as a heap with the worst on top.
+class Best {
+ public:
+  void offer(Candidate c, size_t k) {
+    if (c.score != c.score) c.score = -std::numeric_limits<float>::infinity();  // NaN has no order
+    if (heap_.size() < k) {
+      heap_.push_back(c);
+      std::push_heap(heap_.begin(), heap_.end());
+    } else if (k > 0 && c < heap_.front()) {
+      std::pop_heap(heap_.begin(), heap_.end());
+      heap_.back() = c;
+      std::push_heap(heap_.begin(), heap_.end());
+    }
+  }
+  // The score that a new candidate must reach.
+  float threshold(size_t k) const {
+    return heap_.size() < k || k == 0 ? -std::numeric_limits<float>::infinity() : heap_.front().score;
+  }
+  const std::vector<Candidate>& all() const { return heap_; }
+  void clear() { heap_.clear(); }
+
+ private:
+  std::vector<Candidate> heap_;
+};
+
+// Iterates over a row's excluded neurons while the others are offered in ascending order.
+struct Excluded {
+  const int32_t *next, *end;
+  bool contains(size_t neuron) {
+    while (next != end && static_cast<size_t>(*next) < neuron) ++next;
+    return next != end && static_cast<size_t>(*next) == neuron;
+  }
+};
+
+// Best first into one row of the results.
+void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
+  std::sort(candidates.begin(), candidates.end());
+  for (size_t j = 0; j < k; ++j) {
+    const bool found = j < candidates.size();
+    ids[j] = found ? candidates[j].id : -1;
+    scores[j] = found ? candidates[j].score : -std::numeric_limits<float>::infinity();
+  }
+}
+
+}  // namespace
+
+void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
+                      int32_t* ids, float* scores) const {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride, ld = padded_stride(inputs);
+  const auto parts = static_cast<size_t>(threads());
+  AlignedFloats batch;
+  copy_padded(x, {0, rows}, batch);
+  std::vector<Best> best(parts * rows);
+  const PriorByBlock prior_by_block(prior, {0, rows}, block_count(weights_.rows));
+  parallel_for(weights_.rows, BLOCK, static_cast<int>(parts), [&](size_t begin, size_t end, int thread) {
+    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened(weights_.scratch_floats(BLOCK));
+    Best* mine = &best[static_cast<size_t>(thread) * rows];
+    std::vector<Excluded> skip;  // by row, if there are any
+    if (excluded) {
+      for (size_t i = 0; i < rows; ++i) {
+        const auto first = std::lower_bound(excluded.begin(i), excluded.end(i), static_cast<int32_t>(begin));
+        skip.push_back({first, excluded.end(i)});
+      }
+    }
+    for (size_t first = begin; first < end; first += BLOCK) {
+      const size_t count = std::min(BLOCK, end - first);
+      const float* block_rows[BLOCK];
+      for (size_t c = 0; c < count; ++c) {
+        block_rows[c] = weights_.row(first + c, widened.data() + weights_.scratch_floats(c));
+      }
+      kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
+      float bias[BLOCK];
+      for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
+      size_t next = prior_by_block.first(first / BLOCK, 0);
+      for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t chunk = std::min(ROWS, rows - r);
+        kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                    nullptr);
+        prior_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
+        for (size_t i = 0; i < chunk; ++i) {
+          const float* z = &logits[i * BLOCK];
+          Best& row_best = mine[r + i];
+          if (kernel.shifted_max(z, bias, count) < row_best.threshold(k)) continue;
+          for (size_t c = 0; c < count; ++c) {
+            if (!skip.empty() && skip[r + i].contains(first + c)) continue;
+            row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+          }
+        }
+      }
+    }
+  });
+  parallel_for(rows, [&](size_t begin, size_t end, int) {
+    std::vector<Candidate> all;
+    for (size_t i = begin; i < end; ++i) {
+      all.clear();
+      for (size_t t = 0; t < parts; ++t) {
+        const auto& part = best[t * rows + i].all();
+        all.insert(all.end(), part.begin(), part.end());
+      }
+      write_row(all, k, ids + i * k, scores + i * k);
+    }
+  });
+}
+
+void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior, int32_t* ids,
+                               float* scores) const {
+  const Kernels& kernel = kernels();
+  const size_t inputs = weights_.stride;
+  parallel_for(candidates.rows, [&](size_t begin, size_t end, int) {
+    Best best;
+    std::vector<Candidate> all;
+    AlignedFloats widened(weights_.scratch_floats(1));
+    std::vector<float> row_prior(prior.begin.empty() ? 0 : weights_.rows, 0.0f);  // prior logits of the current row
+    const auto set_prior = [&](size_t row, bool on) {
+      for (int64_t e = prior.begin[row]; e < prior.begin[row + 1]; ++e) {
+        const auto at = static_cast<size_t>(e);
+        row_prior[static_cast<size_t>(prior.position[at])] = on ? prior.value[at] : 0.0f;
+      }
+    };
+    for (size_t i = begin; i < end; ++i) {
+      best.clear();
+      if (!row_prior.empty()) set_prior(i, true);
+      for (const int32_t* id = candidates.begin(i); id != candidates.end(i); ++id) {
+        if (id + PREFETCH_DISTANCE < candidates.end(i)) {
+          __builtin_prefetch(weights_.value_of(static_cast<size_t>(id[PREFETCH_DISTANCE])).data);
+        }
+        const auto neuron = static_cast<size_t>(*id);
+        const float* w = weights_.row(neuron, widened.data());
+        const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
+        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra, *id}, k);
+      }
+      if (!row_prior.empty()) set_prior(i, false);
+      all = best.all();
+      write_row(all, k, ids + i * k, scores + i * k);
+    }
+  });
+}
+
+}  // namespace dslide
