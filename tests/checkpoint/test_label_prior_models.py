@@ -142,11 +142,11 @@ DAMAGE = {
     "features": ({"begin": lambda a: a[1:]}, r"array prior.begin is int64\[20\], expected int64\[21\]"),
     "labels": ({"share": lambda a: a[1:]}, r"array prior.share is float32\[36\], expected float32\[37\]"),
     "missing": ({"begin": None}, "array prior.begin is missing"),
-    "falling": ({"begin": put(3, 10**6)}, "the links of the network are damaged: offsets fall"),
+    "falling": ({"begin": put(3, 10**6)}, "the label prior of the network is damaged: offsets must not decrease"),
     "negative": ({"begin": put(-1, -5)}, r"array prior.neuron is int32\[\d+\], expected int32\[0\]"),
-    "no beginning": ({"begin": put(0, 1)}, "the links of the network are damaged: offsets don't span the ids"),
-    "label": ({"neuron": put(2, LABELS)}, "the links of the network are damaged: an id is out of range"),
-    "negative label": ({"neuron": put(0, -1)}, "the links of the network are damaged: an id is out of range"),
+    "no beginning": ({"begin": put(0, 1)}, "the label prior of the network is damaged: offsets don't span the ids"),
+    "label": ({"neuron": put(2, LABELS)}, "the label prior of the network is damaged: an id is out of range"),
+    "negative label": ({"neuron": put(0, -1)}, "the label prior of the network is damaged: an id is out of range"),
 }
 
 

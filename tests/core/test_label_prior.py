@@ -102,7 +102,7 @@ def test_with_less_power_more_links_lead_to_frequent_labels():
 
 def test_lengths_of_rows_beyond_what_float32_can_square():
     x = rows_of([[3e38, 3e38], [1e-30, 0], [0, 0], [3, 4]])
-    lengths = _core.row_lengths(x.indptr, x.values)
+    lengths = _core.row_norms(x.indptr, x.values)
     assert_allclose(lengths, [np.sqrt(2) * 3e38, 1e-30, 1, 5], rtol=1e-4)
     links = count(x, rows_of(np.eye(4)), 4)
     assert_allclose(links.weight, [np.sqrt(0.5), 1, 0.6, np.sqrt(0.5), 0.8], rtol=1e-4)
@@ -132,7 +132,7 @@ def test_what_is_added_is_that_of_the_slow_links(case, kind, trained, keep):
         _core.set_threads(threads)
         active = make_active(kind, labels, rows, seed)
         links.add(x, row_lengths(x), active, targets if trained else None, keep)
-        found.append((active.added_begin.copy(), active.added_position.copy(), active.added_value.copy()))
+        found.append((active.prior_begin.copy(), active.prior_position.copy(), active.prior_value.copy()))
     for one, two in zip(*found, strict=True):
         assert_array_equal(one, two)
     begin, position, value = found[0]
@@ -147,14 +147,14 @@ def test_a_row_does_not_meet_itself():
     """Labels and features that occur once tell a row nothing in training, whatever dropout left of it."""
     x, y = rows_of([[1, 2, 0], [0, 0, 3]]), rows_of(np.eye(2))
     links = count(x, y, 5)
-    lengths = _core.row_lengths(x.indptr, x.values)
+    lengths = _core.row_norms(x.indptr, x.values)
     for keep, offsets, ids, values in ((1.0, x.indptr, x.indices, x.values), (0.5, [0, 1, 2], [1, 2], [4, 6])):
         active = _core.ActiveSet.everything(2, 2)
         arrays = np.array(offsets, np.int64), np.array(ids, np.int32), np.array(values, np.float32)
         links._native.add(*arrays, lengths, active, y.indptr, y.indices, keep)
-        assert_allclose(active.added_value, 0, atol=1e-6)
+        assert_allclose(active.prior_value, 0, atol=1e-6)
         links._native.add(*arrays, lengths, active)
-        assert np.all(active.added_value > 0.1)  # others that come later do meet it
+        assert np.all(active.prior_value > 0.1)  # others that come later do meet it
 
 
 BEGIN, NEURON = np.array([0, 1, 3], np.int64), np.array([0, 1, 2], np.int32)
@@ -163,28 +163,28 @@ BEGIN, NEURON = np.array([0, 1, 3], np.int64), np.array([0, 1, 2], np.int32)
 @pytest.mark.parametrize(
     ("begin", "neuron", "share", "why"),
     [
-        ([0, 4, 3], [0, 1, 2], 3, "fall"),
+        ([0, 4, 3], [0, 1, 2], 3, "decrease"),
         ([1, 1, 3], [0, 1, 2], 3, "span"),
         ([0, 1, 2], [0, 1, 2], 3, "span"),
         ([0, 1, 3], [0, 1, 3], 3, "out of range"),
         ([0, 1, 3], [0, -1, 2], 3, "out of range"),
-        ([], [], 3, "as many weights as links"),
+        ([], [], 3, "as many weights as neurons"),
     ],
 )
 def test_lists_that_are_none_are_refused(begin, neuron, share, why):
     begin, neuron = np.array(begin, np.int64), np.array(neuron, np.int32)
     with pytest.raises(ValueError, match=why):
-        _core.Links(begin, neuron, np.zeros(len(neuron), np.float32), np.zeros(share, np.float32), 1.0)
+        _core.LabelPrior(begin, neuron, np.zeros(len(neuron), np.float32), np.zeros(share, np.float32), 1.0)
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    links = _core.Links(BEGIN, NEURON, np.ones(3, np.float32), np.ones(3, np.float32), 1.0)
+    links = _core.LabelPrior(BEGIN, NEURON, np.ones(3, np.float32), np.ones(3, np.float32), 1.0)
     x = np.array([0, 1], np.int64), np.array([1], np.int32), np.ones(1, np.float32)
     one = np.ones(1)
     for arguments, why in (
         ((*x, one, make_active("row", 3, 1, 0)), "not for active sets per row"),
         ((*x, one, _core.ActiveSet.everything(4, 1)), "an active neuron is out of range"),
-        ((*x, np.ones(2), _core.ActiveSet.everything(3, 1)), "as many lengths as rows"),
+        ((*x, np.ones(2), _core.ActiveSet.everything(3, 1)), "as many norms as rows"),
         ((x[0], np.array([2], np.int32), x[2], one, _core.ActiveSet.everything(3, 1)), "an id is out of range"),
         ((*x, one, _core.ActiveSet.everything(3, 1), x[0], np.array([3], np.int32)), "an id is out of range"),
     ):

@@ -127,7 +127,7 @@ def test_learning_over_several_steps(sparse, optimizer, rows, neurons, inputs, k
 @few
 @given(optimizer=st.sampled_from(OPTIMIZERS), keep=st.booleans(), cut=st.sampled_from([0, 128]), **shapes)
 def test_loss_and_learning_in_one_pass(loss, optimizer, keep, cut, rows, neurons, inputs, kind, seed, threads):
-    """softmax_first, _backward and _step, with logits kept or computed twice; sigmoid_learn: three steps."""
+    """softmax_forward, _backward and _step, with logits kept or computed twice; sigmoid_learn: three steps."""
     _core.set_threads(threads)
     if kind == "row":
         kind = "shared"
@@ -366,8 +366,8 @@ def test_too_little_room_for_logits_is_refused():
     active = layer.everything(2)
     size = layer.native.kept_size(active)
     assert size == 2 * (64 * (128 + 16) + 16)  # two blocks of 64 neurons for 128 rows, and references
-    with pytest.raises(ValueError, match="too little room"):
-        layer.native.softmax_first(
+    with pytest.raises(ValueError, match="kept must have"):
+        layer.native.softmax_forward(
             x.values, active, None, *np.zeros((2, 2), np.float32), kept=np.zeros(size - 1, np.float32)
         )
 
@@ -378,7 +378,7 @@ def test_labels_of_another_batch_are_refused():
     one, ids, targets = np.array([0, 1]), np.array([5], np.int32), np.ones(1, np.float32)
     labels = _core.FoundLabels(layer.everything(1), one, ids, targets)
     with pytest.raises(ValueError, match="labels must be those of the active set"):
-        layer.native.softmax_first(x.values, layer.everything(2), labels, *np.zeros((2, 2), np.float32))
+        layer.native.softmax_forward(x.values, layer.everything(2), labels, *np.zeros((2, 2), np.float32))
     with pytest.raises(ValueError, match="an id is out of range"):
         _core.FoundLabels(layer.everything(1), one, np.array([70], np.int32), targets)
 
@@ -387,7 +387,7 @@ def test_parts_of_a_batch_begin_at_multiples_of_128():
     layer = make_layer(3, 70, False, base, 0)
     x, _ = dense_input(150, 3, 0)
     with pytest.raises(ValueError, match="multiple of 128"):
-        layer.native.softmax_first(x.values, layer.everything(150), None, *np.zeros((2, 150), np.float32), begin=64)
+        layer.native.softmax_forward(x.values, layer.everything(150), None, *np.zeros((2, 150), np.float32), begin=64)
 
 
 def test_layers_for_prediction_refuse_to_learn():

@@ -31,7 +31,7 @@ def filled_tables(neurons: int, tables: int, table_bits: int, seed: int, bound: 
     codes[astray] = rng.integers(0, 2**table_bits, int(astray.sum()))
     table = _core.Tables(neurons, tables, table_bits, bound, "reservoir", seed)
     table.set_codes(np.arange(neurons, dtype=np.int32), codes.astype(np.uint32))
-    table.renew()
+    table.rebuild()
     return table
 
 
@@ -97,7 +97,7 @@ def test_best_ranked_hits_of_all_stripes_are_those_of_the_whole(ranks, want, spl
         own = codes[first::step]
         table = _core.Tables(len(own), tables, 3, 0, "reservoir", 0)
         table.set_codes(np.arange(len(own), dtype=np.int32), own)
-        table.renew()
+        table.rebuild()
         return _core.Query(table, first, step)
 
     best: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
@@ -135,7 +135,7 @@ def test_a_neuron_met_in_every_table_comes_first():
 def one_bucket(neurons: int) -> _core.Tables:
     table = _core.Tables(neurons, 2, 1, 0, "fifo", 0)
     table.set_codes(np.arange(neurons, dtype=np.int32), np.zeros((neurons, 2), dtype=np.uint32))
-    table.renew()
+    table.rebuild()
     return table
 
 
@@ -183,7 +183,7 @@ def test_a_query_follows_its_tables_when_they_are_renewed():
     table = one_bucket(4)
     query = _core.Query(table)
     table.set_codes(np.array([2], dtype=np.int32), np.ones((1, 2), dtype=np.uint32))
-    table.renew()
+    table.rebuild()
     assert query.candidates(np.ones((1, 2), dtype=np.uint32))[1].tolist() == [2]
 
 

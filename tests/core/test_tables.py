@@ -50,7 +50,7 @@ def test_buckets_are_those_of_the_reference_also_after_changes(
         chosen = data.draw(st.lists(st.integers(0, neurons - 1), unique=True))
         new = random_codes(len(chosen), tables, table_bits, change)
         table.set_codes(np.array(chosen, dtype=np.int32), new)
-        table.renew()
+        table.rebuild()
         codes.update(zip(chosen, new, strict=True))
         expected = reference.buckets(codes, neurons, tables, table_bits, bound, policy, seed)
         assert contents(table, tables, table_bits) == expected
@@ -75,16 +75,16 @@ def test_renewal_after_changes_equals_building_from_scratch(policy, bound):
     codes = random_codes(neurons, tables, bits, 1)
     table = _core.Tables(neurons, tables, bits, bound, policy, 5)
     table.set_codes(np.arange(neurons, dtype=np.int32), codes)
-    table.renew()
+    table.rebuild()
     for change in range(3):
         moved = rng.permutation(neurons)[:3000].astype(np.int32)
         codes[moved] = random_codes(3000, tables, bits, 10 + change)
         table.set_codes(moved, codes[moved])
-        table.renew()
+        table.rebuild()
     _core.set_threads(5)
     scratch = _core.Tables(neurons, tables, bits, bound, policy, 5)
     scratch.set_codes(np.arange(neurons, dtype=np.int32), codes)
-    scratch.renew()
+    scratch.rebuild()
     assert contents(table, tables, bits) == contents(scratch, tables, bits)
     assert table.occupancy().dropped == scratch.occupancy().dropped
     assert (table.occupancy().dropped > 0) == (bound > 0)
@@ -97,7 +97,7 @@ def test_without_a_bound_every_neuron_is_found_by_its_own_codes():
     codes = _core.HashFunctions("simhash", 24, bits, tables, bits, 3).dense(weights)
     table = _core.Tables(neurons, tables, bits, 0, "reservoir", 4)
     table.set_codes(np.arange(neurons, dtype=np.int32), codes)
-    table.renew()
+    table.rebuild()
     assert all(neuron in table.bucket(t, codes[neuron, t]) for neuron in range(0, neurons, 7) for t in range(tables))
     assert table.occupancy().mean == neurons / 2**bits
     assert table.occupancy().dropped == 0
@@ -109,7 +109,7 @@ def test_reservoir_keeps_a_uniform_sample():
     for seed in range(seeds):
         table = _core.Tables(neurons, 2, 1, bound, "reservoir", seed)
         table.set_codes(np.arange(neurons, dtype=np.int32), np.zeros((neurons, 2), dtype=np.uint32))
-        table.renew()
+        table.rebuild()
         kept[table.bucket(1, 0)] += 1
     assert kept.sum() == seeds * bound
     # Drawn without replacement, so the statistic is smaller than a chi-square by the share not drawn.
@@ -121,7 +121,7 @@ def test_reservoirs_of_two_tables_are_independent():
     neurons, bound = 4000, 1000
     table = _core.Tables(neurons, 2, 1, bound, "reservoir", 1)
     table.set_codes(np.arange(neurons, dtype=np.int32), np.zeros((neurons, 2), dtype=np.uint32))
-    table.renew()
+    table.rebuild()
     both = len(np.intersect1d(table.bucket(0, 0), table.bucket(1, 0)))
     assert abs(both - bound * bound / neurons) < 5 * np.sqrt(bound * bound / neurons)
 
@@ -130,7 +130,7 @@ def test_fifo_keeps_the_newest_and_spares_no_neuron_by_its_number():
     neurons, bound, tables = 100, 10, 64
     table = _core.Tables(neurons, tables, 1, bound, "fifo", 1)
     table.set_codes(np.arange(neurons, dtype=np.int32), np.zeros((neurons, tables), dtype=np.uint32))
-    table.renew()
+    table.rebuild()
     kept = np.zeros(neurons)
     for t in range(tables):
         newest = (reference.below(reference.mix(1, t), neurons) - 1) % neurons
@@ -143,7 +143,7 @@ def test_fifo_keeps_the_newest_and_spares_no_neuron_by_its_number():
 def test_tables_that_were_never_renewed_are_empty():
     table = _core.Tables(10, 2, 3, 0, "fifo", 0)
     assert contents(table, 2, 3) == [[[]] * 8] * 2
-    table.renew()  # no neuron has codes yet
+    table.rebuild()  # no neuron has codes yet
     assert contents(table, 2, 3) == [[[]] * 8] * 2
     assert table.occupancy().empty_share == 1
 

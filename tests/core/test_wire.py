@@ -271,11 +271,11 @@ def test_each_fault_has_its_sentence():
     fewer[12] &= 0xFE
     padded = struct.pack("<2sBBII", b"DW", 1, 1, 2, 10) + b"\xff\x03" * 2 + bytes(40)
     for message, sentence in [
-        (b"", "a message has a header of 12 bytes, this one has only 0 in all"),
-        (dense[:11], "a message has a header of 12 bytes, this one has only 11 in all"),
-        (b"X" + dense[1:], "the message begins with the bytes 88 87 1 0, which none of ours does"),
-        (dense[:2] + b"\3" + dense[3:], "the message begins with the bytes 68 87 3 0, which none of ours does"),
-        (dense[:3] + b"\2" + dense[4:], "the message begins with the bytes 68 87 1 2, which none of ours does"),
+        (b"", "message too short: a header has 12 bytes, the message only 0"),
+        (dense[:11], "message too short: a header has 12 bytes, the message only 11"),
+        (b"X" + dense[1:], "unknown message header: bytes 88 87 1 0"),
+        (dense[:2] + b"\3" + dense[3:], "unknown message header: bytes 68 87 3 0"),
+        (dense[:3] + b"\2" + dense[4:], "unknown message header: bytes 68 87 1 2"),
         (_core.wire_encode(x[:1], 0, 1, 10, "int8"), "the message has 1 rows of 10 numbers, not 2 of 10"),
         (_core.wire_encode(x, 0, 1, 9, "int8"), "the message has 2 rows of 9 numbers, not 2 of 10"),
         (dense[:-1], "the message has 51 bytes, its header and mask say 52"),
@@ -283,8 +283,8 @@ def test_each_fault_has_its_sentence():
         (sparse[:14], "the message has 14 bytes, its header and mask say 16"),
         (sparse[:-2], "the message has 26 bytes, its header and mask say 28"),
         (bytes(fewer), "the message has 28 bytes, its header and mask say 26"),
-        (bytes(beyond), "the message's mask of row 0 goes on after its 10 columns"),
-        (padded, "the message leaves zeros out, but is not shorter for it: 56 bytes, 52 with them"),
+        (bytes(beyond), "the mask of row 0 has bits beyond its 10 columns"),
+        (padded, "the sparse message is not shorter than a dense one: 56 bytes, dense 52"),
     ]:
         with pytest.raises(ValueError) as error:  # noqa: PT011
             _core.wire_decode(message, out, 0, 1, 10, False)

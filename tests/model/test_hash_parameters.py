@@ -43,7 +43,7 @@ def test_neurons_are_found_by_noisy_rectified_copies_of_them(family):
     functions = _core.HashFunctions(family, dimension, k, tables, table_bits, 2)
     table = _core.Tables(neurons, tables, table_bits, 128, "reservoir", 3)
     table.set_codes(np.arange(neurons, dtype=np.int32), functions.dense(weights))
-    table.renew()
+    table.rebuild()
     offsets, ids, *_ = _core.Query(table).topk(functions.dense(rows), 20, 4, 5)
     found = np.mean([sources[row] in ids[offsets[row] : offsets[row + 1]] for row in range(count)])
     assert found > 0.3  # by chance: 0.001

@@ -122,7 +122,7 @@ def test_dropout_takes_off_what_the_whole_row_had():
     network.train_step(batch.x, batch.labels, 7, 0.01)
     seen = network.active[-1]
     added = np.zeros((ROWS, LABELS))
-    added[np.repeat(np.arange(ROWS), np.diff(seen.added_begin)), seen.added_position] = seen.added_value
+    added[np.repeat(np.arange(ROWS), np.diff(seen.prior_begin)), seen.prior_position] = seen.prior_value
     assert_allclose(added, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -52,7 +52,7 @@ class Listener:
 
 def softmax_step(layer: Layer, x: Any, active: Any, labels: Any) -> None:
     reference, total, dx = np.empty(ROWS, np.float32), np.empty(ROWS, np.float32), np.empty_like(x.values)
-    layer.softmax_first(x, active, labels, reference, total, dx)
+    layer.softmax_forward(x, active, labels, reference, total, dx)
     layer.softmax_step(x, active, labels, reference + np.log(total), 0.1, None)
 
 

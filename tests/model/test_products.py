@@ -86,7 +86,7 @@ def test_numbers_are_rounded():
         x, _ = dense_input(3, 16, 0)
         x.values[:, :16] = 1 + more
         sums = np.full((2, 3), np.nan, np.float32)
-        layer.native.softmax_first(x.values, layer.everything(3), None, *sums)
+        layer.native.softmax_forward(x.values, layer.everything(3), None, *sums)
         norms.append(sums[0] + np.log(sums[1]))
     assert (norms[0] == norms[1]).all()
     assert (norms[0] != norms[2]).all()

@@ -99,7 +99,7 @@ def softmax_learn(
     reference, total = np.full((2, x.rows), np.nan, np.float32)
     parts = [(0, cut), (cut, x.rows)] if 0 < cut < x.rows else [(0, x.rows)]
     for begin, end in parts:
-        layer.native.softmax_first(x.values, active, labels, reference, total, dx, kept, begin, end)
+        layer.native.softmax_forward(x.values, active, labels, reference, total, dx, kept, begin, end)
     log_norm = reference + np.log(total)
     loss = sum(
         layer.native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)

@@ -52,7 +52,7 @@ class LabelPrior:
 
     def __init__(self, begin: Array, neuron: Array, weight: Array, share: Array, scale: float) -> None:
         self.begin, self.neuron, self.weight, self.share = begin, neuron, weight, share
-        self._native = _core.Links(begin, neuron, weight, share, scale)
+        self._native = _core.LabelPrior(begin, neuron, weight, share, scale)
 
     @classmethod
     def count(
@@ -60,7 +60,7 @@ class LabelPrior:
     ) -> LabelPrior:
         """Counts co-occurrences in training data. `same`: features and labels are the same items, and none scores
         itself. Every rank counts all and keeps its own."""
-        begin, neuron, weight, share = _core.count_links(
+        begin, neuron, weight, share = _core.count_label_prior(
             x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, config.prior_labels,
             config.prior_power, same, shard.rank, shard.size,
         )  # fmt: skip
@@ -101,15 +101,15 @@ def prior_arrays(arrays: Mapping[str, Array]) -> Arrays:
 
 def prior_logits(active: ActiveSet, lists: Lists, neurons: int) -> Floats:
     """What the prior adds to the logits of some (row, own neuron) pairs, a value each; `active` is all neurons."""
-    if len(active.added_begin) == 0:
+    if len(active.prior_begin) == 0:
         return np.zeros(lists.nnz, np.float32)
-    added = sp.csr_matrix((active.added_value, active.added_position, active.added_begin), (lists.rows, neurons))
+    added = sp.csr_matrix((active.prior_value, active.prior_position, active.prior_begin), (lists.rows, neurons))
     return np.asarray(added[lists.row_numbers(), lists.indices], np.float32).reshape(-1)
 
 
 def row_lengths(x: Csr) -> Lengths:
     """The Euclidean length of each row; 1 for rows of length 0."""
-    lengths: Lengths = _core.row_lengths(x.indptr, x.values)
+    lengths: Lengths = _core.row_norms(x.indptr, x.values)
     return lengths
 
 

@@ -165,12 +165,12 @@ class Layer:
 
     # ---- the output layer behind dense activations: loss and step fused (src/core/layers/) -------------------------
 
-    def softmax_first(
+    def softmax_forward(
         self, x: Dense, active: ActiveSet, labels: Any, reference: Floats, total: Floats, dx: Floats | None = None,
         kept: Floats | None = None, begin: int = 0, end: int | None = None,
     ) -> None:  # fmt: skip
         """First pass over rows begin to end: references and sums of exponentials, and what they add to `dx`."""
-        self.native.softmax_first(x.values, active, labels, reference, total, dx, kept, begin, end)
+        self.native.softmax_forward(x.values, active, labels, reference, total, dx, kept, begin, end)
 
     def softmax_backward(
         self, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats,

@@ -108,7 +108,7 @@ class LshIndex:
         return self.functions.sparse(x.indptr, x.indices, x.values)
 
     def _build(self) -> None:
-        self.tables.renew()
+        self.tables.rebuild()
         self.built = True
         self.rebuilds += 1
 

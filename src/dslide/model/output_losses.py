@@ -129,7 +129,7 @@ class SoftmaxLoss(OutputLoss):
         dx = np.empty_like(x.values)
         normalisers, gradients, loss = [], [], 0.0
         for begin, end in parts:
-            layer.softmax_first(x, active, labels, reference, total, dx, kept, begin, end)
+            layer.softmax_forward(x, active, labels, reference, total, dx, kept, begin, end)
             normalisers.append(self.collectives.log_normaliser(reference[begin:end], total[begin:end]))
         for (begin, end), normaliser in zip(parts, normalisers, strict=True):
             log_norm[begin:end] = normaliser.wait()
@@ -145,7 +145,7 @@ class SoftmaxLoss(OutputLoss):
     def exact(self, h: Activations, active: ActiveSet, own: Csr) -> float:
         if isinstance(h, Dense):
             reference, total = self._sums(h.rows)
-            self.layer.softmax_first(h, active, None, reference, total)
+            self.layer.softmax_forward(h, active, None, reference, total)
             log_norm = self.collectives.log_normaliser(reference, total).wait()
         else:
             log_norm = self._log_normaliser(active, self._logits(h, active))

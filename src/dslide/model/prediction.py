@@ -60,7 +60,7 @@ def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: S
         everything = with_prior(network, some, output.everything(h.rows))
         found = index.candidates(h)
         if network.prior is not None:
-            found = _union(found, Lists(everything.added_begin, everything.added_position), output.neurons)
+            found = _union(found, Lists(everything.prior_begin, everything.prior_position), output.neurons)
         if (excluded := _excluded(network, exclude, begin, end)) is not None:
             found = _difference(found, excluded, output.neurons)
         if isinstance(h, Dense):

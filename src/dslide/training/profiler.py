@@ -205,7 +205,7 @@ def attach(profile: Profile, network: Network) -> None:
     charge(loss, "slot_gradient", phases.SECOND_PASS, work.slot_gradient)
     charge(output, "forward", phases.FIRST_PASS, partial(work.forward, output))
     charge(output, "learn", phases.SECOND_PASS, lambda x, active, dz: work.learn(output, x, active))
-    charge(output, "softmax_first", phases.FIRST_PASS, partial(work.softmax_first, output))
+    charge(output, "softmax_forward", phases.FIRST_PASS, partial(work.softmax_forward, output))
     charge(output, "softmax_backward", phases.SECOND_PASS, partial(work.softmax_backward, output))
     charge(output, "softmax_step", phases.SECOND_PASS, partial(work.softmax_step, output))
     charge(output, "sigmoid_learn", phases.SECOND_PASS, partial(work.sigmoid_learn, output))

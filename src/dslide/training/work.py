@@ -63,11 +63,11 @@ def learn(layer: Layer, x: Activations, active: ActiveSet, want_dx: bool = True)
     return Work(2 * (len(x.indices) + dx) * layer.neurons, moved)
 
 
-def softmax_first(
+def softmax_forward(
     layer: Layer, x: Dense, active: ActiveSet, labels: Any, reference: Floats, total: Floats, dx: Floats | None = None,
     kept: Floats | None = None, begin: int = 0, end: int | None = None,
 ) -> Work:  # fmt: skip
-    """`Layer.softmax_first`, the first pass over some rows: logits, and exponentials times weights, 2 B U K each;
+    """`Layer.softmax_forward`, the first pass over some rows: logits, and exponentials times weights, 2 B U K each;
     weights U K and inputs B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
     some = x.values[begin:end]
     flops, logits = _product(layer, some, active)
