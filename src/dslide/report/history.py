@@ -1,8 +1,8 @@
-"""What the folder of a run says, read in bounded memory: log.jsonl and, where they are there, summary.json,
-events.jsonl and profile.json.
+"""Reads the folder of a run in bounded memory: log.jsonl and, if they exist, summary.json, events.jsonl and
+profile.json.
 
-A run may have been started several times. Time is that spent in training, over all starts, steps that were lost and
-done again included; what is drawn against samples has only what was done last."""
+A run may have been started several times. Time is that of training over all starts, including steps that were lost and
+repeated; curves over samples have only the last repetition."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
-from ..plain_files import read_plain_json
-from .curve import Curve
-from .lines import Record, records
+from dslide.errors import DataError
+from dslide.plain_files import read_plain_json
+from dslide.report.curve import Curve
+from dslide.report.records import Record, records
 
 METRIC = re.compile(r"(p|r|ndcg|psp)_at_([0-9]{1,4})")
 LEAST_SECONDS = 0.5  # between two steps of which speeds are taken
-MOST_MARKS, MOST_RANKS, MOST_TESTS = 100, 64, 4  # of a run on the page
-UNTOLD = ("start", "pause", "wait", "done")  # events that say nothing which the log does not
+MOST_EVENTS, MOST_RANKS, MOST_TESTS = 100, 64, 4  # of a run on the page
+SKIPPED = ("start", "pause", "wait", "done")  # events that the log has too
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Something that happened at a moment."""
+class Moment:
+    """An event or a checkpoint."""
 
     seconds: float  # of training
     step: float
@@ -34,8 +34,8 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Rank:
-    """What one rank did since the last start."""
+class RankTimes:
+    """Time and traffic of a rank since the last start."""
 
     rank: int
     compute_seconds: float
@@ -44,12 +44,12 @@ class Rank:
 
 
 @dataclass
-class Run:
-    """A run, as far as its folder tells."""
+class RunHistory:
+    """A run, as its folder describes it."""
 
-    name: str  # its folder, as it was given
-    curves: dict[str, Curve] = field(default_factory=dict)  # over seconds, and over samples if the name ends so
-    tests: dict[str, dict[float, Curve]] = field(default_factory=dict)  # by what was measured, and on how many rows
+    name: str  # its folder
+    curves: dict[str, Curve] = field(default_factory=dict)  # over seconds, or over samples if the name ends with that
+    tests: dict[str, dict[float, Curve]] = field(default_factory=dict)  # by metric and number of rows
     start: Mapping[str, Any] = field(default_factory=dict)  # the last start record
     starts: int = 0
     ended: bool = False  # the log has the end of the last start
@@ -61,41 +61,39 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)  # of the last test
     test_loss: float | None = None
     planned_bytes: float | None = None
-    peak_bytes: float | None = None  # of the rank that held most; while it runs, of the first
+    peak_bytes: float | None = None  # of the rank with the most; while it runs, of rank 0
     ranks: int = 1
-    per_rank: list[Rank] = field(default_factory=list)
-    tables: dict[str, Tables] = field(default_factory=dict)  # by layer, as they were last
-    checkpoints: list[Mark] = field(default_factory=list)
-    events: deque[Mark] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
+    per_rank: list[RankTimes] = field(default_factory=list)
+    tables: dict[str, Tables] = field(default_factory=dict)  # by layer, the newest
+    checkpoints: list[Moment] = field(default_factory=list)
+    events: deque[Moment] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     events_total: int = 0
     phases: dict[str, float] = field(default_factory=dict)  # milliseconds in a step
 
     def curve(self, name: str) -> Curve:
-        """The curve of this name, made now if there is none."""
-        if name not in self.curves:
-            self.curves[name] = Curve()
-        return self.curves[name]
+        """The curve of this name, created if there is none."""
+        return self.curves.setdefault(name, Curve())
 
-    def tested(self, name: str, rows: float) -> Curve:
-        """The curve of what was measured on so many rows; it goes on, on other rows, if these change all the time."""
+    def test_curve(self, name: str, rows: float) -> Curve:
+        """The curve of a metric on so many rows; the newest one if there are MOST_TESTS already."""
         curves = self.tests.setdefault(name, {})
         if rows not in curves and len(curves) >= MOST_TESTS:
             rows = next(reversed(curves))
         return curves.setdefault(rows, Curve())
 
     def pieces(self, name: str) -> list[Curve]:
-        """The curve of this name, or those of tests, each on other rows; those without points left out."""
+        """The curves of this name that have points; a metric has one for each number of rows."""
         return [curve for curve in (self.curves.get(name), *self.tests.get(name, {}).values()) if curve]
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its options."""
+        """The options of its last start."""
         config = self.start.get("config")
         return config if isinstance(config, dict) else {}
 
     @property
     def state(self) -> str:
-        """How it ended, in words."""
+        """How it ended."""
         if not self.ended:
             return "no end yet"
         return "interrupted" if self.interrupted else "finished"
@@ -112,15 +110,15 @@ class Tables:
     dropped: float
 
 
-def read_run(folder: str | Path) -> Run:
-    """Reads a run's folder; DataError if it is none, or what is in it makes no sense."""
+def read_run(folder: str | Path) -> RunHistory:
+    """Reads a run's folder; DataError if it is not a run's, or has invalid values."""
     path = Path(folder)
     log = path / "log.jsonl"
     if not path.is_dir():
         raise DataError(f"{folder}: there is no such folder")
     if not log.exists():
         raise DataError(f"{folder}: is not the folder of a run: expected log.jsonl in it, as dslide train writes it")
-    reader = _Reader(Run(str(folder)))
+    reader = _Reader(RunHistory(str(folder)))
     for record in records(log):
         reader.take(record)
     if reader.run.starts == 0:
@@ -143,18 +141,18 @@ def _object(path: Path) -> Record:
 
 
 class _Reader:
-    """Takes records one after another."""
+    """Collects records in their order."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunHistory) -> None:
         self.run = run
         self._clock = Curve()  # seconds of training over time of day
         self._offset = 0.0  # seconds of training before the last start
         self._first_samples = 0.0  # done before the last start,
-        self._first_trained = 0.0  # and those trained on by then, lost ones included
-        self._before: dict[str, float] | None = None  # the step that speeds are counted from
+        self._first_trained = 0.0  # and trained on by then, including lost ones
+        self._before: dict[str, float] | None = None  # the step from which the next speed is computed
 
     def take(self, record: Record) -> None:
-        """A record of the log; kinds that are not known are left out."""
+        """A record of the log; unknown kinds are ignored."""
         kind, run = record.text("record"), self.run
         if run.starts == 0 and kind != "start":
             raise DataError(f"{record.where}: expected the start of a run, not {kind!r}")
@@ -169,10 +167,10 @@ class _Reader:
         elif kind == "tables":
             self._tables(record)
         elif kind == "checkpoint":
-            if len(run.checkpoints) == 2 * MOST_MARKS:
+            if len(run.checkpoints) == 2 * MOST_EVENTS:
                 del run.checkpoints[::2]
             step = record.number("of_step") or 0.0
-            run.checkpoints.append(Mark(run.seconds, step, f"checkpoint after {step:,.0f} steps"))
+            run.checkpoints.append(Moment(run.seconds, step, f"checkpoint after {step:,.0f} steps"))
         elif kind == "end":
             self._end(record)
 
@@ -185,7 +183,7 @@ class _Reader:
         record.part("config")
         run.planned_bytes = record.number("planned_bytes")
         if run.starts > 1:
-            self._event(Mark(run.seconds, step, f"goes on from step {step:,.0f}, having been at {run.step:,.0f}"))
+            self._event(Moment(run.seconds, step, f"resumed from step {step:,.0f}, had reached {run.step:,.0f}"))
         run.step = step
         for name, curve in run.curves.items():
             if name.endswith("samples"):
@@ -197,7 +195,7 @@ class _Reader:
         run = self.run
         found = record.numbers("step", "seconds", "samples")
         if found is None:
-            return  # an earlier version wrote less
+            return
         run.step, run.seconds = found["step"], self._offset + found["seconds"]
         run.samples = self._first_trained + found["samples"] - self._first_samples
         if (now := record.number("time")) is not None:
@@ -213,7 +211,7 @@ class _Reader:
             self._speeds(found | more)
 
     def _speeds(self, now: dict[str, float]) -> None:
-        """What was done in a second, or a step, since the step before."""
+        """Samples, bytes and waiting per second or step, since the last recorded step."""
         run, before = self.run, self._before
         if before is None:
             self._before = now
@@ -239,9 +237,9 @@ class _Reader:
         for name in record.values:
             if METRIC.fullmatch(name) and (value := record.number(name)) is not None:
                 run.metrics[name] = value
-                run.tested(name, rows).add(self._offset + seconds, value)
+                run.test_curve(name, rows).add(self._offset + seconds, value)
         if run.test_loss is not None:
-            run.tested("test loss", rows).add(self._offset + seconds, run.test_loss)
+            run.test_curve("test loss", rows).add(self._offset + seconds, run.test_loss)
 
     def _tables(self, record: Record) -> None:
         found = record.numbers("step", "max", "empty_share", "dropped")
@@ -250,7 +248,7 @@ class _Reader:
         row = record.row("by_size")[:32]
         layer = record.text("layer")[:40]
         tables = Tables(found["step"], row, found["max"], found["empty_share"], found["dropped"])
-        if layer in self.run.tables or len(self.run.tables) < MOST_MARKS:
+        if layer in self.run.tables or len(self.run.tables) < MOST_EVENTS:
             self.run.tables[layer] = tables
 
     def _end(self, record: Record) -> None:
@@ -262,26 +260,26 @@ class _Reader:
         for number, rank in enumerate(record.part("spread").parts("per_rank")[:MOST_RANKS]):
             did = rank.numbers("compute_seconds", "comm_seconds", "bytes_sent_per_step")
             if did is not None:
-                run.per_rank.append(Rank(number, *did.values()))
+                run.per_rank.append(RankTimes(number, *did.values()))
 
     def take_summary(self, record: Record) -> None:
-        """The summary, unless it is that of an earlier start."""
+        """The summary, unless it is of an earlier start."""
         peak = record.number("peak_rss_bytes")
         if self.run.ended and record.number("steps") == self.run.step and peak is not None:
             self.run.peak_bytes = peak
 
     def take_event(self, record: Record) -> None:
-        """An event of a supervisor."""
+        """An event of the launcher."""
         now, kind, text = record.number("time"), record.text("event"), record.text("text")
-        if now is not None and kind not in UNTOLD:
-            self._event(Mark(self._clock.at(now), record.number("step") or 0.0, text[:300]))
+        if now is not None and kind not in SKIPPED:
+            self._event(Moment(self._clock.at(now), record.number("step") or 0.0, text[:300]))
 
-    def _event(self, mark: Mark) -> None:
-        self.run.events.append(mark)
+    def _event(self, moment: Moment) -> None:
+        self.run.events.append(moment)
         self.run.events_total += 1
 
     def take_profile(self, record: Record) -> None:
-        """Phases of a step, without the line for all of them."""
+        """Phases of a step, without the total."""
         phases = record.part("phases")
         for name in list(phases.values)[:MOST_RANKS]:
             milliseconds = phases.part(name).number("ms_per_step")

@@ -1,4 +1,4 @@
-"""Files with a JSON object on each line, which may be damaged or of any length, and the numbers in them."""
+"""Reads files with a JSON object on each line, which may be damaged or of any length."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import DataError
-from ..plain_files import open_plain, strict_json
+from dslide.errors import DataError
+from dslide.plain_files import open_plain, strict_json
 
 LONGEST_LINE = 1 << 20  # bytes; a start record with all options has some 3,000
-LARGEST = 1e18  # no figure of a run comes near it
+LARGEST = 1e18  # accepted as a number
 
 
 class Record:
-    """A JSON object of a file, and where it is."""
+    """A JSON object, and its place in a file for error messages."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self.values, self.where = values, where
@@ -70,8 +70,8 @@ class Record:
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The objects of a file, one on each line. A last line that is not complete is left out, and so is one before a
-    start: whoever wrote it was stopped."""
+    """The objects of a file, one on each line. An incomplete last line is ignored, and so is a damaged line before a
+    start record: the process that wrote it was killed."""
     problem: DataError | None = None
     with open_plain(path, DataError) as file:
         for number in itertools.count(1):

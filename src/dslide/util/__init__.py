@@ -1,0 +1,1 @@
+"""Helpers without knowledge of networks or training: files, memory, threads, units, text tables."""
