@@ -1,9 +1,8 @@
-"""One run of a recipe, or of a peer on the same data: what `python -m bench.recipes` calls in fresh processes."""
+"""One run of a recipe, or of a peer on the same data, in a process of its own."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -11,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from bench.lib.commands import as_arguments, read_records, read_summary
 from dslide.cli import main
 from dslide.data import Dataset, SparseRows, TextOptions, TextVectorizer, load
 from dslide.memory import peak_rss_bytes
 from dslide.metrics import KS, Evaluation
 
-READING = ("format", "label_column", "text_column")  # options of a recipe without which its files can't be read
+READING = ("format", "label_column", "text_column")  # options that are needed to read the files of a recipe
 
 
 def train(data: str, options: dict[str, Any], curve: str, out: str, seed: int) -> dict[str, Any]:
-    """`dslide train` with these options; what its summary says, and a metric over seconds of training."""
+    """`dslide train` with these options: the numbers of its summary, and a metric over seconds of training."""
     with tempfile.TemporaryDirectory(dir=out) as folder:
         run = Path(folder) / "run"
         code = main(["train", data, "--quiet", f"--out={run}", f"--seed={seed}", *as_arguments(options)])
         if code:
-            raise SystemExit(code)  # the sentence that says why is on stderr
-        summary = json.loads((run / "summary.json").read_text())
-        records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+            raise SystemExit(code)  # the reason is on stderr
+        summary, records = read_summary(run), read_records(run / "log.jsonl")
     numbers = {name: value for name, value in summary.items() if isinstance(value, float)}
     return numbers | {
         "peak_gigabytes": summary["peak_rss_bytes"] / 1e9,
@@ -35,25 +34,14 @@ def train(data: str, options: dict[str, Any], curve: str, out: str, seed: int) -
     }
 
 
-def as_arguments(options: dict[str, Any]) -> list[str]:
-    """Options by the names they have in TOML, as the command line has them."""
-    arguments = []
-    for name, value in options.items():
-        option = name.replace("_", "-")
-        if isinstance(value, bool):
-            arguments.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            arguments.append(f"--{option}={value}")
-    return arguments
-
-
 def parabel(folder: str, trees: int, seed: int) -> dict[str, Any]:
-    """Parabel as omikuji has it, with its own settings but for the number of trees. It takes no seed. Reading the file
-    is not timed, as in dslide."""
+    """Parabel by omikuji, with its default settings but the number of trees. It takes no seed. Reading the file is not
+    timed, as in dslide."""
     import omikuji
     from omikuji import ffi, lib
 
-    pool = omikuji._ThreadPoolHandle(0)  # as many threads as cores; its own `train_on_data` reads and trains in one
+    # `train_on_data` would read and train in one call.
+    pool = omikuji._ThreadPoolHandle(0)  # a thread for each core
     rows = ffi.gc(lib.load_omikuji_data_set(f"{folder}/train.txt".encode(), pool.ptr), lib.free_omikuji_data_set)
     settings = omikuji.Model.default_hyper_param()
     settings.n_trees = trees
@@ -68,11 +56,11 @@ def parabel(folder: str, trees: int, seed: int) -> dict[str, Any]:
         ids = np.full((1, max(KS)), -1)
         ids[0, : len(found)] = [label for label, _ in found]
         evaluation.update(ids, test.y.rows(row, row + 1))
-    return _peer_figures(evaluation, seconds, peak)
+    return _peer_results(evaluation, seconds, peak)
 
 
 def pecos(folder: str, seed: int) -> dict[str, Any]:
-    """PECOS's XR-Linear with its own settings: labels are clustered by the rows they have, then ranked tree by tree."""
+    """PECOS's XR-Linear with its default settings: labels are clustered by their rows, then ranked down the tree."""
     from pecos.xmc import Indexer, LabelEmbeddingFactory
     from pecos.xmc.xlinear.model import XLinearModel
     from scipy.sparse import csr_matrix
@@ -94,16 +82,16 @@ def pecos(folder: str, seed: int) -> dict[str, Any]:
         labels = found.indices[found.indptr[row] : found.indptr[row + 1]]
         ids[row, : len(labels)] = labels[np.argsort(-scores, kind="stable")]
     evaluation.update(ids, test.y)
-    return _peer_figures(evaluation, seconds, peak)
+    return _peer_results(evaluation, seconds, peak)
 
 
-def _peer_figures(evaluation: Evaluation, seconds: float, peak: int) -> dict[str, Any]:
+def _peer_results(evaluation: Evaluation, seconds: float, peak: int) -> dict[str, Any]:
     result = evaluation.result()
     return result | {"seconds": seconds, "peak_gigabytes": peak / 1e9, "curve": [[seconds, result["p_at_1"]]]}
 
 
 def write_bag_of_words(recipe: dict[str, Any], train_file: Path, test_file: Path, folder: Path) -> None:
-    """The rows that the recipe's networks see, as train.txt and test.txt that other systems read."""
+    """The rows that the recipe's network is trained on, as train.txt and test.txt for other systems."""
     reading = {name: recipe[name] for name in READING if name in recipe}
     names = [field.name for field in dataclasses.fields(TextOptions)]
     words = TextVectorizer(TextOptions(**{name: recipe[name] for name in names if name in recipe}))
@@ -115,7 +103,7 @@ def write_bag_of_words(recipe: dict[str, Any], train_file: Path, test_file: Path
 
 
 def write_xmc(data: Dataset, path: Path) -> None:
-    """XMLRepository text. Weights of labels are left out."""
+    """XMLRepository text, without the weights of labels."""
     x, y = data.x, data.y
     with open(path, "w", encoding="ascii") as file:
         file.write(f"{len(data)} {data.features} {data.labels}\n")

@@ -1,4 +1,4 @@
-"""From figures to tables: a section says what its rows, columns and comparisons are; this makes markdown and JSON."""
+"""From results to reports: a section has rows, columns and comparisons, which become markdown and JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .runs import Outcome, System
+from bench.lib.processes import Outcome, System
+from dslide.util.tables import markdown_table
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A column: a key of what systems return."""
+class Metric:
+    """A column: a key of the results of systems."""
 
     key: str
     heading: str
@@ -22,30 +23,30 @@ class Figure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A figure of one system against that of another, taken round by round."""
+    """A metric of one system against that of another, within each round."""
 
     of: System
     to: System
-    figure: Figure
+    metric: Metric
     kind: Literal["ratio", "difference"] = "ratio"
 
     @property
     def name(self) -> str:
         sign = "/" if self.kind == "ratio" else "-"
-        return f"{self.figure.heading}: {self.of.name} {sign} {self.to.name}"
+        return f"{self.metric.heading}: {self.of.name} {sign} {self.to.name}"
 
     def by_round(self, outcomes: Mapping[System, Outcome]) -> list[float]:
-        """Empty if one of the two has no figures for all rounds."""
+        """The ratio or difference in each round; empty if a system has no results."""
         of, to = outcomes[self.of], outcomes[self.to]
         if of.problem or to.problem:
             return []
         apply = operator.truediv if self.kind == "ratio" else operator.sub
-        key = self.figure.key
-        return [apply(a[key], b[key]) for a, b in zip(of.figures, to.figures, strict=True)]
+        key = self.metric.key
+        return [apply(a[key], b[key]) for a, b in zip(of.rounds, to.rounds, strict=True)]
 
     @property
     def format(self) -> str:
-        return ",.2f" if self.kind == "ratio" else f"+{self.figure.format}"
+        return ",.2f" if self.kind == "ratio" else f"+{self.metric.format}"
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Section:
     """A part of the report."""
 
     title: str
-    about: str  # what was measured and how, in markdown
+    about: str  # what is measured and how, in markdown
     systems: Sequence[System]  # rows
-    figures: Sequence[Figure]  # columns
+    metrics: Sequence[Metric]  # columns
     comparisons: Sequence[Comparison] = ()
 
 
@@ -72,7 +73,7 @@ class Summary:
         return cls(statistics.median(values), min(values), max(values))
 
     def text(self, format: str) -> str:
-        """Like 7 (5 to 8), or only 7 if all are the same."""
+        """Like 7 (5 to 8), or only 7 if all are equal."""
         median, lowest, highest = (f"{value:{format}}" for value in (self.median, self.lowest, self.highest))
         return median if lowest == highest else f"{median} ({lowest} to {highest})"
 
@@ -88,16 +89,16 @@ def markdown(sections: Sequence[Section], outcomes: Mapping[System, Outcome], ab
 
 
 def system_table(section: Section, outcomes: Mapping[System, Outcome]) -> str:
-    """A row for each system; one without figures says why."""
+    """A row for each system; one without results says why."""
     rows = []
     for system in section.systems:
         outcome = outcomes[system]
         if outcome.problem:
-            cells = [_one_cell(outcome.problem), *[""] * (len(section.figures) - 1)]
+            cells = [outcome.problem, *[""] * (len(section.metrics) - 1)]
         else:
-            cells = [_summary(outcome, figure).text(figure.format) for figure in section.figures]
+            cells = [summary(outcome, metric).text(metric.format) for metric in section.metrics]
         rows.append([system.name, *cells])
-    return table(["", *(figure.heading for figure in section.figures)], rows)
+    return markdown_table(["", *(metric.heading for metric in section.metrics)], rows)
 
 
 def comparison_table(section: Section, outcomes: Mapping[System, Outcome]) -> str:
@@ -105,13 +106,13 @@ def comparison_table(section: Section, outcomes: Mapping[System, Outcome]) -> st
     for comparison in section.comparisons:
         values = comparison.by_round(outcomes)
         rows.append([comparison.name, Summary.of(values).text(comparison.format) if values else "-"])
-    return table(["within a round", "median (lowest to highest)"], rows)
+    return markdown_table(["within a round", "median (lowest to highest)"], rows)
 
 
 def as_json(
     sections: Sequence[Section], outcomes: Mapping[System, Outcome], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything in the report, and the figures of every run."""
+    """Everything in the report, and the results of every round."""
     return {"about": dict(about), "sections": [_section_json(section, outcomes) for section in sections]}
 
 
@@ -119,35 +120,25 @@ def _section_json(section: Section, outcomes: Mapping[System, Outcome]) -> dict[
     systems, comparisons = [], []
     for system in section.systems:
         outcome = outcomes[system]
-        summaries = {} if outcome.problem else {f.key: vars(_summary(outcome, f)) for f in section.figures}
+        summaries = {} if outcome.problem else {m.key: vars(summary(outcome, m)) for m in section.metrics}
         systems.append(
-            {"name": system.name, "problem": outcome.problem, "rounds": outcome.figures, "summary": summaries}
+            {"name": system.name, "problem": outcome.problem, "rounds": outcome.rounds, "summary": summaries}
         )
     for comparison in section.comparisons:
         values = comparison.by_round(outcomes)
-        summary = vars(Summary.of(values)) if values else {}
         comparisons.append(
             {
                 "of": comparison.of.name,
                 "to": comparison.to.name,
-                "figure": comparison.figure.key,
+                "metric": comparison.metric.key,
                 "kind": comparison.kind,
                 "rounds": values,
-                "summary": summary,
+                "summary": vars(Summary.of(values)) if values else {},
             }
         )
     return {"title": section.title, "systems": systems, "comparisons": comparisons}
 
 
-def _summary(outcome: Outcome, figure: Figure) -> Summary:
-    return Summary.of([figures[figure.key] for figures in outcome.figures])
-
-
-def _one_cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """In markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+def summary(outcome: Outcome, metric: Metric) -> Summary:
+    """A metric over the rounds."""
+    return Summary.of([result[metric.key] for result in outcome.rounds])

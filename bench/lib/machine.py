@@ -1,4 +1,4 @@
-"""What the machine is, and what it can do at best."""
+"""The machine: its hardware and software, its peak speeds, and the load of other programs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import os
 import platform
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from dslide import _core
-from dslide.memory import available_bytes, format_bytes
+from dslide.machine_speed import Speeds, measure_speeds
+from dslide.memory import available_bytes
 from dslide.threads import available_cores
-
-from .plan import Plan
-from .report import Figure, Section
-from .runs import System
+from dslide.util.units import format_bytes
 
 
 def facts() -> dict[str, str]:
-    """The machine and the software, in words."""
+    """Hardware and software, as text."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": processor(),
         "cores": str(available_cores()),
-        "instruction set": f"{_core.isa()} (here: {', '.join(_core.isa_levels())})",
+        "instruction set": f"{_core.isa()} (supported: {', '.join(_core.isa_levels())})",
         "memory": f"{format_bytes(total)}, of which {format_bytes(available_bytes())} were available",
         "system": platform.platform(),
         "compiler of the core": _core.compiler(),
@@ -41,15 +40,16 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return match[1] if match else platform.processor() or platform.machine()
 
 
-class Disturbance:
-    """How much of the cores' time others take, from when this is made: it slows systems that wait for threads most."""
+class OtherLoad:
+    """The share of the cores' time that other programs take, from its creation on. It slows systems most that wait for
+    all of their threads."""
 
     def __init__(self, stat: Path = Path("/proc/stat")):
         self._stat, self._start = stat, time.perf_counter()
         self._before = self._seconds_of_others()
 
     def share(self) -> float | None:
-        """The share since then, of other processes and of other machines on the same cores; None if not known."""
+        """The share so far, of other processes and of other virtual machines on the same cores; None if unknown."""
         now = self._seconds_of_others()
         if now is None or self._before is None:
             return None
@@ -66,28 +66,18 @@ class Disturbance:
         return busy - (ours.user + ours.system + ours.children_user + ours.children_system)
 
 
-def section(plan: Plan) -> Section:
-    """Facts, and peaks measured in every round."""
-    systems = [_peaks(1)] + ([_peaks(plan.threads)] if plan.threads > 1 else [])
-    return Section(
-        "Machine",
-        "\n".join(f"- {name}: {value}" for name, value in facts().items())
-        + "\n\nThe best of short trials in each round; multiply-adds of 32-bit floats count as two operations, a copy "
-        "as bytes read and bytes written.",
-        systems,
-        [Figure("gflops", "GFLOP/s"), Figure("copy_gigabytes", "copy, GB/s", ",.1f")],
-    )
+def peak_speeds(threads: int, least_gflops: float = 0.0) -> Speeds:
+    """The peak speeds of so many threads: the best of several measurements, because threads may share a core during
+    some of them. A peak below `least_gflops` is measured again, for some seconds at most."""
+    each: list[Speeds] = []
+    while len(each) < 3 or (best_of(each).gflops < least_gflops and len(each) < 20):
+        each.append(measure_speeds(threads))
+    return best_of(each)
 
 
-def _peaks(threads: int) -> System:
-    return System(f"{threads} thread{'s' * (threads > 1)}", f"{__name__}:measure", {"threads": threads}, limit=60)
-
-
-def measure(threads: int, seed: int) -> dict[str, float]:
-    """What so many threads do at best."""
-    from .quiet import measured
-
-    return vars(measured(threads))
+def best_of(each: Sequence[Speeds]) -> Speeds:
+    """The best of several measurements."""
+    return Speeds(max(s.gflops for s in each), max(s.copy_gigabytes for s in each))
 
 
 def _versions(packages: list[str]) -> list[str]:

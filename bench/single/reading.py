@@ -6,18 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.lib.processes import System
+from bench.lib.sections import Metric, Section
+from bench.lib.workload import make_data, timed_calls
+from bench.single.plan import Plan
 from dslide.data import convert, load
-
-from .plan import Plan
-from .report import Figure, Section
-from .runs import System
-from .workload import make_data, timed_calls
 
 BATCH = 256
 
 
 def read(folder: str, seconds: float, seed: int) -> dict[str, float]:
-    """Speed of both, from files that the system has in memory."""
+    """Speed of both, from the file cache."""
     text, mapped = Path(folder) / "train.txt", Path(folder) / "mapped"
     parsing = timed_calls(lambda: load(text, threads=1), seconds)
     if not mapped.exists():
@@ -42,10 +41,10 @@ def section(plan: Plan) -> Section:
     return Section(
         "Reading",
         f"XMLRepository text of {size:,.0f} MB on one core, and batches of {BATCH} random rows from the folder that "
-        "`dslide convert` makes of it; both from the system's file cache.",
+        "`dslide convert` makes of it; both from the file cache.",
         [System("dslide.data", f"{__name__}:read", {"folder": str(folder), "seconds": plan.seconds})],
         [
-            Figure("megabytes_per_second", "text, MB/s"),
-            Figure("microseconds_per_batch", "memory-mapped batch, microseconds"),
+            Metric("megabytes_per_second", "text, MB/s"),
+            Metric("microseconds_per_batch", "memory-mapped batch, microseconds"),
         ],
     )

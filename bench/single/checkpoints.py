@@ -1,18 +1,22 @@
-"""What checkpoints cost: training with and without them, Amazon-670K's shape; report.md and report.json.
+"""The cost of checkpoints: training with and without them, Amazon-670K's shape; report.md and report.json.
 
-    python -m bench.checkpoints [--rounds 3] [--seconds 60] [--every 15] [--data FOLDER] [--out build/checkpoints]
+    python -m bench.single.checkpoints [--rounds 3] [--seconds 60] [--every 15] [--data FOLDER] [--out FOLDER]
 
-A checkpoint every 15 seconds makes the cost large enough to be seen; the report says what one a minute would cost.
+A checkpoint every 15 seconds makes the cost measurable; the report converts it to one checkpoint a minute.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from bench.lib.measuring import exit_code, log, measure, run_command
+from bench.lib.processes import System
+from bench.lib.sections import Comparison, Metric, Section
+from bench.lib.training import MEMORY, SPEED
+from bench.lib.workload import AMAZON, BATCH, HIDDEN, batches, make_data, read_data
 from dslide import Config, Trainer
 from dslide.checkpoints import Checkpoints
 from dslide.comm import solo
@@ -20,17 +24,11 @@ from dslide.memory import peak_rss_bytes
 from dslide.model_folder import SavedModel
 from dslide.run_folder import newest
 
-from .measuring import measure, to_end
-from .report import Comparison, Figure, Section
-from .runs import System
-from .workload import AMAZON, BATCH, HIDDEN, batches, make_data, read_data
-
 MINUTE = 60.0
-SPEED = Figure("samples_per_second", "samples/s")
 
 
 def train(folder: str, out: str, every: float, seconds: float, seed: int) -> dict[str, float]:
-    """Trains with default options for so many seconds, with a checkpoint `every` so many; 0: none."""
+    """Trains with default options for so many seconds, with a checkpoint `every` so many seconds; 0: none."""
     data = read_data(folder)
     config = Config(hidden=(HIDDEN,), batch_size=BATCH, seed=seed)
     trainer = Trainer(config, data.features, data.labels)
@@ -42,9 +40,9 @@ def train(folder: str, out: str, every: float, seconds: float, seed: int) -> dic
 
     with tempfile.TemporaryDirectory(dir=out) as run:
         work = batches(data, BATCH, seed)
-        for batch in work:  # an epoch that is not counted: memory is touched, tables are made
+        for batch in work:  # an untimed epoch: allocates memory, builds tables
             trainer.train_batch(batch.x, batch.y, 0)
-        keeper = Checkpoints(Path(run), solo(), model, every, 1, lambda words: print(words, file=sys.stderr))
+        keeper = Checkpoints(Path(run), solo(), model, every, 1, log)
         trainer.callbacks.append(keeper)
         size, made, steps = 0, 0, 0
         last, begin = None, time.perf_counter()
@@ -69,26 +67,26 @@ def train(folder: str, out: str, every: float, seconds: float, seed: int) -> dic
 def section(data: Path, out: Path, every: float, seconds: float) -> Section:
     """Without and with checkpoints."""
     shared = {"folder": str(data), "out": str(out), "seconds": seconds}
-    without = System("without", "bench.checkpoints:train", {**shared, "every": 0.0})
-    often = System(f"one every {every:g} s", "bench.checkpoints:train", {**shared, "every": every})
+    without = System("without", f"{__name__}:train", {**shared, "every": 0.0})
+    often = System(f"one every {every:g} s", f"{__name__}:train", {**shared, "every": every})
     return Section(
         "Checkpoints",
-        f"Default options but for hidden {HIDDEN}, {seconds:g} s a run after an epoch that is not counted. With one a "
-        f"minute, what is lost is {every / MINUTE:.2g} times that of the ratio below.",
+        f"Default options but hidden {HIDDEN}, {seconds:g} s a run after an untimed epoch. With one checkpoint a "
+        f"minute the loss of speed is {every / MINUTE:.2g} times that of the ratio below.",
         [without, often],
         [
             SPEED,
-            Figure("checkpoints", "checkpoints made"),
-            Figure("gigabytes", "GB each", ".2f"),
-            Figure("peak_gigabytes", "most memory, GB", ".2f"),
+            Metric("checkpoints", "checkpoints"),
+            Metric("gigabytes", "GB each", ".2f"),
+            MEMORY[0],
         ],
         [Comparison(often, without, SPEED)],
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.checkpoints", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="times that both run (default: 3)")
+    parser = argparse.ArgumentParser(prog="python -m bench.single.checkpoints", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: 3)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a run (default: 60)")
     parser.add_argument("--every", type=float, default=15.0, help="seconds between checkpoints (default: 15)")
     parser.add_argument("--data", type=Path, default=Path("build/bench-data"), help="folder for the data")
@@ -98,9 +96,8 @@ def main() -> int:
     data = make_data(options.data, AMAZON)
     made = section(data, options.out.resolve(), options.every, options.seconds)
     details = {"seconds": options.seconds, "every": options.every}
-    outcomes = measure([made], range(options.rounds), options.out, details)
-    return int(any(outcome.failed for outcome in outcomes.values()))
+    return exit_code(measure([made], range(options.rounds), options.out, details))
 
 
 if __name__ == "__main__":
-    to_end(main)
+    run_command(main)

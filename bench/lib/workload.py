@@ -1,8 +1,7 @@
-"""What systems train on, and how a system is timed."""
+"""The data that systems train on, and how a system is timed."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from bench.lib.measuring import log
 from dslide import Trainer
 from dslide.data import Dataset, SparseRows, load, synthesize
 from dslide.memory import peak_rss_bytes
 
 HIDDEN = 128  # neurons of the hidden layer, as in the SLIDE papers
 RATE, BATCH = 0.01, 256
-# The network that PyTorch trains beside it: no links, no dropout, Adam.
+# The network that PyTorch can train too: no label prior, no dropout, Adam.
 NETWORK: dict[str, Any] = {
     "hidden": (HIDDEN,), "links": 0, "dropout_input": 0.0, "dropout_hidden": 0.0, "optimizer": "adam",
     "learning_rate": RATE,
 }  # fmt: skip
-NEGATIVES = 4096  # random outputs of a batch, for systems that draw them
-WARM_UP_STEPS = 3  # fewer if they take longer than what is timed
+NEGATIVES = 4096  # random ones of a batch, where they are sampled
+WARM_UP_STEPS = 3  # fewer if they take longer than the time measured
 SEED = 1  # of the data
 
 
@@ -38,23 +38,25 @@ class Shape:
 
 
 AMAZON = Shape(20_000, 135_909, 670_091)  # features and labels of Amazon-670K
+SMALL = Shape(20_000, 20_000, 30_000)  # small enough for full softmax
+TINY = Shape(2000, 3000, 10_000, 200)
 FEATURES, LABELS = AMAZON.features, AMAZON.labels
-EPOCH_ROWS = 490_449  # that Amazon-670K has for training (arXiv 1903.03129, section 5)
+EPOCH_ROWS = 490_449  # in Amazon-670K's training set (arXiv 1903.03129, section 5)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of the data: features and labels."""
+    """Some rows: features and labels."""
 
     x: SparseRows
     y: SparseRows
 
 
 def make_data(root: Path, shape: Shape) -> Path:
-    """Writes train.txt and test.txt of this shape, once; returns their folder."""
+    """Writes train.txt and test.txt of this shape unless they exist; returns their folder."""
     folder = root / f"{shape.rows}x{shape.features}x{shape.labels}"
     if not folder.exists():
-        print(f"making data: {shape.rows:,} rows, {shape.labels:,} labels", file=sys.stderr, flush=True)
+        log(f"making data: {shape.rows:,} rows, {shape.labels:,} labels")
         root.mkdir(parents=True, exist_ok=True)
         synthesize(folder, shape.rows, shape.features, shape.labels, shape.test_rows, SEED)
     return folder.resolve()
@@ -65,25 +67,25 @@ def read_data(folder: str | Path, part: str = "train") -> Dataset:
 
 
 def batches(data: Dataset, size: int, seed: int) -> list[Batch]:
-    """An epoch of whole batches in random order, cut beforehand so that no system is timed for it."""
+    """An epoch of whole batches in random order, made in advance so that it is not timed."""
     order = np.random.default_rng(seed).permutation(len(data))
     cuts = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
     return [Batch(data.x.take(rows), data.y.take(rows)) for rows in cuts]
 
 
 def write_to(arrays: Iterable[np.ndarray]) -> None:
-    """Writes to all of it: the system gives memory when it is first written to; a long run pays for that only once."""
+    """Writes to all elements: memory is allocated on the first write, which a long run pays for only once."""
     for array in arrays:
         array += 0
 
 
 def arrays_of(trainer: Trainer) -> list[np.ndarray]:
-    """Parameters and moments of dslide's network, as they are."""
+    """Parameters and moments of dslide's network, not copied."""
     return [array for layer in trainer.network.layers for array in layer.arrays.values()]
 
 
 def warm_up(trainer: Trainer, work: list[Batch]) -> None:
-    """The first steps, which are not to be timed, and a write to all parameters and moments."""
+    """Untimed first steps, and a write to all parameters and moments."""
     for batch in work[:WARM_UP_STEPS]:
         trainer.train_batch(batch.x, batch.y, 0)
     write_to(arrays_of(trainer))
@@ -92,8 +94,8 @@ def warm_up(trainer: Trainer, work: list[Batch]) -> None:
 def timed_training(
     step: Callable[[Batch], float], work: list[Batch], seconds: float, state: Callable[[], list[np.ndarray]]
 ) -> dict[str, float]:
-    """Steps through the batches for at least so many seconds, after some that are not counted. A step returns how many
-    outputs were active, `state` the arrays of parameters and moments as they are after a step."""
+    """Trains on the batches for at least so many seconds, after untimed steps. A step returns the number of active
+    outputs, `state` the arrays of parameters and moments."""
     start, i = time.perf_counter(), 0
     while i < WARM_UP_STEPS and time.perf_counter() - start < seconds:
         step(work[i % len(work)])
@@ -116,10 +118,21 @@ def timed_training(
 
 
 def timed_calls(call: Callable[[], object], seconds: float) -> float:
-    """Seconds that a call takes on average, after one that is not counted."""
+    """Mean seconds of a call, after an untimed one."""
     call()
     start, calls = time.perf_counter(), 0
     while (passed := time.perf_counter() - start) < seconds:
         call()
         calls += 1
     return passed / calls
+
+
+def timed_rebuild(trainer: Trainer) -> float:
+    """Seconds of a rebuild of the output layer's hash tables when every neuron has changed; 0 without tables."""
+    sampler = trainer.network.output.sampler
+    if sampler is None:
+        return 0.0
+    sampler.moved[:] = True
+    start = time.perf_counter()
+    trainer.network.renew_tables()
+    return time.perf_counter() - start

@@ -1,5 +1,5 @@
-"""One run of one system: `python -m bench.worker MODULE:FUNCTION ARGUMENTS` calls the function with the arguments, a
-JSON object, and prints its figures as JSON."""
+"""One run of one system: `python -m bench.lib.worker MODULE:FUNCTION ARGUMENTS` calls the function with the arguments,
+a JSON object, and prints its results as JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """PyTorch on the same work. Threads and the flushing of denormal numbers are set first: threads that PyTorch starts
-later take over the setting."""
+later inherit the setting."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.lib.workload import HIDDEN, NEGATIVES, Batch, batches, read_data, timed_training
 from dslide.data import Dataset
 from dslide.metrics import Evaluation
 
-from .workload import HIDDEN, NEGATIVES, Batch, batches, read_data, timed_training
-
-RATE = 1e-3  # of learning, where only speed is measured
+RATE = 1e-3  # learning rate where only speed is measured
 ROWS_AT_A_TIME = 256  # in prediction
 
 
@@ -29,8 +28,8 @@ def train_sampled(
 
 
 def sampled_step(data: Dataset, seed: int, autocast: bool = False) -> tuple[Callable[[Batch], float], Any]:
-    """One step of that network, which returns how many outputs were active, and its optimizer. `autocast`: PyTorch may
-    compute in bf16 what it thinks fit."""
+    """A step of that network, which returns the number of active outputs, and its optimizer. `autocast`: operations
+    that PyTorch selects are computed in bf16."""
     import torch
 
     first = torch.nn.EmbeddingBag(data.features, HIDDEN, mode="sum", sparse=True)
@@ -40,14 +39,14 @@ def sampled_step(data: Dataset, seed: int, autocast: bool = False) -> tuple[Call
     random = np.random.default_rng(seed)
 
     def step(batch: Batch) -> float:
-        drawn = random.integers(0, data.labels, NEGATIVES, dtype=np.int32)
-        ids = np.union1d(batch.y.indices, drawn).astype(np.int64)
+        negatives = random.integers(0, data.labels, NEGATIVES, dtype=np.int32)
+        ids = np.union1d(batch.y.indices, negatives).astype(np.int64)
         target = _target(batch, np.searchsorted(ids, batch.y.indices), len(ids))
         chosen = torch.from_numpy(ids)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = _hidden(first, batch.x) @ weights(chosen).T + bias(chosen).T
             loss = torch.nn.functional.cross_entropy(logits, target)
-        learn(optimizer, loss)
+        gradient_step(optimizer, loss)
         return len(ids)
 
     return step, optimizer
@@ -61,16 +60,16 @@ def train_dense(folder: str, threads: int, seconds: float, batch_size: int, seed
 
     def step(batch: Batch) -> float:
         target = _target(batch, batch.y.indices.astype(np.int64), data.labels)
-        learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
+        gradient_step(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
         return data.labels
 
     return timed_training(step, batches(data, batch_size, seed), seconds, lambda: state_of(optimizer))
 
 
-def learn_dense(
+def fit_dense(
     folder: str, threads: int, epochs: int, batch_size: int, learning_rate: float, seed: int
 ) -> dict[str, float]:
-    """Trains that network for some epochs, the rate falling to 0 in a straight line; seconds, and P@1 on test rows."""
+    """Trains that network with a learning rate that decays linearly to 0; seconds, and P@1 on test rows."""
     torch = use_torch(threads, seed)
     train, test = read_data(folder), read_data(folder, "test")
     first, output, optimizer = _dense_network(train.features, train.labels, learning_rate)
@@ -84,7 +83,7 @@ def learn_dense(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * (1 - steps / total)
             target = _target(batch, batch.y.indices.astype(np.int64), train.labels)
-            learn(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
+            gradient_step(optimizer, torch.nn.functional.cross_entropy(output(_hidden(first, batch.x)), target))
             steps += 1
     seconds, evaluation = time.perf_counter() - start, Evaluation(ks=(1,))
     with torch.no_grad():
@@ -96,7 +95,7 @@ def learn_dense(
 
 
 def use_torch(threads: int, seed: int) -> Any:
-    """PyTorch, set to so many threads, with denormal numbers flushed to 0."""
+    """The torch module, set to so many threads and to flush denormal numbers to 0."""
     import torch
 
     torch.set_num_threads(threads)
@@ -106,7 +105,7 @@ def use_torch(threads: int, seed: int) -> Any:
 
 
 def _dense_network(features: int, labels: int, rate: float) -> tuple[Any, Any, Any]:
-    """First layer, output layer and their optimizer, with PyTorch's own initial weights."""
+    """First layer, output layer and their optimizer, with PyTorch's initial weights."""
     import torch
 
     first, output = torch.nn.EmbeddingBag(features, HIDDEN, mode="sum"), torch.nn.Linear(HIDDEN, labels)
@@ -132,15 +131,15 @@ def _target(batch: Batch, columns: Any, width: int) -> Any:
     return target
 
 
-def learn(optimizer: Any, loss: Any) -> None:
-    """A step down the gradient of a loss."""
+def gradient_step(optimizer: Any, loss: Any) -> None:
+    """A gradient step."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 
 
 def state_of(optimizer: Any) -> list[np.ndarray]:
-    """Parameters and the optimizer's moments, in the memory that PyTorch uses."""
+    """Parameters and the optimizer's moments, not copied."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments = [optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq")]
     return [tensor.detach().numpy() for tensor in parameters + moments]
