@@ -1,6 +1,6 @@
 """Benchmarks.
 
-    python -m bench                        one machine: speed beside PyTorch, growth, accuracy, prediction, reading, memory
+    python -m bench                        one machine: speed, memory, accuracy, prediction, reading
     python -m bench.single.checkpoints     cost of checkpoints
     python -m bench.cluster EXPERIMENT     emulated clusters
     python -m bench.cluster.soak           faults in an elastic run

@@ -128,15 +128,12 @@ def section(task: Task) -> Section:
     defaults = task.system("dslide, defaults", {name: options[name] for name in READING if name in options})
     peers = []
     if kind.peers:
-        folder = str(task.out / task.name)
-        runs = "bench.accuracy.runs"
+        runs, work = "bench.accuracy.runs", {"folder": str(task.out / task.name)}
         peers = [
-            System(
-                f"Parabel, {counted(n, 'tree')}", f"{runs}:parabel", {"folder": folder, "trees": n}, "omikuji", limit=LIMIT
-            )
+            System(f"Parabel, {counted(n, 'tree')}", f"{runs}:parabel", work | {"trees": n}, "omikuji", limit=LIMIT)
             for n in TREES
         ]
-        peers.append(System("PECOS, XR-Linear", f"{runs}:pecos", {"folder": folder}, "pecos", limit=LIMIT))
+        peers.append(System("PECOS, XR-Linear", f"{runs}:pecos", work, "pecos", limit=LIMIT))
     main_metric = kind.metrics[0]
     return Section(
         task.name,

@@ -1,5 +1,5 @@
-"""A dslide command that leaves a note of the most memory it held: `python watched.py FOLDER COMMAND...` runs `dslide
-COMMAND...` and writes that many bytes to FOLDER/HOST, on each rank."""
+"""A dslide command that records its peak memory: `python peak_memory.py FOLDER COMMAND...` runs `dslide COMMAND...` and
+writes the bytes to FOLDER/HOST, on each rank."""
 
 from __future__ import annotations
 

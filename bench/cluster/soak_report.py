@@ -1,22 +1,19 @@
-"""What a soak (soak.py) came to: from faults and the records of a run to recoveries, and from those to a report."""
+"""The report of a soak (soak.py): recoveries, from the faults and the log of a run, and their cost."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .report import table
-
-Record = dict[str, Any]  # a line of log.jsonl
+from bench.lib.commands import Record
+from dslide.util.tables import markdown_table
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something done to a run, at a time in seconds since 1970."""
+    """A fault injected into a run, and its time in seconds since 1970."""
 
     kind: str
     time: float
@@ -24,29 +21,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How training went on after a fault."""
+    """How training resumed after a fault."""
 
     kind: str
     seconds: float  # from the fault to the end of the first step
-    redone: int  # steps that had been done before
-
-
-def read_records(path: Path) -> list[Record]:
-    """The lines of a file of JSON objects, none if it is not there. One that a fault has cut off is left out."""
-    found = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return found
+    repeated: int  # steps that had been done before
 
 
 def recoveries(faults: Sequence[Fault], log: Sequence[Record]) -> list[Recovery | None]:
-    """One for each fault, None if training did not start again between it and the next. The log tells about once a
-    second how far training was: steps after that are not known to be done again."""
+    """One for each fault, None if training did not start again before the next fault. The log has a step about once a
+    second; repeated steps after the last one before the fault are not counted."""
     found: list[Recovery | None] = []
     for number, fault in enumerate(faults):
         end = faults[number + 1].time if number + 1 < len(faults) else float("inf")
@@ -64,21 +48,21 @@ def recoveries(faults: Sequence[Fault], log: Sequence[Record]) -> list[Recovery 
 
 @dataclass(frozen=True)
 class Soak:
-    """A disturbed run, and the same one undisturbed if there was one."""
+    """A run with faults, and the same one without faults if there is one."""
 
     faults: Sequence[Fault]
     recoveries: Sequence[Recovery | None]  # of each fault
-    total_steps: int  # that the run was to have
-    disturbed: Mapping[str, Any]  # its summary.json, and wall_seconds; without steps if it did not come to its end
-    undisturbed: Mapping[str, Any] | None
+    total_steps: int  # of the whole run
+    with_faults: Mapping[str, Any]  # its summary and wall_minutes; without steps if it did not finish
+    reference: Mapping[str, Any] | None  # the same without faults
     processes_left: Sequence[str]
     incomplete_checkpoints: int
     tracebacks: int
 
     @property
     def steps_lost(self) -> int:
-        whole = self.undisturbed["steps"] if self.undisturbed else self.total_steps
-        return int(whole - self.disturbed.get("steps", 0))
+        whole = self.reference["steps"] if self.reference else self.total_steps
+        return int(whole - self.with_faults.get("steps", 0))
 
     @property
     def failed(self) -> bool:
@@ -89,14 +73,14 @@ class Soak:
         for kind in sorted({fault.kind for fault in self.faults}):
             of_kind = [recovery for recovery in self.recoveries if recovery and recovery.kind == kind]
             seconds = [recovery.seconds for recovery in of_kind]
-            redone = [recovery.redone for recovery in of_kind]
+            repeated = [recovery.repeated for recovery in of_kind]
             found[kind] = {
                 "faults": sum(fault.kind == kind for fault in self.faults),
                 "recoveries": len(of_kind),
                 "seconds_median": statistics.median(seconds) if seconds else None,
                 "seconds_most": max(seconds, default=None),
-                "steps_redone": sum(redone),
-                "steps_redone_most": max(redone, default=None),
+                "steps_repeated": sum(repeated),
+                "steps_repeated_most": max(repeated, default=None),
             }
         return found
 
@@ -110,34 +94,35 @@ class Soak:
             "processes_left": list(self.processes_left),
             "incomplete_checkpoints": self.incomplete_checkpoints,
             "tracebacks": self.tracebacks,
-            "disturbed": dict(self.disturbed),
-            "undisturbed": self.undisturbed and dict(self.undisturbed),
+            "with_faults": dict(self.with_faults),
+            "reference": self.reference and dict(self.reference),
         }
 
     def markdown(self, about: str) -> str:
-        kinds = [[kind, *(_cell(value) for value in figures.values())] for kind, figures in self.by_kind().items()]
-        heading = ["fault", "times", "started again", "seconds to a step: median", "most"]
-        heading += ["steps done again", "most for one fault"]
+        kinds = [[kind, *(_cell(value) for value in found.values())] for kind, found in self.by_kind().items()]
+        heading = ["fault", "times", "recoveries", "seconds to a step: median", "most"]
+        heading += ["steps repeated", "most for one fault"]
         known = [recovery for recovery in self.recoveries if recovery]
-        redone = [recovery.redone for recovery in known]
+        repeated = [recovery.repeated for recovery in known]
         whole = [
             ["faults", _cell(len(self.faults))],
-            ["started again", _cell(len(known))],
+            ["recoveries", _cell(len(known))],
             ["steps", _cell(self.total_steps)],
-            ["steps done again", f"{sum(redone):,}, at most {max(redone, default=0):,} for one fault"],
+            ["steps repeated", f"{sum(repeated):,}, at most {max(repeated, default=0):,} for one fault"],
             ["steps lost", _cell(self.steps_lost)],
             *([name, self._beside(key, form)] for name, key, form in (
                 ("P@1", "p_at_1", ".4f"), ("P@5", "p_at_5", ".4f"), ("minutes", "wall_minutes", ".1f"),
             )),
             ["processes left", _cell(len(self.processes_left))],
             ["incomplete checkpoints left", _cell(self.incomplete_checkpoints)],
-            ["tracebacks told", _cell(self.tracebacks)],
+            ["tracebacks", _cell(self.tracebacks)],
         ]  # fmt: skip
-        return "\n\n".join(["# Soak", about, table(heading, kinds), table(["the whole run", ""], whole)]) + "\n"
+        tables = [markdown_table(heading, kinds), markdown_table(["the whole run", ""], whole)]
+        return "\n\n".join(["# Soak", about, *tables]) + "\n"
 
     def _beside(self, key: str, form: str) -> str:
-        """A figure of the disturbed run, beside that of the other."""
-        runs = {"disturbed": self.disturbed, "undisturbed": self.undisturbed or {}}
+        """A value of the run with faults, beside that of the reference."""
+        runs = {"with faults": self.with_faults, "without": self.reference or {}}
         return ", ".join(f"{run[key]:{form}} {name}" for name, run in runs.items() if run.get(key) is not None) or "-"
 
 

@@ -1,11 +1,11 @@
-"""Where a curve bends: what a setting must be at least, or may be at most, to keep near the best of its sweep."""
+"""Summaries of a sweep over a setting: which values keep speed or accuracy near the best."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ..report import Figure, Section, Summary
-from ..runs import Outcome, System
+from bench.lib.processes import Outcome, System
+from bench.lib.sections import Metric, summary
 
 Points = list[tuple[float, float]]  # setting, value
 
@@ -13,12 +13,10 @@ NEAR_SPEED = 0.95  # of the best
 NEAR_PRECISION = 0.01  # below the best
 
 
-def points(systems: Mapping[int, System], outcomes: Mapping[System, Outcome], figure: Figure) -> Points:
-    """Medians by setting, ascending, of the systems that have figures."""
+def points(systems: Mapping[int, System], outcomes: Mapping[System, Outcome], metric: Metric) -> Points:
+    """Medians by setting, ascending, of the systems that have results."""
     found = {at: outcomes[system] for at, system in systems.items() if not outcomes[system].problem}
-    return sorted(
-        (at, Summary.of([run[figure.key] for run in outcome.figures]).median) for at, outcome in found.items()
-    )
+    return sorted((at, summary(outcome, metric).median) for at, outcome in found.items())
 
 
 def near_share(curve: Points, share: float = NEAR_SPEED) -> list[float]:
@@ -33,10 +31,10 @@ def near_difference(curve: Points, difference: float = NEAR_PRECISION) -> list[f
     return [at for at, value in curve if value >= best - difference]
 
 
-def speed_words(name: str, curve: Points) -> str:
-    """From which setting to which the speed is near the best."""
+def describe_speed(name: str, curve: Points) -> str:
+    """The range of settings in which the speed is near the best."""
     if not curve:
-        return f"- {name}: no figures."
+        return f"- {name}: no results."
     near, best = near_share(curve), max(curve, key=lambda point: point[1])
     return (
         f"- {name}, speed: best at {best[0]:,.0f} ({best[1]:,.0f} samples/s); at least {NEAR_SPEED:.0%} of that from "
@@ -44,10 +42,10 @@ def speed_words(name: str, curve: Points) -> str:
     )
 
 
-def precision_words(name: str, curve: Points) -> str:
-    """From which setting to which the accuracy is near the best."""
+def describe_precision(name: str, curve: Points) -> str:
+    """The range of settings in which the accuracy is near the best."""
     if not curve:
-        return f"- {name}: no figures."
+        return f"- {name}: no results."
     near, best = near_difference(curve), max(curve, key=lambda point: point[1])
     return (
         f"- {name}, accuracy: best at {best[0]:,.0f} (P@1 {best[1]:.3f}); at most {NEAR_PRECISION:g} below that from "
@@ -55,23 +53,16 @@ def precision_words(name: str, curve: Points) -> str:
     )
 
 
-def choice_words(name: str, speed: Points, precision: Points, default: float) -> str:
-    """The fastest setting whose accuracy is near the best, and what the default has of both."""
+def describe_choice(name: str, speed: Points, precision: Points, default: float) -> str:
+    """The fastest setting whose accuracy is near the best, and the default beside it."""
     fast = [(value, at) for at, value in speed if at in near_difference(precision)] if precision else []
     if not fast:
-        return f"- {name}: no setting has figures of both."
+        return f"- {name}: no setting has results of both."
     value, at = max(fast)
     found, exact = dict(speed).get(default), dict(precision).get(default)
-    now = (
-        f"{found / value:.0%} of its speed and P@1 {exact:.3f}"
-        if found is not None and exact is not None
-        else "no figures"
-    )
+    known = found is not None and exact is not None
+    now = f"{found / value:.0%} of its speed and P@1 {exact:.3f}" if known else "no results"
     return (
         f"- **{name}: {at:,.0f} is the fastest of those within {NEAR_PRECISION:g} of the best P@1** "
         f"({value:,.0f} samples/s, P@1 {dict(precision)[at]:.3f}); the default, {default:,.0f}, has {now}."
     )
-
-
-def failed(sections: Sequence[Section], outcomes: Mapping[System, Outcome]) -> bool:
-    return any(outcomes[system].failed for section in sections for system in section.systems)

@@ -1,4 +1,4 @@
-"""Jobs and training on emulated clusters, as experiments measure them; what needs a lab is skipped without root."""
+"""Jobs and training on emulated clusters; tests that need a lab are skipped without root."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cluster import __main__ as command
-from bench.cluster import rivals
+from bench.cluster import peers
 from bench.cluster.jobs import run_job
 from bench.cluster.training import steps_left
-from bench.runs import Outcome
-from bench.workload import HIDDEN
+from bench.lib.processes import Outcome
+from bench.lib.workload import HIDDEN
 from dslide import netlab
 from dslide.comm import launched_as
 from dslide.data import load, synthesize
 
 NAME = f"clustertest{os.getpid()}"
-HERE = "tests.test_bench_cluster_rivals"  # as ranks import it
+HERE = "tests.test_bench_cluster_peers"  # as ranks import it
 FEATURES, LABELS = 300, 2000
 
 
@@ -62,7 +62,7 @@ def test_training_stops_when_time_and_steps_are_enough(steps, passed, seconds, l
         assert steps + left <= max(steps, least)
 
 
-def test_the_clock_is_asked_before_much_more_than_the_time_has_passed():
+def test_the_clock_is_read_before_much_more_than_the_time_has_passed():
     """Steps of a tenth of a second for ten seconds."""
     steps, more = 0, 1
     while more:
@@ -71,7 +71,7 @@ def test_the_clock_is_asked_before_much_more_than_the_time_has_passed():
     assert 100 <= steps <= 101
 
 
-def test_softmax_loss_is_that_of_pytorch():
+def test_softmax_loss_equals_that_of_pytorch():
     torch = pytest.importorskip("torch")
     from bench.cluster.ddp_rank import SoftmaxLoss
 
@@ -89,8 +89,8 @@ def test_softmax_loss_is_that_of_pytorch():
     torch.testing.assert_close(found_gradient, gradient)
 
 
-def test_systems_of_a_section_and_what_they_are_compared_with():
-    section = rivals.speed_section(4, "100mbit", rivals.NAMES, "lab", Path("data"), rivals.QUICK, "As above.")
+def test_systems_and_comparisons_of_a_section():
+    section = peers.speed_section(4, "100mbit", peers.NAMES, "lab", Path("data"), peers.QUICK, "As above.")
     assert section.title == "4 nodes, 100 Mbit/s"
     names = [system.name for system in section.systems]
     assert names == [
@@ -104,28 +104,28 @@ def test_systems_of_a_section_and_what_they_are_compared_with():
     dense = section.systems[-1]
     assert 4 * 16 * 103e6 < dense.least_bytes < 16e9  # weights, gradients and two moments on each node, at least
     assert dense.needs == "torch"
-    assert len(rivals.rivals(2)) == len(names) + 1  # with a larger batch
+    assert len(peers.setups(2)) == len(names) + 1  # with a larger batch
 
 
 def test_curves_are_those_of_systems_that_ran():
     names = ["default", "ddp-dense"]
-    ours, dense = rivals.curve_section(2, "1gbit", names, "lab", Path("data"), rivals.QUICK).systems
+    ours, dense = peers.curve_section(2, "1gbit", names, "lab", Path("data"), peers.QUICK).systems
     points: Any = [[4.0, 0.2], [8.0, 0.5]]
     outcomes = {ours: Outcome([{"curve": points}]), dense: Outcome(problem="failed", failed=True)}
     systems = {"default": ours, "ddp-dense": dense}
-    assert rivals.curves(systems, outcomes) == {"dslide": [(4.0, 0.2), (8.0, 0.5)]}
+    assert peers.curves(systems, outcomes) == {"dslide": [(4.0, 0.2), (8.0, 0.5)]}
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["rivls"], "invalid choice: 'rivls'"),
-        (["rivals", "--nodes", "1,2"], "expected numbers above 1, like 2,4, not '1,2'"),
-        (["rivals", "--rates", "fast"], "expected something like 100mbit, 1gbit or unlimited, not 'fast'"),
-        (["rivals", "--rounds", "0"], "expected a whole number above 0, not '0'"),
+        (["pers"], "invalid choice: 'pers'"),
+        (["peers", "--nodes", "1,2"], "expected numbers above 1, like 2,4, not '1,2'"),
+        (["peers", "--rates", "fast"], "expected something like 100mbit, 1gbit or unlimited, not 'fast'"),
+        (["peers", "--rounds", "0"], "expected a whole number above 0, not '0'"),
     ],
 )
-def test_wrong_options_are_told(words, complaint, monkeypatch, capsys):
+def test_wrong_options_are_refused(words, complaint, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench.cluster", *words])
     with pytest.raises(SystemExit) as stopped:
         command.main()
@@ -136,7 +136,7 @@ def test_wrong_options_are_told(words, complaint, monkeypatch, capsys):
 # ---- on a lab -------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_gives_what_rank_0_returns(lab):
+def test_a_job_returns_the_result_of_rank_0(lab):
     assert run_job(f"{HERE}:greet", lab, 60, word="hello") == {"rank": 0, "size": 2, "word": "hello", "lab": lab}
 
 
@@ -145,7 +145,7 @@ def greet(word: str, lab: str) -> dict[str, Any]:
     return {"rank": rank, "size": size, "word": word, "lab": lab}
 
 
-def test_the_rank_that_failed_is_told(lab):
+def test_the_rank_that_failed_is_named(lab):
     with pytest.raises(SystemExit, match="rank 1: ValueError: no such word"):
         run_job(f"{HERE}:fail", lab, 60)
 
