@@ -12,6 +12,7 @@ Points = Sequence[tuple[float, float]]  # x, value
 SECONDS = "seconds of training"
 
 BOX = Box(880, 470, left=64, right=256, top=58, bottom=96)  # on the right are the names of lines
+TICKS = 9
 LINE_HEIGHT = 17
 MANY = 100  # from which values are shown without a fraction
 STYLE = (
@@ -40,8 +41,8 @@ def chart_svg(
     names = [name for name, points in curves.items() if points]
     lines = [Line(i, sorted(curves[name]), each_marked=True) for i, name in enumerate(names)]
     every = [point for line in lines for point in line.points] or [(1.0, 0.0)]
-    x = Axis([at for at, _ in every], *BOX.sides, log=log_x)
-    y = Axis([value for _, value in every], *BOX.ends, zero=zero)
+    x = Axis([at for at, _ in every], *BOX.sides, TICKS, log=log_x)
+    y = Axis([value for _, value in every], *BOX.ends, TICKS, zero)
     (left, right), (bottom, top) = BOX.sides, BOX.ends
     size = f'width="{BOX.width}" height="{BOX.height}"'
     parts = [

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from bench.lib import machine
 from bench.lib.processes import Outcome, System, run_rounds
 from bench.lib.sections import Section, as_json, markdown
+from dslide.util.units import counted
 
 MOST_OTHERS = 0.1  # of the cores' time; on a busy machine PyTorch was 4 times slower on 2 threads than on 1
 
@@ -48,7 +49,7 @@ def measure(
     outcomes = run_rounds(systems, seeds, log)
     minutes = (time.perf_counter() - start) / 60
     share = others.share()
-    about = f"Medians (lowest to highest) over {len(seeds)} rounds, taken in {minutes:.1f} minutes."
+    about = f"Medians (lowest to highest) over {counted(len(seeds), 'round')}, taken in {minutes:.1f} minutes."
     if share is not None:
         about += f" Other programs took {share:.0%} of the cores' time."
         if share > MOST_OTHERS:

@@ -38,8 +38,8 @@ class Axis:
     def label(self, tick: float) -> str:
         """A tick as text, with as many digits as distinguish it from the next."""
         step = tick if self.log else self.ticks[1] - self.ticks[0]
-        digits = max(0, -math.floor(math.log10(step) + 1e-9))
-        return f"{tick + 0.0:,.{digits}f}" if digits < 7 else f"{tick:.6g}"
+        digits = next((n for n in range(7) if abs(round(step, n) - step) < 1e-6 * step), None)
+        return f"{tick:.6g}" if digits is None else f"{tick + 0.0:,.{digits}f}"
 
     def _scaled(self, value: float) -> float:
         return math.log10(max(value, LOG_LEAST)) if self.log else value
@@ -49,7 +49,7 @@ def round_ticks(low: float, high: float, most: int) -> list[float]:
     """At most so many evenly spaced round numbers (at least 3) around the values."""
     wide = max(high - low, abs(high) * 1e-3, 1e-9)
     power = 10.0 ** math.floor(math.log10(wide / most))
-    for step in (times * power for times in (1, 2, 5, 10, 20, 50, 100)):
+    for step in (times * power for times in (1, 2, 2.5, 5, 10, 20, 25, 50, 100)):
         begin, end = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
         end = max(end, begin + 1)
         if end - begin < most:
