@@ -173,13 +173,13 @@ def test_without_a_lab_there_is_a_sentence(lab):
 def test_dslide_on_a_lab(lab, folder):
     arguments = {"kind": "dslide", "rate": "1gbit", "folder": folder, "seed": 0, "batch_size": 64, "output": "full"}
     job = "bench.cluster.training"
-    figures = run_job(f"{job}:speed", lab, 60, seconds=0.3, least_steps=3, **arguments)
-    assert figures["steps"] >= 3
-    assert figures["samples_per_second"] == pytest.approx(64 / figures["step_seconds"])
-    assert 0 <= figures["waiting"] <= 100
+    found = run_job(f"{job}:speed", lab, 60, seconds=0.3, least_steps=3, **arguments)
+    assert found["steps"] >= 3
+    assert found["samples_per_second"] == pytest.approx(64 / found["step_seconds"])
+    assert 0 <= found["waiting"] <= 100
     # Half of the activations and of their gradients, 2 bytes each, is the least that each node can send.
-    assert figures["megabytes_per_step"] * 1e6 > 64 * HIDDEN * 2
-    assert figures["megabytes_per_step"] * 2e6 == pytest.approx(figures["kilobytes_per_sample"] * 64e3)
+    assert found["megabytes_per_step"] * 1e6 > 64 * HIDDEN * 2
+    assert found["megabytes_per_step"] * 2e6 == pytest.approx(found["kilobytes_per_sample"] * 64e3)
     learned = run_job(f"{job}:curve", lab, 60, seconds=1.0, every=0.3, **arguments)
     assert [seconds for seconds, _ in learned["curve"]] == sorted(seconds for seconds, _ in learned["curve"])
     assert learned["curve"][-1] == [learned["seconds"], learned["p_at_1"]]
@@ -191,11 +191,11 @@ def test_dense_gradients_on_a_lab(lab, folder):
     """Of two ranks each sends all gradients, half of them before and half after they are summed."""
     pytest.importorskip("torch")
     arguments = {"kind": "ddp", "rate": "1gbit", "folder": folder, "seed": 0, "batch_size": 32}
-    figures = run_job("bench.cluster.training:speed", lab, 120, seconds=0.5, least_steps=3, **arguments)
+    found = run_job("bench.cluster.training:speed", lab, 120, seconds=0.5, least_steps=3, **arguments)
     parameters = HIDDEN * (FEATURES + LABELS) + LABELS
-    assert figures["megabytes_per_step"] * 1e6 == pytest.approx(4 * parameters, rel=0.15)  # with headers
-    assert figures["samples_per_second"] == pytest.approx(64 / figures["step_seconds"])
-    assert 0 <= figures["waiting"] <= 100
+    assert found["megabytes_per_step"] * 1e6 == pytest.approx(4 * parameters, rel=0.15)  # with headers
+    assert found["samples_per_second"] == pytest.approx(64 / found["step_seconds"])
+    assert 0 <= found["waiting"] <= 100
 
 
 def test_ranks_with_sparse_gradients_stay_alike_and_share_the_test(lab, folder):
