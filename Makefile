@@ -15,7 +15,7 @@ report: .venv/installed
 	$(BIN)/dslide report demo/run demo/two-ranks --out demo/report.html
 
 # Tests that mostly wait, for ranks and nodes that are lost, run beside the others; what they print comes at their end.
-WAITING := $(wildcard tests/integration/test_elastic*.py) tests/netlab/test_netlab.py tests/bench/test_cluster_rivals.py
+WAITING := $(wildcard tests/integration/test_elastic*.py) tests/netlab/test_netlab.py tests/bench/test_cluster_peers.py
 test: .venv/installed-tests
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory -j2 test-waiting test-others

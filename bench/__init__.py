@@ -1,3 +1,9 @@
-"""Benchmarks. `python -m bench` measures one machine: speed beside PyTorch, growth, accuracy, prediction, reading,
-memory; `python -m bench.network` and `python -m bench.cluster` emulated clusters; `python -m bench.recipes` accuracy on
-real data; `pytest bench/micro --benchmark-only` the kernels."""
+"""Benchmarks.
+
+python -m bench                        one machine: speed, memory, accuracy, prediction, reading
+python -m bench.single.checkpoints     cost of checkpoints
+python -m bench.cluster EXPERIMENT     emulated clusters
+python -m bench.cluster.soak           faults in an elastic run
+python -m bench.accuracy DATA_FOLDER   accuracy of the recipes on real data
+pytest bench/micro --benchmark-only    kernels
+"""

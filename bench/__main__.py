@@ -2,8 +2,8 @@
 
     python -m bench [--quick] [--only training-speed ...] [--out build/bench]
 
-Machines are noisy: systems take turns, each time in a fresh process, the report has medians with the lowest and highest
-value, and ratios are taken within a round. PyTorch is compared with if it is installed (pip install torch==2.13.0).
+Machines are noisy: systems run in interleaved rounds, each time in a fresh process; the report has medians with the
+lowest and highest value, and ratios within a round. PyTorch is compared if installed (pip install torch==2.13.0).
 """
 
 from __future__ import annotations
@@ -13,24 +13,36 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from dslide.threads import available_cores
-
-from . import accuracy, growth, machine, measuring, phases, prediction, reading, renewal, threads, throughput, turns
-from .plan import Plan, full_plan, quick_plan
-from .report import Section
+from bench.lib.measuring import exit_code, run_command
+from bench.lib.measuring import measure as measure_sections
+from bench.lib.sections import Section
+from bench.single import (
+    growth,
+    hash_tables,
+    interleaved,
+    machine,
+    phases,
+    prediction,
+    reading,
+    sampling,
+    threads,
+    throughput,
+)  # fmt: skip
+from bench.single.plan import Plan, full_plan, quick_plan
+from dslide.util.threads import available_cores
 
 SECTIONS: dict[str, Callable[[Plan], Section]] = {  # in the order of the report; a new one is added here
     "machine": machine.section,
     "threads": threads.section,
     "training-speed": throughput.section,
-    "turns": turns.section,
+    "interleaved": interleaved.section,
     "memory": throughput.memory_section,
     "phases": phases.section,
     "growth": growth.section,
-    "accuracy": accuracy.section,
+    "accuracy": sampling.section,
     "prediction": prediction.section,
     "reading": reading.section,
-    "hash-tables": renewal.section,
+    "hash-tables": hash_tables.section,
 }
 
 
@@ -45,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few minutes: 2 rounds, shorter runs, smaller sizes")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
-    parser.add_argument("--rounds", type=int, help="times that every system runs (default: 3; quick: 2)")
+    parser.add_argument("--rounds", type=int, help="runs of every system (default: 3; quick: 2)")
     parser.add_argument("--seconds", type=float, help="seconds for which a run is timed (default: 8; quick: 2)")
     parser.add_argument("--threads", type=int, default=available_cores(), help="threads (default: one per core)")
     parser.add_argument("--data", type=Path, default=Path("build/bench-data"), help="folder for the data")
@@ -59,11 +71,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(plan: Plan, names: list[str], out: Path) -> int:
-    """Runs the sections named and writes their report; returns 1 if a system failed."""
+    """Runs the named sections and writes their report; returns 1 if a system failed."""
     sections = [SECTIONS[name](plan) for name in names]
-    outcomes = measuring.measure(sections, range(plan.rounds), out, {"plan": dataclasses.asdict(plan)})
-    return int(any(outcome.failed for outcome in outcomes.values()))
+    return exit_code(measure_sections(sections, range(plan.rounds), out, {"plan": dataclasses.asdict(plan)}))
 
 
 if __name__ == "__main__":
-    measuring.to_end(main)
+    run_command(main)

@@ -1,1 +1,1 @@
-"""Experiments on an emulated cluster (dslide netlab): `sudo python -m bench.cluster EXPERIMENT`, one command each."""
+"""Experiments on emulated clusters (dslide netlab): `sudo python -m bench.cluster EXPERIMENT`."""

@@ -1,9 +1,9 @@
-"""Runs one experiment on emulated clusters, and writes its tables and pictures.
+"""Runs one experiment on emulated clusters, and writes its tables and charts.
 
-    sudo python -m bench.cluster rivals [--quick] [--rounds 3] [--out build/cluster/rivals] [--data FOLDER]
+    sudo python -m bench.cluster peers [--quick] [--rounds 3] [--out build/cluster/peers] [--data FOLDER]
 
-Root is needed for the emulated links (dslide netlab). `python -m bench.cluster EXPERIMENT --help` lists what else an
-experiment can be told.
+Root is needed for the emulated links (dslide netlab). `python -m bench.cluster EXPERIMENT --help` lists the other
+options of an experiment.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import importlib
 import sys
 from pathlib import Path
 
+from bench.lib.measuring import run_command
 from dslide.errors import UserError
-
-from ..measuring import to_end
 
 # Modules of this package. Each has `run(options)`, the exit code, and may have `add_options(parser)`.
 EXPERIMENTS = {
-    "rivals": "dslide beside PyTorch's distributed training, on slow links",
+    "peers": "dslide beside PyTorch's distributed training, on slow links",
+    "network": "link speeds and wire formats",
     "billion": "networks of about a billion parameters on four nodes",
-    "scaling": "one to sixteen nodes: bytes, memory and time of a step",
-    "predictions": "what dslide plan foretells against what is measured",
+    "scaling": "1 to 16 nodes: bytes, memory and time of a step",
+    "predictions": "the predictions of dslide plan against measurements",
     "growth": "more labels, wider layers, larger batches",
     "cost": "time and price of a million samples",
 }
@@ -39,7 +39,7 @@ def main() -> int:
     module = importlib.import_module(f"{__package__}.{name}")
     parser = argparse.ArgumentParser(prog=f"python -m bench.cluster {name}", description=EXPERIMENTS[name])
     parser.add_argument("--quick", action="store_true", help="a few minutes: less of everything")
-    parser.add_argument("--rounds", type=positive, help="times that every system runs")
+    parser.add_argument("--rounds", type=positive, help="runs of every system")
     parser.add_argument("--data", type=Path, default=Path("build/bench-data"), help="folder for the data")
     parser.add_argument("--out", type=Path, default=Path("build/cluster") / name, help="folder for the report")
     if hasattr(module, "add_options"):
@@ -59,4 +59,4 @@ def positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    to_end(main)
+    run_command(main)

@@ -1,5 +1,5 @@
-"""What a million samples cost in time and money, derived: the speed measured here, prices that are assumed, published
-figures for SLIDE and TensorFlow on a V100, and what GPUs could do at best; report.md and report.json.
+"""Time and price of a million samples, derived from the speed measured here, assumed prices, published times of SLIDE
+and TensorFlow on a V100, and peak speeds of GPUs; report.md and report.json.
 """
 
 from __future__ import annotations
@@ -8,25 +8,24 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dslide.threads import available_cores
-
-from ..measuring import measure
-from ..report import Section, Summary, table
-from ..runs import Outcome, System
-from ..throughput import ACTIVE, HALVES, MEMORY, SPEED
-from ..workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, Shape, make_data
-from .knees import failed
+from bench.lib.measuring import exit_code, measure
+from bench.lib.processes import Outcome, System
+from bench.lib.sections import Section, Summary, summary
+from bench.lib.training import ACTIVE, BF16, MEMORY, SPEED
+from bench.lib.workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, TINY, Shape, make_data
+from dslide.util.tables import markdown_table
+from dslide.util.threads import available_cores
 
 MILLION, HOUR = 1e6, 3600.0
 
-# Prices in dollars an hour: all of them assumed in November 2026, none looked up. Put in your own.
+# Prices in dollars an hour, all of them assumed in November 2026. Replace them by your own.
 VCPU_HOUR, SPOT_VCPU_HOUR = 0.0425, 0.0125  # a quarter of a VM with 4 vCPUs and 16 GB, at $0.17 and $0.05
 GPU_HOUR = {"V100": 3.06, "A100": 4.10}  # a VM with one
 
 
 @dataclass(frozen=True)
 class Published:
-    """A whole training run, of which hours are published but not samples."""
+    """A whole training run whose hours, but not samples, are published."""
 
     what: str
     hours: float
@@ -48,31 +47,31 @@ PUBLISHED = (
         "the same; priced as 88 vCPUs, two a core",
     ),
     Published(
-        "TensorFlow, one V100, as the abstract has it",
+        "TensorFlow, one V100, from the abstract",
         3.5,
         GPU_HOUR["V100"],
         "arXiv 1903.03129, abstract: any accuracy level, data not named",
     ),
-    Published("SLIDE on 44 cores, as the abstract has it", 1.0, 88 * VCPU_HOUR, "the same; priced as above"),
+    Published("SLIDE on 44 cores, from the abstract", 1.0, 88 * VCPU_HOUR, "the same; priced as above"),
 )
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a GPU can do at best."""
+    """Peak speeds of a GPU."""
 
     gpu: str
     flops: float  # a second
-    bytes: float  # of memory, read or written in a second; infinite where only the other bound is used
+    bytes: float  # of memory, read or written in a second; infinite if only the other bound is used
     source: str
 
 
 PEAKS = (
     Peak("V100", 15.7e12, float("inf"), "float32 at 15.7 TFLOP/s, a secondary source; its memory is not counted"),
-    Peak("A100", 156e12, 2.039e12, "TF32 at 156 TFLOP/s, 2,039 GB/s, NVIDIA's data sheet as others quote it"),
+    Peak("A100", 156e12, 2.039e12, "TF32 at 156 TFLOP/s, 2,039 GB/s, NVIDIA's data sheet, quoted from others"),
 )
 
-EARLIER = "measured by us before on another machine, one or two runs: 2 vCPUs with AVX-512, batch 128"
+EARLIER = "measured before on another machine, one or two runs: 2 vCPUs with AVX-512, batch 128"
 ELSEWHERE = (
     ("SLIDE (its authors' code)", 63, EARLIER),
     ("SLIDE with Intel's AVX-512 code", 520, f"{EARLIER}; 500 to 545"),
@@ -86,15 +85,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The experiment; `options` as in bench/cluster/__main__.py."""
-    shape = Shape(2000, 3000, 10_000, 200) if options.quick else AMAZON
+    shape = TINY if options.quick else AMAZON
     seconds, rounds = (0.2, 1) if options.quick else (8, 3)
     work = {
         "folder": str(make_data(options.data, shape)), "threads": options.threads, "seconds": seconds,
         "batch_size": BATCH,
     }  # fmt: skip
     systems = [
-        System("dslide", "bench.throughput:train", work),
-        System("dslide, bf16", "bench.throughput:train", work | HALVES["bf16 storage"]),
+        System("dslide", "bench.lib.training:train", work),
+        System("dslide, bf16", "bench.lib.training:train", work | BF16["bf16 storage"]),
     ]
     measured = Section(
         "Speed measured",
@@ -105,14 +104,11 @@ def run(options: argparse.Namespace) -> int:
     )
 
     def conclude(outcomes: Mapping[System, Outcome]) -> str:
-        return derived({s.name: _speeds(outcomes[s]) for s in systems if outcomes[s].figures}, options.threads)
+        speeds = {system.name: summary(outcomes[system], SPEED) for system in systems if outcomes[system].rounds}
+        return derived(speeds, options.threads)
 
-    outcomes = measure([measured], range(options.rounds or rounds), options.out, {"threads": options.threads}, conclude)
-    return int(failed([measured], outcomes))
-
-
-def _speeds(outcome: Outcome) -> Summary:
-    return Summary.of([figures[SPEED.key] for figures in outcome.figures])
+    details = {"threads": options.threads}
+    return exit_code(measure([measured], range(options.rounds or rounds), options.out, details, conclude))
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -131,7 +127,7 @@ def most_samples_per_second(peak: Peak, shape: Shape, hidden: int, batch: int) -
 
 
 def bought(dollars: float, samples_per_second: float, dollars_an_hour: float) -> float:
-    """The samples that this much money trains."""
+    """The number of samples that can be trained for this much money."""
     return dollars / dollars_an_hour * HOUR * samples_per_second
 
 
@@ -151,7 +147,7 @@ def _row(what: str, speed: float, dollars_an_hour: float, source: str) -> list[s
 
 
 def derived(measured: Mapping[str, Summary], threads: int) -> str:
-    """The tables: by sample where speeds are known, by run where only hours are published."""
+    """The tables: by sample if speeds are known, by run if only hours are published."""
     here = f"measured here, {threads} vCPUs"
     rows = []
     for name, speed in measured.items():
@@ -170,22 +166,22 @@ def derived(measured: Mapping[str, Summary], threads: int) -> str:
         epochs = [f"{count / EPOCH_ROWS:,.0f}" for count in samples]
         runs.append([one.what, f"{one.hours:g}", f"{dollars:,.2f}", *epochs, one.source])
     headings = ["", "samples/s", "$ an hour", "minutes", "$", "minutes an epoch", "source"]
-    for_money = [f"epochs of {name} for that money" for name in measured]
+    for_money = [f"epochs of {name} for that price" for name in measured]
     parts = [
         "## A million samples (derived)",
-        f"Derived, not measured, from the speeds named and from prices that are assumed: ${VCPU_HOUR:g} for an hour of "
-        f"a vCPU, ${SPOT_VCPU_HOUR:g} on a spot VM, "
+        f"Derived, not measured, from the speeds below and from assumed prices: ${VCPU_HOUR:g} for an hour of a "
+        f"vCPU, ${SPOT_VCPU_HOUR:g} on a spot VM, "
         + ", ".join(f"${price:g} for a VM with one {gpu}" for gpu, price in GPU_HOUR.items())
-        + f". Put your own into bench/cluster/cost.py. Speeds measured here are those above, all others of "
-        f"Amazon-670K's shape with hidden {HIDDEN}; an epoch has {EPOCH_ROWS:,} rows. Samples of sampled and of full "
-        "softmax are not worth the same in accuracy. Rows with \"at most\" are bounds that no program reaches: all "
+        + f". Set your own in bench/cluster/cost.py. Speeds measured here are those above, all others are for "
+        f"Amazon-670K's shape with hidden {HIDDEN}; an epoch has {EPOCH_ROWS:,} rows. A sample of sampled softmax is "
+        'not worth one of full softmax in accuracy. Rows with "at most" are bounds that no program reaches: all '
         f"multiplications at the GPU's peak, or all memory at its rate, nothing else, batch {BATCH}.",
-        table(headings, rows),
+        markdown_table(headings, rows),
         "## Whole runs (derived)",
-        "Published are hours of training, not samples, and the paper's abstract and its main results differ, so both "
-        "are here. Money is all that can be compared: what a run would cost at these prices, and how many epochs "
-        "dslide trains for as much. Real rows differ from the synthetic ones measured here. For Intel's SLIDE (arXiv "
-        "2103.10891) and BOLT (arXiv 2303.17727) no seconds were found in text, so none are given.",
-        table(["", "hours", "$ a run", *for_money, "source"], runs),
+        "Hours of training are published, not samples; the paper's abstract and its main results differ, so both are "
+        "listed. Only prices can be compared: the price of a run, and the number of epochs that dslide trains for it. "
+        "Real rows differ from the synthetic ones measured here. For Intel's SLIDE (arXiv 2103.10891) and BOLT (arXiv "
+        "2303.17727) no times were found in the text.",
+        markdown_table(["", "hours", "$ a run", *for_money, "source"], runs),
     ]
     return "\n\n".join(parts)

@@ -1,7 +1,7 @@
-"""PyTorch in an experiment: one rank of DistributedDataParallel over gloo, with a copy of the whole network.
+"""One rank of PyTorch's DistributedDataParallel over gloo in an experiment, with a copy of the whole network.
 
-All ranks begin with the same weights, from the seed. Each trains on its own batches; what they exchange are gradients:
-dense ones of all parameters, or with sampled outputs sparse ones, which gloo gathers from all ranks and sums.
+All ranks begin with the same weights, from the seed. Each trains on its own batches, and they exchange gradients: dense
+ones of all parameters, or with sampled outputs sparse ones, which gloo gathers from all ranks and sums.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from dslide.model.predictor import FIRST_SCALE
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.lib.pytorch import gradient_step, state_of, use_torch
+from bench.lib.workload import HIDDEN, RATE, Batch, batches
 from dslide.comm import launched_as
 from dslide.data import Dataset, SparseRows
-from dslide.metrics import Evaluation
-from dslide.predictor import FIRST_SCALE
+from dslide.training.metrics import Evaluation
 
-from ..peers import learn, state_of, use_torch
-from ..workload import HIDDEN, RATE, Batch, batches
-
-ALONE_SECONDS = 3.0  # for which steps without exchange are timed, at least one
+ALONE_SECONDS = 3.0  # in which steps without exchange are timed, at least one
 ROWS_AT_A_TIME = 128  # in prediction
 
 
 class Network(torch.nn.Module):
-    """The network that dslide trains: a linear hidden layer over sparse features, an output layer, and their scales."""
+    """The network that dslide trains, with the same initial scales: sparse features, a linear hidden layer, outputs."""
 
     def __init__(self, features: int, labels: int, sparse: bool) -> None:
         super().__init__()
@@ -43,7 +42,7 @@ class Network(torch.nn.Module):
         torch.nn.init.zeros_(self.bias.weight)
 
     def forward(self, x: SparseRows, chosen: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits of the labels chosen, or of all: (rows, labels)."""
+        """Logits of the chosen labels, or of all: (rows, labels)."""
         ids, offsets = torch.from_numpy(x.indices.astype(np.int64)), torch.from_numpy(x.indptr[:-1])
         hidden = self.first(ids, offsets, per_sample_weights=torch.from_numpy(x.values))
         parts = [self.output, self.bias]
@@ -52,8 +51,8 @@ class Network(torch.nn.Module):
 
 
 class SoftmaxLoss(torch.autograd.Function):
-    """Mean cross-entropy, with labels at (row, column) that have the weights given, a row's summing to 1. The same as
-    PyTorch's with targets for all labels, in less time and half the memory: there are no such targets."""
+    """Mean cross-entropy with weighted labels at (row, column), the weights of a row summing to 1. Equal to PyTorch's
+    with a dense target matrix, but faster and in half the memory, because there is no such matrix."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, rows: Any, columns: Any, weights: torch.Tensor) -> torch.Tensor:
@@ -70,8 +69,8 @@ class SoftmaxLoss(torch.autograd.Function):
 
 
 class DdpRank:
-    """Trains on one thread with all outputs, or with the batch's labels and so many random `negatives`, which are the
-    same on all ranks, so that sums of gradients have fewer rows."""
+    """Trains on one thread with all outputs, or with the batch's labels and so many random `negatives`, the same on all
+    ranks, so that sums of gradients have fewer rows."""
 
     def __init__(self, data: Dataset, seed: int, batch_size: int, negatives: int = 0) -> None:
         use_torch(threads=1, seed=seed)
@@ -79,7 +78,7 @@ class DdpRank:
         address = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         dist.init_process_group("gloo", init_method=address, rank=self.rank, world_size=self._size)
         self._network = Network(data.features, data.labels, sparse=negatives > 0)
-        # Weights are the same already: to send them at the start would take a minute at 100 Mbit/s.
+        # Weights are equal already; sending them at the start would take a minute at 100 Mbit/s.
         self._parallel = DistributedDataParallel(self._network, init_sync=False, gradient_as_bucket_view=True)
         parameters = list(self._network.parameters())
         sparse, dense = torch.optim.SparseAdam, partial(torch.optim.Adam, fused=True)
@@ -94,16 +93,16 @@ class DdpRank:
         rows, weights = np.repeat(np.arange(len(counts)), counts), np.repeat(1 / np.maximum(counts, 1), counts)
         logits = self._parallel(batch.x, chosen)
         labels = (torch.from_numpy(part) for part in (rows, columns, weights.astype(np.float32)))
-        learn(self._optimizer, SoftmaxLoss.apply(logits, *labels))
+        gradient_step(self._optimizer, SoftmaxLoss.apply(logits, *labels))
         self._steps += 1
         return len(batch.x) * self._size
 
     def _chosen(self, batch: Batch) -> tuple[torch.Tensor | None, np.ndarray]:
-        """Outputs to compute, None: all; and which of them each label of the batch is."""
+        """Outputs to compute (None: all), and the index among them of each label of the batch."""
         if not self._negatives:
             return None, batch.y.indices.astype(np.int64)
-        drawn = np.random.default_rng([self._seed, self._steps]).integers(0, self._labels, self._negatives)
-        ids = np.union1d(batch.y.indices, drawn).astype(np.int64)
+        negatives = np.random.default_rng([self._seed, self._steps]).integers(0, self._labels, self._negatives)
+        ids = np.union1d(batch.y.indices, negatives).astype(np.int64)
         return torch.from_numpy(ids), np.searchsorted(ids, batch.y.indices)
 
     def gather(self, value: float) -> list[float]:
@@ -112,8 +111,8 @@ class DdpRank:
         return every.tolist()
 
     def waiting(self) -> Callable[[float], float]:
-        """What a step takes longer than one without exchange, in which every rank learns from its own rows alone. Such
-        steps come last: the ranks' weights differ after them."""
+        """The share by which a step takes longer than one without exchange, in which every rank learns from its own
+        rows alone. Such steps come last: the ranks' weights differ after them."""
 
         def share(seconds: float) -> float:
             begin, steps = time.perf_counter(), 0
@@ -129,7 +128,7 @@ class DdpRank:
         return state_of(self._optimizer)
 
     def precision(self, test: Dataset) -> float:
-        """Ranks share the rows."""
+        """The rows are divided among the ranks."""
         evaluation = Evaluation(ks=(1,))
         with torch.no_grad():
             for begin in range(self.rank * ROWS_AT_A_TIME, len(test), self._size * ROWS_AT_A_TIME):

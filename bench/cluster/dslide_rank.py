@@ -1,4 +1,4 @@
-"""dslide in an experiment: one rank, with the network split over all of them."""
+"""One rank of dslide in an experiment, with its shard of the network."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from bench.lib.workload import NETWORK, arrays_of, batches
 from dslide import Config, Trainer
 from dslide.comm import job
 from dslide.data import Dataset
-from dslide.metrics import Evaluation
-
-from ..workload import NETWORK, batches
+from dslide.training.metrics import Evaluation
 
 
 class DslideRank:
-    """Trains with the options given, on one thread; all ranks work on the same batch."""
+    """Trains with these options on one thread; all ranks work on the same batch."""
 
     def __init__(self, data: Dataset, seed: int, batch_size: int, **options: Any) -> None:
         self._comm = job()
@@ -31,15 +30,15 @@ class DslideRank:
         return len(batch.x)
 
     def gather(self, value: float) -> list[float]:
-        return self._comm.gather_objects("figures", value)
+        return self._comm.gather_objects("results", value)
 
     def waiting(self) -> Callable[[float], float]:
-        """The share by dslide's own clocks: time in which the rank could do nothing but wait."""
+        """The share by dslide's own clocks: time in which the rank waited for messages."""
         waited, steps = self._comm.wait_seconds, self._trainer.step
         return lambda seconds: (self._comm.wait_seconds - waited) / ((self._trainer.step - steps) * seconds)
 
     def state(self) -> list[np.ndarray]:
-        return [array for layer in self._trainer.network.layers for array in layer.arrays.values()]
+        return arrays_of(self._trainer)
 
     def precision(self, test: Dataset) -> float:
         evaluation = Evaluation(ks=(1,))

@@ -1,4 +1,4 @@
-"""Jobs on an emulated cluster: a function that is called on every node, and what it returns on rank 0.
+"""Jobs on an emulated cluster: a function that is called on every node, and its result on rank 0.
 
 `python -m bench.cluster.jobs FUNCTION ARGUMENTS FOLDER` is one rank of such a job.
 """
@@ -17,20 +17,19 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from bench.lib.processes import ROOT
 from dslide import netlab
 from dslide.comm import launched_as
 
-from ..runs import ROOT
-
-TORCH_PORT = 29_500  # at which rank 0 of PyTorch waits for the others
-_FIGURES, _PROBLEM, _DONE = "figures.json", "problem", "done"
-_LOOK = 0.5  # seconds between looks for the failure of another rank
+TORCH_PORT = 29_500  # of rank 0, for the rendezvous of PyTorch
+_RESULT, _PROBLEM, _DONE = "result.json", "problem", "done"
+_POLL = 0.5  # seconds between checks for the failure of another rank
 
 
 def run_job(function: str, lab: str, limit: float, **arguments: Any) -> dict[str, Any]:
     """Calls a function, given as module:function, with these arguments and `lab` in a fresh process on each node of the
-    lab of that name; returns what it returned on rank 0, plain values. A job that fails, or has not ended after `limit`
-    seconds, is SystemExit with one sentence."""
+    lab of that name; returns its result on rank 0, JSON values. A job that fails, or has not ended after `limit`
+    seconds, raises SystemExit with one sentence."""
     with tempfile.TemporaryDirectory() as name:
         folder, errors = Path(name), Path(name) / "errors"
         words = [function, json.dumps(arguments | {"lab": lab}), name]
@@ -42,16 +41,16 @@ def run_job(function: str, lab: str, limit: float, **arguments: Any) -> dict[str
                 )  # fmt: skip
         except netlab.LabError as error:
             raise SystemExit(str(error).replace(sys.executable, function)) from None
-        # MPI's launcher sometimes stumbles at the end over ranks that never called MPI, as PyTorch's, and says so.
+        # mpiexec sometimes reports an error at the end if ranks never called MPI, as those of PyTorch.
         ended = len(list(folder.glob(f"{_DONE}*"))) == len(result.traffic)
         if result.code and not ended:
             raise SystemExit(_first_problem(folder, errors) or f"{function} ended with code {result.code}")
-        figures: dict[str, Any] = json.loads((folder / _FIGURES).read_text())
-        return figures
+        found: dict[str, Any] = json.loads((folder / _RESULT).read_text())
+        return found
 
 
 def _environment(lab: netlab.Lab) -> dict[str, str]:
-    """What ranks need to find this code, and those of PyTorch each other: over the link that is shaped."""
+    """Variables with which ranks find this code, and those of PyTorch each other over the emulated link."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {
         "PYTHONPATH": path,
@@ -63,33 +62,33 @@ def _environment(lab: netlab.Lab) -> dict[str, str]:
 
 
 def _first_problem(folder: Path, errors: Path) -> str:
-    """What the first rank that failed says, others failing because of it; else the job's last line of errors."""
+    """The error of the first rank that failed, because of which others fail; or the job's last line of errors."""
     found = sorted(folder.glob(f"{_PROBLEM}*"), key=lambda path: path.stat().st_mtime_ns)
     lines = (found[0] if found else errors).read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
 def _rank(function: str, arguments: dict[str, Any], folder: Path) -> None:
-    """One rank: its figures, or what went wrong, go to files in the folder."""
+    """One rank: its result or its error is written to a file in the folder."""
     rank, _ = launched_as()
     module, name = function.split(":")
     threading.Thread(target=_end_with_others, args=(folder,), daemon=True).start()
     try:
-        figures = getattr(importlib.import_module(module), name)(**arguments)
+        found = getattr(importlib.import_module(module), name)(**arguments)
         if rank == 0:
-            (folder / _FIGURES).write_text(json.dumps(figures))
+            (folder / _RESULT).write_text(json.dumps(found))
         (folder / f"{_DONE}{rank}").touch()
     except BaseException as error:
         traceback.print_exc()
         reason = " ".join(str(error).split())
         (folder / f"{_PROBLEM}{rank}").write_text(f"rank {rank}: {type(error).__name__}: {reason}")
-        os._exit(1)  # without waiting for others
+        os._exit(1)  # does not wait for others
 
 
 def _end_with_others(folder: Path) -> None:
-    """Ends this rank when another one has failed: launchers leave ranks that never called MPI, as PyTorch's, alone."""
+    """Exits when another rank has failed: mpiexec does not end ranks that never called MPI, as those of PyTorch."""
     while not any(folder.glob(f"{_PROBLEM}*")):
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
     os._exit(1)
 
 

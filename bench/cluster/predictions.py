@@ -1,4 +1,4 @@
-"""What `dslide plan` foretells against what is measured on an emulated cluster: speed, bytes and memory."""
+"""Predictions of `dslide plan` against measurements on an emulated cluster: speed, bytes and memory."""
 
 from __future__ import annotations
 
@@ -6,60 +6,56 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from dslide.calibration import calibrate
-from dslide.choices import for_data
-from dslide.forecast import Forecast, forecast
+from bench.cluster.labs import EPOCHS, JOB_LIMIT, TRAINED, network_config
+from bench.cluster.scaling import LATENCY, QUICK
+from bench.lib.measuring import exit_code, measure
+from bench.lib.processes import System
+from bench.lib.sections import Comparison, Metric, Section
+from bench.lib.training import SPEED
+from bench.lib.workload import AMAZON, BATCH, Shape, make_data, read_data
+from dslide.model.defaults import resolve
 from dslide.netlab import parse_rate
-from dslide.plan import plan
-from dslide.steptime import Link
-from dslide.threads import available_cores
-from dslide.trial_rows import rows_of
-
-from ..measuring import measure
-from ..network import EPOCHS
-from ..report import Comparison, Figure, Section
-from ..runs import System
-from ..workload import AMAZON, BATCH, Shape, make_data, read_data
-from .measured import network_config
-from .scaling import HERE, LATENCY, QUICK
+from dslide.planner.calibration import calibrate
+from dslide.planner.forecast import Forecast, forecast
+from dslide.planner.memory import plan
+from dslide.planner.step_time import Link
+from dslide.planner.trial_rows import rows_of
+from dslide.util.threads import available_cores
+from dslide.util.units import counted
 
 CASES = ((1, "unlimited"), (2, "unlimited"), (2, "1gbit"), (2, "100mbit"), (4, "100mbit"))  # nodes, rates of links
-SPEED, BYTES = Figure("samples_per_second", "samples/s"), Figure("kilobytes", "KB a step")
-MEMORY = Figure("megabytes", "MB")
+BYTES, MEMORY = Metric("kilobytes", "KB a step"), Metric("megabytes", "MB")
 
 
 def section(data: Path, shape: Shape) -> Section:
-    """Each case twice: foretold and measured, in the same round."""
+    """Each case twice in a round: predicted and measured."""
     systems, comparisons = [], []
     for nodes, rate in CASES:
-        name = f"{nodes} node{'s' * (nodes > 1)}, {rate}"
-        shared = {"data": str(data), "nodes": nodes, "rate": rate}
-        foretold = System(f"plan: {name}", f"{__name__}:foretold", shared)
-        measured = System(
-            f"measured: {name}", f"{HERE}:trained",
-            shared | {"threads": 1, "epochs": EPOCHS, "labels": shape.labels}, limit=900,
-        )  # fmt: skip
-        systems += [foretold, measured]
-        figures = (SPEED, BYTES, MEMORY) if nodes > 1 else (SPEED, MEMORY)
-        comparisons += [Comparison(foretold, measured, figure) for figure in figures]
+        name = f"{counted(nodes, 'node')}, {rate}"
+        shared = {"folder": str(data), "nodes": nodes, "rate": rate}
+        predicted = System(f"plan: {name}", f"{__name__}:predicted", shared)
+        measured = System(f"measured: {name}", TRAINED, shared | {"epochs": EPOCHS}, limit=JOB_LIMIT)
+        systems += [predicted, measured]
+        metrics = (SPEED, BYTES, MEMORY) if nodes > 1 else (SPEED, MEMORY)
+        comparisons += [Comparison(predicted, measured, metric) for metric in metrics]
     return Section(
         "Predictions of dslide plan",
         f"{shape.features:,} features, {shape.labels:,} labels, hidden 128, batch {BATCH}, {EPOCHS} epochs of "
-        f"{shape.rows:,} rows, a thread on each node. Foretold as `dslide plan DATA --nodes N --cores 1 --bandwidth "
-        "RATE` does, from a few seconds of measurement; measured on an emulated cluster on this machine. Speeds are "
-        "those after the first epoch, renewals of hash tables included. Where nodes are more than the "
-        f"{available_cores()} cores here, they share them, and the computing foretold is made longer by as much. KB "
-        "are those that a node sends in a step, headers included; MB the most that a rank holds.",
+        f"{shape.rows:,} rows, a thread on each node. Predicted as by `dslide plan DATA --nodes N --cores 1 "
+        "--bandwidth RATE`, from a few seconds of measurement; measured on an emulated cluster on this machine. "
+        "Speeds are those after the first epoch, rebuilds of hash tables included. More nodes than the "
+        f"{available_cores()} cores here share them, and the predicted compute time is scaled accordingly. KB are "
+        "those that a node sends in a step, headers included; MB the peak memory of a rank.",
         systems,
         [SPEED, BYTES, MEMORY],
         comparisons,
     )
 
 
-def foretold(data: str, nodes: int, rate: str, seed: int) -> dict[str, float]:
-    """What `dslide plan` says of training with a thread on each node."""
-    rows = read_data(data)
-    config = for_data(network_config(), rows)
+def predicted(folder: str, nodes: int, rate: str, seed: int) -> dict[str, float]:
+    """The predictions of `dslide plan` for training with a thread on each node."""
+    rows = read_data(folder)
+    config = resolve(network_config(), rows.labels, rows)
     calibration = calibrate(config, rows_of(rows, BATCH, seed), [nodes, 1], cores=1)
     needed = plan(config, rows.features, rows.labels, rows.data_bytes, nodes, 1, True, rows.values_per_row[0])
     found = forecast(config, rows.labels, needed, calibration, Link(parse_rate(rate), LATENCY))
@@ -74,7 +70,7 @@ def foretold(data: str, nodes: int, rate: str, seed: int) -> dict[str, float]:
 
 
 def sharing_cores(found: Forecast, cores: int) -> Forecast:
-    """The forecast for nodes of one core each that are emulated on so many cores: more nodes take longer by as much."""
+    """The forecast for nodes of one core each that are emulated on so many cores: more nodes than cores are slower."""
     slower = max(1.0, found.nodes / cores)
     step = replace(found.step, compute=slower * found.step.compute)
     return replace(found, step=step, renewal=slower * found.renewal)
@@ -85,5 +81,4 @@ def run(options: argparse.Namespace) -> int:
     shape = QUICK if options.quick else AMAZON
     rounds = options.rounds or (1 if options.quick else 3)
     found = section(make_data(options.data, shape), shape)
-    outcomes = measure([found], range(rounds), options.out, {"cases": CASES})
-    return int(any(outcome.failed for outcome in outcomes.values()))
+    return exit_code(measure([found], range(rounds), options.out, {"cases": CASES}))

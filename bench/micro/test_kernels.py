@@ -1,7 +1,7 @@
 """Every kernel at every instruction-set level, on one thread: `pytest bench/micro --benchmark-only`.
 
-Lengths are those of training with 128 hidden units, and 64 times as much, which is what a block of 64 neurons takes. A
-short kernel takes less time than its call from Python: length 0 shows that. Arrays stay in cache from call to call.
+Lengths are those of training with 128 hidden units, and 64 times as much, as for a block of 64 neurons. A short kernel
+takes less time than its call from Python, which length 0 measures. Arrays stay in cache from call to call.
 `--benchmark-json FILE` writes GFLOP/s or GB/s too, of median times, as `extra_info`.
 """
 
@@ -165,7 +165,7 @@ def test_vectors(benchmark, make, length, bytes_each, times, level):
 @pytest.mark.parametrize(("m", "n", "k", "transposed", "accumulate"), GEMM_SHAPES)
 def test_gemm(benchmark, m, n, k, transposed, accumulate, level):
     kernels, a, b, c = _core.Kernels(level), floats(k, m) if transposed else floats(m, k), floats(k, n), floats(m, n)
-    benchmark.group = f"gemm, {m} x {n} x {k}{', added to what is there' if accumulate else ''}"
+    benchmark.group = f"gemm, {m} x {n} x {k}{', accumulated' if accumulate else ''}"
     benchmark(kernels.gemm, a, transposed, b, c, n, accumulate)
     if benchmark.stats:
         benchmark.extra_info["GFLOP/s"] = 2 * m * n * k / benchmark.stats["median"] / 1e9
@@ -176,7 +176,7 @@ def test_gemm(benchmark, m, n, k, transposed, accumulate, level):
 def test_gemm_pairs(benchmark, m, n, k, transposed, accumulate, level):
     kernels, inner = _core.Kernels(level), k // 2
     a, b, c = pairs(inner, m) if transposed else pairs(m, inner), pairs(inner, n), floats(m, n)
-    benchmark.group = f"gemm of bf16, {m} x {n} x {k}{', added to what is there' if accumulate else ''}"
+    benchmark.group = f"gemm of bf16, {m} x {n} x {k}{', accumulated' if accumulate else ''}"
     benchmark(kernels.gemm_pairs, a, transposed, b, c, n, accumulate)
     if benchmark.stats:
         benchmark.extra_info["GFLOP/s"] = 2 * m * n * k / benchmark.stats["median"] / 1e9

@@ -1,32 +1,35 @@
-"""The benchmark: its figures from made-up runs, one section with tiny sizes, and systems that can't be measured."""
+"""The benchmark: reports of invented results, some sections with tiny sizes, and systems that can't be measured."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
+from importlib import import_module
 
 import pytest
 
-from bench import machine, quiet, turns
 from bench.__main__ import SECTIONS, measure
+from bench.lib import machine, undisturbed
+from bench.lib.processes import Outcome, System, run_rounds
+from bench.lib.sections import Comparison, Metric, Section, as_json, comparison_table, system_table
+from bench.lib.workload import Shape, make_data
 from bench.micro.test_kernels import VECTOR_KERNELS
-from bench.plan import Plan
-from bench.report import Comparison, Figure, Section, as_json, comparison_table, system_table
-from bench.runs import Outcome, System, run_rounds
-from bench.workload import Shape, make_data
+from bench.single import interleaved
+from bench.single.plan import Plan
 from dslide import _core
 
-SPEED, MEMORY = Figure("speed", "samples/s"), Figure("memory", "GB", ".1f")
+SPEED, MEMORY = Metric("speed", "samples/s"), Metric("memory", "GB", ".1f")
 
 
-def made_up(name, **options):
+def invented(name, **options):
     return System(name, "none:none", {}, **options)
 
 
 @pytest.fixture
 def three():
-    """Ours, a peer that is slower in slow rounds too, and one that is not there."""
-    ours, peer, absent = made_up("ours"), made_up("peer"), made_up("absent")
+    """Ours, a peer that is slower in slow rounds too, and one that is not installed."""
+    ours, peer, absent = invented("ours"), invented("peer"), invented("absent")
     outcomes = {
         ours: Outcome([{"speed": s, "memory": 1.5} for s in (1000, 3000, 1400)]),
         peer: Outcome([{"speed": s, "memory": m} for s, m in ((500, 2.0), (1000, 2.2), (700, 2.1))]),
@@ -37,7 +40,7 @@ def three():
         Comparison(ours, peer, MEMORY, "difference"),
         Comparison(ours, absent, SPEED),
     ]
-    return Section("Speed", "Made up.", [ours, peer, absent], [SPEED, MEMORY], comparisons), outcomes
+    return Section("Speed", "Invented.", [ours, peer, absent], [SPEED, MEMORY], comparisons), outcomes
 
 
 @pytest.mark.parametrize("kernel", VECTOR_KERNELS, ids=lambda kernel: kernel[0].__name__)
@@ -67,7 +70,7 @@ def test_comparisons_are_taken_within_a_round(three):
 
 def test_json_has_every_round_and_summaries(three):
     section, outcomes = three
-    found = as_json([section], outcomes, {"plan": "made up"})["sections"][0]
+    found = as_json([section], outcomes, {"plan": "invented"})["sections"][0]
     ours, peer, absent = found["systems"]
     assert [run["speed"] for run in ours["rounds"]] == [1000, 3000, 1400]
     assert peer["summary"]["speed"] == {"median": 700, "lowest": 500, "highest": 1000}
@@ -82,21 +85,21 @@ def test_json_has_every_round_and_summaries(three):
 def test_a_system_runs_once_a_round_with_its_seed():
     system = System("dictionary", "builtins:dict", {"speed": 7})
     outcomes = run_rounds([system, system], seeds=[0, 7])
-    assert outcomes[system].figures == [{"speed": 7, "seed": 0}, {"speed": 7, "seed": 7}]
+    assert outcomes[system].rounds == [{"speed": 7, "seed": 0}, {"speed": 7, "seed": 7}]
 
 
-def test_systems_that_fail_are_told_with_their_last_line_and_the_others_go_on():
+def test_systems_that_fail_are_reported_with_their_last_line_and_the_others_run():
     fails = System("fails", "builtins:no_such_function", {})
-    hangs = System("hangs", "tests.test_bench:hang", {}, limit=0.2)
+    hangs = System("hangs", "tests.bench.test_bench:hang", {}, limit=0.2)
     works = System("works", "builtins:dict", {"speed": 7})
-    said = []
-    outcomes = run_rounds([fails, hangs, works], seeds=[0, 1], say=said.append)
+    logged = []
+    outcomes = run_rounds([fails, hangs, works], seeds=[0, 1], log=logged.append)
     assert outcomes[fails].failed
     assert "no_such_function" in outcomes[fails].problem
     assert outcomes[hangs].problem == "failed: no result after 0.2 s"
-    assert len(outcomes[works].figures) == 2
-    assert "round 1 of 2: waiting for hangs (tests.test_bench, at most 0.2 s)" in said
-    assert not any("round 2" in line and "works" not in line for line in said)  # once is enough
+    assert len(outcomes[works].rounds) == 2
+    assert "round 1 of 2: waiting for hangs (tests.bench.test_bench, at most 0.2 s)" in logged
+    assert not any("round 2" in line and "works" not in line for line in logged)  # once is enough
     table = system_table(Section("", "", [fails, works], [SPEED]), outcomes)
     assert "| fails | failed: AttributeError" in table
 
@@ -106,7 +109,7 @@ def hang(seed):
 
 
 def test_what_cannot_run_here_is_no_failure():
-    outcomes = run_rounds([made_up("peer", needs="no_such_package"), made_up("huge", least_bytes=10**18)], seeds=[0])
+    outcomes = run_rounds([invented("peer", needs="no_such_package"), invented("huge", least_bytes=10**18)], seeds=[0])
     peer, huge = outcomes.values()
     assert peer.problem == "not installed"
     assert huge.problem.startswith("skipped: needs 1,000,000 TB of memory, and ")
@@ -114,37 +117,37 @@ def test_what_cannot_run_here_is_no_failure():
     assert not huge.failed
 
 
-def test_steps_beside_slow_moments_count_as_disturbed(monkeypatch):
+def test_steps_next_to_slow_measurements_are_disturbed(monkeypatch):
     speeds = iter([100.0, 98.0, 99.0, 60.0, 97.0, 95.0])
-    monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
-    watch = quiet.Watch(threads=2, peak=110)
-    watch.begin()
+    monkeypatch.setattr(undisturbed, "product_speed_now", lambda threads: next(speeds))
+    monitor = undisturbed.StepMonitor(threads=2, peak=110)
+    monitor.begin()
     for _ in range(5):
-        watch.step_done()
-    assert watch.undisturbed("abcde") == ["a", "b", "e"]  # c ended, and d began, with the slow one
+        monitor.step_done()
+    assert monitor.undisturbed("abcde") == ["a", "b", "e"]  # the slow one is after c and before d
 
 
-def test_steps_on_a_core_that_threads_share_all_the_time_are_disturbed(monkeypatch):
+def test_steps_are_disturbed_if_threads_share_a_core_all_the_time(monkeypatch):
     speeds = iter([100.0, 99.0, 180.0, 190.0])
-    monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
-    watch = quiet.Watch(threads=2, peak=200)
-    watch.begin()
-    watch.step_done()
-    assert watch.share == 0
-    watch.begin()
-    watch.step_done()
-    assert watch.undisturbed("ab") == ["b"]
-    assert watch.share == 0.5
+    monkeypatch.setattr(undisturbed, "product_speed_now", lambda threads: next(speeds))
+    monitor = undisturbed.StepMonitor(threads=2, peak=200)
+    monitor.begin()
+    monitor.step_done()
+    assert monitor.share == 0
+    monitor.begin()
+    monitor.step_done()
+    assert monitor.undisturbed("ab") == ["b"]
+    assert monitor.share == 0.5
 
 
 def test_if_all_steps_were_disturbed_all_count(monkeypatch):
     speeds = iter([100.0, 50.0, 60.0])
-    monkeypatch.setattr(quiet, "product_speed_now", lambda threads: next(speeds))
-    watch = quiet.Watch(threads=1, peak=110)
-    watch.begin()
+    monkeypatch.setattr(undisturbed, "product_speed_now", lambda threads: next(speeds))
+    monitor = undisturbed.StepMonitor(threads=1, peak=110)
+    monitor.begin()
     for _ in range(2):
-        watch.step_done()
-    assert watch.undisturbed([1, 2]) == [1, 2]
+        monitor.step_done()
+    assert monitor.undisturbed([1, 2]) == [1, 2]
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
@@ -169,11 +172,11 @@ def test_sections_of_tiny_sizes_from_data_to_report(tiny, tmp_path, capsys):
     assert 0 < hashing["systems"][0]["rounds"][0]["hashing_share"] < 1
 
 
-def test_turns_of_a_tiny_network_beside_pytorch(tiny):
+def test_interleaved_rounds_of_a_tiny_network_and_pytorch(tiny):
     pytest.importorskip("torch")
     folder = str(make_data(tiny.data, tiny.speed))
-    found = turns.train(folder, threads=2, seconds=0.1, batch_size=64, seed=0)
-    assert found["turns"] >= 1
+    found = interleaved.train(folder, threads=2, seconds=0.1, batch_size=64, seed=0)
+    assert found["rounds"] >= 1
     assert found["ratio"] == pytest.approx(found["dslide"] / found["torch"], rel=0.5)
 
 
@@ -194,15 +197,22 @@ def test_every_section_lists_its_comparisons_among_its_systems(tiny):
         assert len({system.name for system in section.systems}) == len(section.systems)
 
 
-def test_time_of_others_is_told(tmp_path):
+def test_every_system_can_be_called(tiny):
+    for make in SECTIONS.values():
+        for system in make(tiny).systems:
+            module, name = system.function.split(":")
+            inspect.signature(getattr(import_module(module), name)).bind(**system.arguments, seed=0)
+
+
+def test_load_of_other_programs(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 0 0 500 0 0 0 0 0 0\ncpu0 100 0 0 500 0 0 0 0 0 0\n")
-    disturbance = machine.Disturbance(stat)
+    load = machine.OtherLoad(stat)
     stat.write_text("cpu  100 0 0 900000 0 0 0 0 0 0\n")  # only idle
-    assert disturbance.share() == 0
+    assert load.share() == 0
     stat.write_text("cpu  100 0 0 500 0 0 0 900000 0 0\n")  # another machine on the same cores
-    assert disturbance.share() > 0
-    assert machine.Disturbance(tmp_path / "none").share() is None
+    assert load.share() > 0
+    assert machine.OtherLoad(tmp_path / "none").share() is None
 
 
 def test_processor_is_named_without_proc(tmp_path):

@@ -1,4 +1,4 @@
-"""The experiment with a billion parameters: what it reads, computes and refuses; nothing is trained here."""
+"""The experiment with a billion parameters: what it reads, computes and refuses, without training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_sizes_are_those_of_the_claim() -> None:
     for network, millions in zip(FULL.networks, (825, 1612), strict=True):
         planned = billion.planned(network, FULL, 0, 4)
         assert planned.parameters // 1e6 == pytest.approx(millions, abs=1)
-        memory, disk = billion.room_needed(network, FULL, 0)
+        memory, disk = billion.space_needed(network, FULL, 0)
         assert 4 * planned.bytes_total <= memory < 24e9
         assert disk > 2 * planned.parameters * (12 if network.storage == "float32" else 6)
 
@@ -41,7 +41,7 @@ def test_the_sizes_are_those_of_the_claim() -> None:
         ((1, 11 * 10**9), (1, 10**10), "hidden 16 in bf16 needs 11 GB of disk in out, and 10 GB are free"),
     ],
 )
-def test_without_room_it_is_refused_in_a_sentence(needed: tuple[int, int], there: tuple[int, int], words: str) -> None:
+def test_without_memory_or_disk_it_is_refused(needed: tuple[int, int], there: tuple[int, int], words: str) -> None:
     assert billion.refusal(NETWORK, needed, there, Path("out")) == words
 
 
@@ -54,8 +54,8 @@ def test_some_rows_are_a_file_of_their_own(tmp_path: Path) -> None:
     assert target.read_text() == source.read_text()
 
 
-def test_what_evaluate_prints_is_understood(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """With what the command prints in fact, of a tiny network."""
+def test_the_output_of_evaluate_is_parsed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With the real output of the command, for a tiny network."""
     from dslide.cli import main
     from dslide.data import synthesize
 
@@ -69,8 +69,8 @@ def test_what_evaluate_prints_is_understood(capsys: pytest.CaptureFixture[str], 
     assert found["rows_per_second"] > 0
 
 
-def stage_figures(stage: Stage, before: Stage | None, loss: float = 2.0) -> dict:
-    """Of a made-up run of 10 steps an epoch, in which the larger of two ranks held 900 of 1,000 planned bytes."""
+def stage_results(stage: Stage, before: Stage | None, loss: float = 2.0) -> dict:
+    """Of an invented run of 10 steps an epoch, in which the larger of two ranks held 900 of 1,000 planned bytes."""
     summary = {
         "steps": 10 * stage.epochs, "epochs": stage.epochs, "config": Config(**NETWORK.options).to_dict(),
         "labels": 9000, "per_rank": [{"peak_rss_bytes": 900}, {"peak_rss_bytes": 800}], "parameters": 7,
@@ -80,11 +80,11 @@ def stage_figures(stage: Stage, before: Stage | None, loss: float = 2.0) -> dict
     log = [{"record": "epoch", "samples_per_second": 100, "loss": 3.0}, {"record": "step", "loss": 9.0}]
     log.append({"record": "epoch", "samples_per_second": 200, "loss": loss})
     more = {"whole_seconds": 1.0, "checkpoint_seconds": 0.5, "checkpoint_bytes": 5e9}
-    return billion.figures(summary, log, stage, before, sent=1000.0) | more
+    return billion.results(summary, log, stage, before, sent=1000.0) | more
 
 
-def test_figures_of_a_run_that_was_resumed_are_of_its_own_steps() -> None:
-    first, second = stage_figures(STAGES[0], None), stage_figures(STAGES[1], STAGES[0])
+def test_results_of_a_resumed_run_are_of_its_own_steps() -> None:
+    first, second = stage_results(STAGES[0], None), stage_results(STAGES[1], STAGES[0])
     assert first["bytes_on_wire"] == 1000 / 20
     assert second["bytes_on_wire"] == 1000 / 10
     assert first["bytes_by_formula"] == bytes_per_step(Config(**NETWORK.options), 9000, 4)
@@ -99,12 +99,12 @@ def test_the_report_says_whether_it_learned_and_fitted() -> None:
 
     def found(loss: float) -> dict:
         befores = (None, *STAGES)
-        stages = [stage_figures(stage, before, loss) for stage, before in zip(STAGES, befores, strict=False)]
+        stages = [stage_results(stage, before, loss) for stage, before in zip(STAGES, befores, strict=False)]
         return {"hidden": 16, "storage": "bf16", "plan": "plan: 7", "stages": stages, "prediction": prediction}
 
     report = billion.markdown([found(2.0), found(2.5)], QUICK)
     assert "the loss falls from the first epoch to the last" in report
-    assert "memory differs from the plan by -10.0% at most, within the 10% aimed at" in report
+    assert "memory differs from the plan by -10.0% at most, within the 10% allowed" in report
     assert "| 7, hidden 16, bf16 | trains: 4, 1gbit | 200 | 25% | 50 | 2.250 (2.000 to 2.500) |" in report
     assert "- hidden 16, bf16: plan: 7" in report
     assert "**does not fall**" in billion.markdown([found(2.0), found(3.0)], QUICK)

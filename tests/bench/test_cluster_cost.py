@@ -1,4 +1,4 @@
-"""What samples cost: the arithmetic, and tables of made-up speeds."""
+"""The price of samples: the arithmetic, and tables of invented speeds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from bench.cluster import cost
 from bench.cluster.cost import Peak
-from bench.report import Summary
-from bench.workload import Shape
+from bench.lib.sections import Summary
+from bench.lib.workload import Shape
 
 
 def test_price_of_a_million_samples() -> None:

@@ -1,8 +1,10 @@
-"""Scaling and predictions: what is made of made-up measurements; nothing is timed here."""
+"""Scaling and predictions, of invented measurements."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ import pytest
 
 from bench.cluster import predictions
 from bench.cluster.exchanges import rounds
-from bench.cluster.measured import grown, network_config
+from bench.cluster.labs import network_config
 from bench.cluster.scaling import LATENCY, MODELLED_CORES, Scaling, check_table, modelled_table
-from bench.runs import Outcome
-from bench.workload import BATCH, Shape
+from bench.cluster.scaling_runs import grown
+from bench.lib.processes import Outcome
+from bench.lib.workload import BATCH, Shape
 from dslide.comm.frames import OVERHEAD
 from dslide.config import Config
 from dslide.planner.forecast import Forecast
@@ -33,12 +36,12 @@ def experiment() -> Scaling:
 
 
 def outcomes(experiment: Scaling) -> dict:
-    """A rank alone: 40 ms / R on one core, of which half can be divided among cores; training as the model has it, or
-    twice as fast at 100 Mbit/s."""
+    """A rank alone: 40 ms / R on one core, of which half can be divided among cores; training at 1,000 samples/s for
+    each node, or twice that at 100 Mbit/s."""
     found = {}
     for (n, threads, _), system in experiment.alone.items():
-        figures = {"milliseconds": 20 / n + 20 / n / threads, "renewal_seconds": 0.0, "active": 100.0}
-        found[system] = Outcome([figures])
+        result = {"milliseconds": 20 / n + 20 / n / threads, "rebuild_seconds": 0.0, "active": 100.0}
+        found[system] = Outcome([result])
     for (n, rate, _), system in experiment.training.items():
         found[system] = Outcome([{"samples_per_second": 1000.0 * n * (2 if rate == "100mbit" else 1)}])
     return found
@@ -89,11 +92,14 @@ def test_what_failed_is_left_out(experiment: Scaling) -> None:
     assert {m["nodes"] for m in experiment.modelled(found) if m["scaling"] == "strong"} == {1, 4}
 
 
-def test_every_section_has_its_systems(experiment: Scaling) -> None:
+def test_every_section_has_systems_that_can_be_called(experiment: Scaling) -> None:
     sections = experiment.sections()
     systems = [system for section in sections for system in section.systems]
     assert len({system.name for system in systems}) == len(systems)
     assert {s.function.split(":")[1] for s in systems} == {"trained", "alone", "exchanged"}
+    for system in [*systems, *predictions.section(Path("nowhere"), SHAPE).systems]:
+        module, name = system.function.split(":")
+        inspect.signature(getattr(import_module(module), name)).bind(**system.arguments, seed=0)
 
 
 def test_labels_grow_with_the_nodes() -> None:
@@ -104,7 +110,7 @@ def test_labels_grow_with_the_nodes() -> None:
     np.testing.assert_array_equal(more.y.indices % 4, rows.y.indices % 4)  # as many for each rank
 
 
-def test_each_case_is_foretold_and_measured() -> None:
+def test_each_case_is_predicted_and_measured() -> None:
     section = predictions.section(Path("nowhere"), SHAPE)
     assert len(section.systems) == 2 * len(predictions.CASES)
     for comparison in section.comparisons:

@@ -1,4 +1,4 @@
-"""The benchmark of recipes on tiny raw files, and its pictures."""
+"""The accuracy benchmark on tiny raw files, and its charts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration.test_recipes import make_tsv
 
-from bench import recipes
-from bench.picture import BOTTOM, HEIGHT, LINE_HEIGHT, RIGHT, STYLES, WIDTH, curves_svg
-from bench.recipe_runs import as_arguments, write_bag_of_words
-from bench.report import Figure, Section
-from bench.runs import Outcome, System
+from bench.accuracy import recipes
+from bench.accuracy.runs import write_bag_of_words
+from bench.lib.charts import BOX, LINE_HEIGHT, chart_svg
+from bench.lib.commands import as_arguments
+from bench.lib.processes import Outcome, System
+from bench.lib.sections import Metric, Section
 from dslide.config import load_toml
 from dslide.data import load
 
@@ -37,7 +38,7 @@ def raw(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_recipe_from_raw_files_to_report_and_picture(
+def test_a_recipe_from_raw_files_to_report_and_chart(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipes, "TREES", (2,))
@@ -60,8 +61,8 @@ def test_a_recipe_from_raw_files_to_report_and_picture(
         assert 0 < run["peak_gigabytes"] < 5
     for peer in (parabel, pecos):
         assert peer["problem"] == "not installed" or peer["rounds"][0]["p_at_1"] > 0.9
-    picture = ET.parse(tmp_path / "out/gnd.svg").getroot()
-    assert {"dslide, recipe", "dslide, defaults"} <= {text.text for text in picture.iter(f"{SVG}text")}
+    chart = ET.parse(tmp_path / "out/gnd.svg").getroot()
+    assert {"dslide, recipe", "dslide, defaults"} <= {text.text for text in chart.iter(f"{SVG}text")}
     assert not list((tmp_path / "out").glob("tmp*"))  # runs leave nothing behind
 
 
@@ -85,7 +86,7 @@ def test_every_ablation_is_of_options_that_there_are() -> None:
 
 
 def test_files_that_are_missing_are_named(raw: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="there are no files of any recipe in it, such as gnd"):
+    with pytest.raises(SystemExit, match="contains no files of any recipe, such as gnd"):
         recipes.run(tmp_path, None, [0], True, tmp_path / "out")
     with pytest.raises(SystemExit, match=r"eurlex57k: the recipe, or its files in .*, are missing"):
         recipes.run(raw, ["eurlex57k"], [0], True, tmp_path / "out")
@@ -108,9 +109,10 @@ def test_peers_get_the_rows_that_the_recipe_sees(raw: Path, tmp_path: Path) -> N
     np.testing.assert_array_equal(written.y.indptr, seen.y.indptr)
 
 
-def test_options_as_the_command_line_has_them() -> None:
-    options = {"hold_out": 0.1, "correction": False, "sublinear": True, "output": "lsh"}
-    assert as_arguments(options) == ["--hold-out=0.1", "--no-correction", "--sublinear", "--output=lsh"]
+def test_options_become_arguments_of_the_command_line() -> None:
+    options = {"hold_out": 0.1, "correction": False, "sublinear": True, "output": "lsh", "hidden": (64, 32)}
+    expected = ["--hold-out=0.1", "--no-correction", "--sublinear", "--output=lsh", "--hidden=64,32"]
+    assert as_arguments(options) == expected
 
 
 def test_curves_are_medians_and_trees_are_one_line() -> None:
@@ -123,7 +125,7 @@ def test_curves_are_medians_and_trees_are_one_line() -> None:
         trees[1]: Outcome([{"curve": [[14, 0.6]]}]),  # type: ignore[dict-item]
         absent: Outcome(problem="not installed"),
     }
-    section = Section("", "", [ours, *trees, absent], [Figure("seconds", "seconds")])
+    section = Section("", "", [ours, *trees, absent], [Metric("seconds", "seconds")])
     assert recipes.curves(section, outcomes) == {
         "dslide, recipe": [(2, 0.1), (4, 0.3)],
         "Parabel, 1 to 3 trees": [(7, 0.5), (14, 0.6)],
@@ -131,44 +133,46 @@ def test_curves_are_medians_and_trees_are_one_line() -> None:
     }
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
+# ---- charts ----------------------------------------------------------------------------------------------------------
 
 points = st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 30)), max_size=6)
 
 
 @given(curves=st.dictionaries(st.text("ab<&>\"' ", min_size=1, max_size=8), points, max_size=6))
 @settings(deadline=None, max_examples=50)
-def test_pictures_are_well_formed_and_nothing_overlaps_or_leaves_them(curves: dict) -> None:
-    root = ET.fromstring(curves_svg("a < b", "P@1", curves))
+def test_charts_are_well_formed_and_nothing_overlaps_or_leaves_them(curves: dict) -> None:
+    root = ET.fromstring(chart_svg("a < b", "P@1", curves))
     texts = [(float(t.get("x")), float(t.get("y")), t.text) for t in root.iter(f"{SVG}text")]
-    assert all(0 <= x <= WIDTH and 0 < y < HEIGHT for x, y, _ in texts)
+    assert all(0 <= x <= BOX.width and 0 < y < BOX.height for x, y, _ in texts)
     for line in root.iter(f"{SVG}polyline"):
         places = [tuple(map(float, place.split(","))) for place in line.get("points").split()]
-        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
+        assert all(0 <= x <= BOX.width and 0 <= y <= BOX.height for x, y in places)
     shown = [name for name, found in curves.items() if found]
-    labels = sorted((y, text) for x, y, text in texts if x == WIDTH - RIGHT + 24 and text[0].isdigit())
+    labels = sorted((y, text) for x, y, text in texts if x == BOX.width - BOX.right + 24 and text[0].isdigit())
     assert sorted(text.split(" ", 1)[1] for _, text in labels) == sorted(shown)
     assert all(b[0] - a[0] >= LINE_HEIGHT - 0.2 for a, b in itertools.pairwise(labels))
-    ticks = [float(text.replace(",", "")) for x, y, text in texts if y == HEIGHT - BOTTOM + 18]
+    ticks = [float(text.replace(",", "")) for x, y, text in texts if y == BOX.height - BOX.bottom + 15]
     assert ticks == sorted(set(ticks))
     assert len(ticks) >= 2
 
 
 @given(curves=st.dictionaries(st.sampled_from("abc"), points), log_x=st.booleans())
 @settings(deadline=None, max_examples=50)
-def test_axes_say_what_they_are_and_have_ticks_around_the_points(curves: dict, log_x: bool) -> None:
-    root = ET.fromstring(curves_svg("title", "samples/s", curves, "rows < all", log_x))
+def test_axes_are_named_and_have_ticks_around_the_points(curves: dict, log_x: bool) -> None:
+    root = ET.fromstring(chart_svg("title", "samples/s", curves, "rows < all", log_x))
     texts = [(float(t.get("x")), float(t.get("y")), t.text) for t in root.iter(f"{SVG}text")]
     assert {"rows < all", "samples/s"} <= {text for *_, text in texts}
-    ticks = [float(text.replace(",", "")) for _, y, text in texts if y == HEIGHT - BOTTOM + 18]
+    ticks = [float(text.replace(",", "")) for _, y, text in texts if y == BOX.height - BOX.bottom + 15]
     assert ticks == sorted(set(ticks))
     every = [max(x, 1e-3) if log_x else x for found in curves.values() for x, _ in found]
     assert all(ticks[0] <= x * (1 + 1e-6) + 1e-9 and x <= ticks[-1] * (1 + 1e-6) for x in every)
 
 
-def test_an_even_axis_has_equal_distances() -> None:
-    root = ET.fromstring(curves_svg("", "samples/s", {"a": [(0, 500), (4, 1000), (8, 12_345)]}, "hits", False, True))
-    line = next(line for line in root.iter(f"{SVG}polyline") if line.get("stroke") == STYLES[0][0])
+def test_a_linear_axis_has_equal_distances() -> None:
+    root = ET.fromstring(
+        chart_svg("", "samples/s", {"a": [(0, 500), (4, 1000), (8, 12_345)]}, "hash_hits", False, True)
+    )
+    line = next(line for line in root.iter(f"{SVG}polyline") if line.get("class").startswith("line c0 "))
     x1, x2, x3 = (float(place.split(",")[0]) for place in line.get("points").split())
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
     texts = [text.text for text in root.iter(f"{SVG}text")]
@@ -176,9 +180,9 @@ def test_an_even_axis_has_equal_distances() -> None:
     assert texts.count("0") == 2  # both axes begin with it
 
 
-def test_places_follow_the_values() -> None:
-    root = ET.fromstring(curves_svg("", "P@1", {"a": [(10, 0.2), (1, 0.1), (100, 0.3)]}))
-    line = next(line for line in root.iter(f"{SVG}polyline") if line.get("stroke") == STYLES[0][0])
+def test_positions_follow_the_values() -> None:
+    root = ET.fromstring(chart_svg("", "P@1", {"a": [(10, 0.2), (1, 0.1), (100, 0.3)]}))
+    line = next(line for line in root.iter(f"{SVG}polyline") if line.get("class").startswith("line c0 "))
     (x1, y1), (x2, y2), (x3, y3) = (tuple(map(float, place.split(","))) for place in line.get("points").split())
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)  # powers of ten are as far apart
     assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)

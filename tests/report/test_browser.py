@@ -1,4 +1,4 @@
-"""The report in a real browser, if there is one: it is drawn, fits narrow and wide windows, complains of nothing."""
+"""The report in a real browser, if there is one: it is drawn, fits narrow and wide windows, and logs no errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dslide.report import write_report
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium or Chrome on PATH")
 
-# Looks at the page as it was laid out; what it finds becomes a text in the page around it.
+# Examines the layout of the page and writes its findings, as JSON, into the page around it.
 LOOK = """
 const inside = (one, other) => one.left > other.left - 1 && one.right < other.right + 1 && one.top > other.top - 1 &&
   one.bottom < other.bottom + 1;
@@ -45,7 +45,7 @@ found.figures = [...document.querySelectorAll("figure")].map((figure) => ({
 const chart = document.querySelector("svg.chart"), middle = chart.getBoundingClientRect();
 const at = { clientX: middle.left + middle.width / 2, clientY: middle.top + 5 };
 chart.dispatchEvent(new PointerEvent("pointermove", at));
-found.told = chart.parentNode.querySelector("output").textContent;
+found.readout = chart.parentNode.querySelector("output").textContent;
 const lines = [...chart.querySelectorAll("polyline.line")];
 const seen = () => lines.filter((line) => getComputedStyle(line).display !== "none").length;
 found.seen = [seen()];
@@ -80,8 +80,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def looked_at(page: Path, folder: Path, width: int) -> dict[str, Any]:
-    """What LOOK finds; it may not run in the page as it is, which lets no script run but its own. The page is put into
-    a frame, since windows have a least width."""
+    """What LOOK finds. The page's policy is removed, because it lets no other script run; the page is put into a frame,
+    because windows have a least width."""
     text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     text = html.escape(text.replace("</body>", f"<script>{LOOK}</script></body>"))
     frame = folder / "frame.html"
@@ -93,7 +93,7 @@ def looked_at(page: Path, folder: Path, width: int) -> dict[str, Any]:
     return found
 
 
-def test_the_page_as_it_is_complains_of_nothing(page, tmp_path):
+def test_the_page_logs_no_errors(page, tmp_path):
     content, console = browse(page, tmp_path / "profile")
     assert console == []
     assert content.count("<figure>") == 13
@@ -111,7 +111,7 @@ def test_everything_is_drawn_and_fits(page, tmp_path, width):
         assert sum(figure["points"]) + figure["bars"] > 0, figure["title"]
         assert all(figure["points"]), figure["title"]
     assert len(found["figures"]) == 13
-    assert re.match(r"[\d.]+ min of training:", found["told"])  # under the pointer
+    assert re.match(r"[\d.]+ min of training:", found["readout"])  # under the pointer
     assert found["seen"] == [4, 3]  # lines, before and after a run was hidden
 
 

@@ -1,4 +1,4 @@
-"""Reports: what of a run is on the page, and what damaged, strange or very long folders come to."""
+"""Reports: what of a run is on the page, and how damaged, strange or very long folders are handled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dslide.errors import ConfigError, DataError
 from dslide.report import write_report
 from dslide.report.axis import BYTES, TIME, Axis, round_ticks, unit
 from dslide.report.curve import BINS, Curve, smoothed
-from dslide.report.run import Run, read_run
+from dslide.report.history import RunHistory, read_run
 
 TITLES = ("P@1", "R@5", "Loss over time", "Loss over samples", "Test loss", "Speed", "Sent in a step", "Waiting",
           "Active neurons", "Memory", "Ranks", "Bucket occupancy", "Phases of a step")  # fmt: skip
@@ -88,7 +88,7 @@ def test_two_runs_have_every_chart(tmp_path):
     assert "P@1 1.0000 P@3 0.3333 P@5 0.2000" in page.text
     assert "2 ranks × 2 threads" in page.text
     assert "No data of A ." in page.text  # what only ranks have
-    assert "fullest 17, 25.0% of buckets empty, 10.0% of neurons left out of full ones" in page.text
+    assert "fullest 17, 25.0% of buckets empty, 10.0% of neurons dropped from full ones" in page.text
 
 
 def test_a_run_without_tests_ranks_tables_and_profile_says_what_is_not_shown(tmp_path):
@@ -110,7 +110,7 @@ def test_only_tests_on_the_same_number_of_rows_are_joined(tmp_path):
     assert len(read_run(made.write(tmp_path / "many", [made.start(), *many])).pieces("p_at_1")) == 4
 
 
-def test_options_that_differ_are_told_and_others_are_not(tmp_path):
+def test_options_that_differ_are_shown_and_others_are_not(tmp_path):
     records = made.whole()
     one = made.write(tmp_path / "one", records)
     changed = [records[0] | {"config": records[0]["config"] | {"learning_rate": 0.5, "seed": 7}}, *records[1:]]
@@ -137,7 +137,7 @@ def test_a_real_run_is_shown(tmp_path, capsys):
     assert (run.state, run.starts, run.step, run.samples) == ("finished", 1, 30, 600)
     assert run.planned_bytes is not None
     assert run.peak_bytes is not None
-    assert [mark.step for mark in run.checkpoints] == [30]
+    assert [moment.step for moment in run.checkpoints] == [30]
     assert len(run.tests["p_at_1"][30].means) == 2
     for title in ("P@1", "Loss over time", "Speed", "Active neurons", "Memory", "Bucket occupancy", "Phases of a step"):
         assert f"{title}:" not in page.text
@@ -162,12 +162,12 @@ def resumed() -> list[made.Record]:
     return [*first, *second, made.end(12, 12.0, 600)]
 
 
-def test_time_of_a_resumed_run_goes_on_and_samples_are_those_done_last(tmp_path):
+def test_time_of_a_resumed_run_adds_up_and_samples_are_the_last_ones(tmp_path):
     run = read_run(made.write(tmp_path / "run", resumed()))
     assert (run.starts, run.seconds, run.step, run.samples) == (2, 22.0, 12, 1600)  # 10 steps and 6
     assert [x for x, _ in run.curves["loss"].means] == [*range(1, 11), *range(12, 23, 2)]
     assert [x for x, _ in run.curves["loss over samples"].means] == [100 * number for number in range(1, 13)]
-    assert [mark.text for mark in run.events] == ["goes on from step 6, having been at 10"]
+    assert [moment.text for moment in run.events] == ["resumed from step 6, had reached 10"]
     speeds = [y for _, y in run.curves["speed"].means]
     assert speeds == pytest.approx([100] * 9 + [50] * 5)  # and nothing between the starts
 
@@ -197,7 +197,7 @@ def test_a_summary_of_an_earlier_start_does_not_count(tmp_path):
 
 def test_events_are_placed_by_the_time_of_day(tmp_path):
     run = read_run(made.write(tmp_path / "run", made.whole(ranks=2), events=made.EVENTS))
-    assert [(mark.seconds, mark.text) for mark in run.events] == [(30.0, "rank 1 (n1) was lost")]
+    assert [(moment.seconds, moment.text) for moment in run.events] == [(30.0, "rank 1 (n1) was lost")]
 
 
 # ---- damaged and strange folders -------------------------------------------------------------------------------------
@@ -272,11 +272,11 @@ def test_null_where_numbers_were_not_finite_is_no_point(tmp_path):
     assert [x for x, _ in run.curves["loss"].means] == [1.0, 3.0]
 
 
-def test_a_log_of_an_earlier_version_has_its_tests_and_no_more(tmp_path):
+def test_a_log_with_fewer_fields_shows_its_tests_only(tmp_path):
     fields = ("record", "time", "step", "loss", "active", "learning_rate", "rows", "epoch")
     records = [{k: v for k, v in r.items() if r["record"] != "step" or k in fields} for r in made.whole()]
     page = report(tmp_path, made.write(tmp_path / "run", records))
-    assert "Loss over time: the log has no such figures" in page.text
+    assert "Loss over time: the log has no such values" in page.text
     assert len(page.lines()) == 3  # P@1, R@5, loss on test data
 
 
@@ -392,7 +392,8 @@ def test_weights_count_in_means():
 @given(st.floats(-1e18, 1e18), st.floats(-1e18, 1e18), st.integers(3, 8))
 def test_ticks_are_around_the_values_few_and_even(one, other, most):
     low, high = min(one, other), max(one, other)
-    ticks, step = round_ticks(low, high, most)
+    ticks = round_ticks(low, high, most)
+    step = ticks[1] - ticks[0]
     slack = 1e-5 * step
     assert ticks[0] <= low + slack
     assert ticks[-1] >= high - slack
@@ -400,12 +401,18 @@ def test_ticks_are_around_the_values_few_and_even(one, other, most):
     assert np.diff(ticks) == pytest.approx(step)
 
 
-def test_ticks_can_be_told_apart():
-    for values in ([0.9981, 0.9993], [0, 3e5], [5.0, 5.0], [-2, 7], [1e-8, 3e-8]):
-        axis = Axis(values, 0, 100, 6)
-        shown = [axis.shown(tick) for tick in axis.ticks]
-        assert len(set(shown)) == len(shown)
-    assert Axis([5.0], 0, 100, 6, zero=True).low == 0
+@pytest.mark.parametrize(
+    "values", [[0.9981, 0.9993], [0, 3e5], [5, 5], [-2, 7], [1e-8, 3e-8], [1e-5, 1e-5], [0, 11], [0.3, 1.4]], ids=str
+)
+def test_labels_of_ticks_are_their_values(values):
+    for axis in (Axis(values, 0, 100), Axis(values, 0, 100, log=True)):
+        labels = [float(axis.label(tick).replace(",", "")) for tick in axis.ticks]
+        assert labels == pytest.approx(axis.ticks)
+        assert len(set(labels)) == len(labels)
+
+
+def test_an_axis_may_include_zero():
+    assert Axis([5.0], 0, 100, zero=True).low == 0
 
 
 def test_units_suit_the_largest_number():
@@ -417,4 +424,4 @@ def test_units_suit_the_largest_number():
 
 
 def test_an_empty_run_has_no_pieces():
-    assert Run("x").pieces("loss") == []
+    assert RunHistory("x").pieces("loss") == []

@@ -1,4 +1,4 @@
-"""Folders of runs for tests of reports, as `dslide train` would have written them, of any length in no time."""
+"""Writes folders of runs as `dslide train` does, without training, for tests of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports on runs: one HTML page with charts, which needs no network and nothing else.
+"""Reports on runs: one self-contained HTML page with charts.
 
 from dslide.report import write_report
 write_report(["runs/first", "runs/second"], "report.html")
@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dslide.errors import ConfigError, DataError
+from dslide.report.history import read_run
 from dslide.report.page import HEAD, page
-from dslide.report.run import read_run
 from dslide.util.json_files import open_plain
 
 __all__ = ["write_report"]
 
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> None:
-    """Reads the folders of runs and writes the page. A report that is there is replaced; any other file is not."""
+    """Reads the folders of runs and writes the page. An existing report is replaced, any other file is not."""
     target = Path(out)
     _check_target(target)
     partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
     try:
-        # names of files need not be valid text
+        # file names need not be valid text
         with open(partial, "x", encoding="utf-8", errors="replace") as file:
             file.write(page([read_run(run) for run in runs]))
         partial.replace(target)
@@ -36,7 +36,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> None:
 
 
 def _check_target(target: Path) -> None:
-    """ConfigError if there is something in the place of the report that is none."""
+    """ConfigError if the target exists and is not a report."""
     if not os.path.lexists(target):
         return
     with open_plain(target, DataError) as file:

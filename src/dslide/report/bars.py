@@ -1,16 +1,16 @@
-"""Bars, as HTML by run: they take the width there is, and their words wrap."""
+"""Bar charts as HTML, a group for each run: bars take the available width, labels wrap."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-from dslide.report.run import Run
+from dslide.report.history import RunHistory
 from dslide.report.svg import classes, letter
 
 
-def rank_bars(runs: Sequence[Run]) -> dict[int, str]:
-    """For each rank the seconds it computed, and those it waited for others; none if no run has several ranks."""
+def rank_bars(runs: Sequence[RunHistory]) -> dict[int, str]:
+    """Seconds of computing and of waiting for each rank; empty if no run has several ranks."""
     if not any(run.ranks > 1 and run.per_rank for run in runs):
         return {}
     longest = max(rank.compute_seconds + rank.wait_seconds for run in runs for rank in run.per_rank)
@@ -27,8 +27,8 @@ def rank_bars(runs: Sequence[Run]) -> dict[int, str]:
     return found
 
 
-def bucket_bars(runs: Sequence[Run]) -> dict[int, str]:
-    """For each layer with hash tables the share of neurons by the size of their bucket."""
+def bucket_bars(runs: Sequence[RunHistory]) -> dict[int, str]:
+    """Share of neurons by the size of their bucket, for each layer with hash tables."""
     layers = [(i, *item) for i, run in enumerate(runs) for item in run.tables.items() if sum(item[1].by_size) > 0]
     longest = max((max(tables.by_size) / sum(tables.by_size) for _, _, tables in layers), default=0.0)
     found: dict[int, str] = {}
@@ -40,14 +40,14 @@ def bucket_bars(runs: Sequence[Run]) -> dict[int, str]:
         ]
         words = (
             f"{layer}, step {tables.step:,.0f}: fullest {tables.fullest:,.0f}, {tables.empty_share:.1%} of buckets "
-            f"empty, {tables.dropped / (total + tables.dropped):.1%} of neurons left out of full ones"
+            f"empty, {tables.dropped / (total + tables.dropped):.1%} of neurons dropped from full ones"
         )
         found[i] = found.get(i, "") + _group(i, words, rows)
     return found
 
 
-def phase_bars(runs: Sequence[Run]) -> dict[int, str]:
-    """For each phase its milliseconds in a step."""
+def phase_bars(runs: Sequence[RunHistory]) -> dict[int, str]:
+    """Milliseconds of each phase in a step."""
     longest = max((ms for run in runs for ms in run.phases.values()), default=0.0)
     return {
         i: _group(i, "", [_row(name, [ms], longest, f"{ms:.3f}") for name, ms in run.phases.items()])
@@ -62,7 +62,7 @@ def _group(run: int, words: str, rows: Sequence[str]) -> str:
 
 
 def _row(label: str, values: Sequence[float], longest: float, text: str) -> str:
-    """A bar of one or two parts, as long as they are beside the longest of all."""
+    """A bar of one or two parts, relative to the longest of all."""
     parts = "".join(
         f'<i{" class=waiting" * (part > 0)} style="width:{100 * min(max(value / longest, 0), 1):.1f}%"></i>'
         for part, value in enumerate(values)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float]
-BINS = 200  # a curve is kept in at most twice as many
+BINS = 200  # a curve has at most twice as many
 
 
 @dataclass
 class _Bin:
-    """Some points next to each other."""
+    """Consecutive points."""
 
     x: float  # of the first
     end: float  # x of the last
@@ -30,15 +30,15 @@ class _Bin:
         return self.total / self.weight
 
     def join(self, later: _Bin) -> None:
-        """Takes in what comes next."""
+        """Adds the next bin."""
         self.end = later.end
         self.low, self.high = min(self.low, later.low), max(self.high, later.high)
         self.total, self.weight = self.total + later.total, self.weight + later.weight
 
 
 class Curve:
-    """Points in the order they come. When there are too many, each two neighbours become one bin, which keeps their
-    lowest, their highest and their mean value."""
+    """Points in order of x. When there are too many, pairs of neighbours are merged into one bin, which keeps their
+    lowest, highest and mean value."""
 
     def __init__(self) -> None:
         self._bins: list[_Bin] = []
@@ -49,7 +49,7 @@ class Curve:
         return len(self._bins)
 
     def add(self, x: float, value: float, weight: float = 1.0) -> None:
-        """Adds a point, which counts for its bin's mean as its weight, above 0, says."""
+        """Adds a point; `weight`, above 0, is its weight in the mean of its bin."""
         point = _Bin(x, x, value, value, value * weight, weight)
         if self._bins and self._in_last < self._per_bin:
             self._bins[-1].join(point)
@@ -64,19 +64,19 @@ class Curve:
         self._in_last = 1
 
     def cut(self, x: float) -> None:
-        """Forgets what lies beyond x."""
+        """Removes the bins that end beyond x."""
         while self._bins and self._bins[-1].end > x:
             self._bins.pop()
         self._in_last = self._per_bin
 
     @property
     def means(self) -> list[Point]:
-        """The mean of each bin, in its middle."""
+        """The mean of each bin, at its middle."""
         return [(b.middle, b.mean) for b in self._bins]
 
     @property
     def band(self) -> list[Point]:
-        """Along the highest value of each bin and back along the lowest."""
+        """Outline: the highest value of each bin from left to right, then the lowest back."""
         there = [(b.middle, b.high) for b in self._bins]
         return there + [(b.middle, b.low) for b in reversed(self._bins)]
 
@@ -87,7 +87,7 @@ class Curve:
 
 
 def smoothed(points: Sequence[Point]) -> list[Point]:
-    """Means over neighbours: a few of them where there are many points, none where there are few."""
+    """Moving averages: over at most 13 points where there are many, over none where there are few."""
     reach = min(len(points) // 25, 6)
     values = [y for _, y in points]
     smooth = []

@@ -1,10 +1,10 @@
 "use strict";
-// Under the pointer: the values of the lines, in the line below the chart.
+// Shows the values of the lines at the pointer, below the chart.
 for (const chart of document.querySelectorAll("svg.chart")) {
   const [left, right, first, last] = chart.dataset.x.split(" ").map(Number);
   const [bottom, top, low, high] = chart.dataset.y.split(" ").map(Number);
   const [xUnit, yUnit] = chart.dataset.units.split("|");
-  const told = chart.parentNode.querySelector("output");
+  const readout = chart.parentNode.querySelector("output");
   const cursor = chart.querySelector(".cursor");
   const text = (value) => Number(value.toPrecision(4)).toLocaleString("en-GB", { maximumSignificantDigits: 4 });
 
@@ -15,14 +15,14 @@ for (const chart of document.querySelectorAll("svg.chart")) {
     cursor.setAttribute("x1", at);
     cursor.setAttribute("x2", at);
     const x = first + ((at - left) / (right - left)) * (last - first);
-    told.replaceChildren(part(`${text(x)} ${xUnit}:`));
+    readout.replaceChildren(part(`${text(x)} ${xUnit}:`));
     for (const line of chart.querySelectorAll("polyline.line")) {
       if (getComputedStyle(line).display === "none") continue;
       const y = near(line.points, at);
       if (y === null) continue;
       const value = part(`${line.dataset.run} ${text(low + ((y - bottom) / (top - bottom)) * (high - low))} ${yUnit}`);
       value.className = `letter ${line.getAttribute("class").split(" ")[1]}`;
-      told.append(value);
+      readout.append(value);
     }
   });
   chart.addEventListener("pointerleave", clear);
@@ -30,7 +30,7 @@ for (const chart of document.querySelectorAll("svg.chart")) {
   function clear() {
     cursor.setAttribute("x1", -9);
     cursor.setAttribute("x2", -9);
-    told.replaceChildren();
+    readout.replaceChildren();
   }
 
   function part(words) {
@@ -39,7 +39,7 @@ for (const chart of document.querySelectorAll("svg.chart")) {
     return span;
   }
 
-  // The height of the point nearest to a place, if the line is there at all.
+  // The y position of the point nearest to a position on x; null if there is none within 40 pixels.
   function near(points, at) {
     let best = null;
     for (const point of points) {

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dslide.config import Config
-from dslide.report.figures import figures, metric_name
-from dslide.report.run import Run
-from dslide.report.svg import COLOURS, classes, letter, swatch
-from dslide.training.logging import clock
-from dslide.util.memory import format_bytes
+from dslide.report.charts import drawn_charts, metric_name
+from dslide.report.history import RunHistory
+from dslide.report.svg import COLOURS, classes, colour, letter, sample
+from dslide.util.units import clock, counted, format_bytes
 
-# What a page begins with; a file that begins so was written by us, and may be written again.
+# The beginning of every page; a file that begins with it may be overwritten.
 HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -27,19 +26,19 @@ LONGEST_VALUE = 60  # characters of an option
 MOST_OPTIONS = 60
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The whole page. Nothing is loaded from anywhere, and no script runs but ours, whatever a run is named."""
+def page(runs: Sequence[RunHistory]) -> str:
+    """The whole page. It loads nothing, and its policy lets no other script run, whatever the names of runs contain."""
     style, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     allowed = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"
     title = f"dslide: {runs[0].name}" if len(runs) == 1 else f"dslide: {len(runs)} runs"
-    drawn, missing = figures(runs)
+    drawn, missing = drawn_charts(runs)
     parts = [
         HEAD,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>",
-        f"<style>\n{style}{_hiding(len(runs))}</style>",
+        f"<style>\n{_colours()}{style}{_hiding(len(runs))}</style>",
         "</head>",
         "<body>",
         f"<h1>{escape(title)}</h1>",
@@ -51,8 +50,8 @@ def page(runs: Sequence[Run]) -> str:
         _metrics_table(runs),
         _events_table(runs),
         f'<p class="none">Not shown: {escape(" ".join(missing))}</p>' if missing else "",
-        "<footer>Time is that spent in training, without testing. Ticks at the bottom of a chart are checkpoints, "
-        "dashed lines from top to bottom are events.</footer>",
+        "<footer>Time is that of training, without tests. Ticks at the bottom of a chart are checkpoints, dashed "
+        "vertical lines are events.</footer>",
         f"<script>{script}</script>",
         "</body>",
         "</html>",
@@ -60,13 +59,17 @@ def page(runs: Sequence[Run]) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
+def _colours() -> str:
+    return "".join(f".{colour(i)} {{ --c: {value}; }}\n" for i, value in enumerate(COLOURS))
+
+
 def _hiding(runs: int) -> str:
-    """Rules that hide what belongs to a run whose box is not ticked."""
+    """Rules that hide all parts of a run whose box is not ticked."""
     boxes = range(runs if runs > 1 else 0)
     return "".join(f"body:has(#show{i}:not(:checked)) .of{i} {{ display: none; }}\n" for i in boxes)
 
 
-def _runs_table(runs: Sequence[Run]) -> str:
+def _runs_table(runs: Sequence[RunHistory]) -> str:
     options = "options that differ" if len(runs) > 1 else "options other than defaults"
     differing = _differing(runs)
     heads = ("run", "data", "network", "ranks", "time", "samples/s", "most memory", "loss", "measured", options)
@@ -89,47 +92,49 @@ def _runs_table(runs: Sequence[Run]) -> str:
     return _table("runs", head, lines)
 
 
-def _named(i: int, run: Run, several: bool) -> str:
-    name = f'{swatch(i)} <span class="letter c{i % COLOURS}">{letter(i)}</span> {escape(run.name)}'
+def _named(i: int, run: RunHistory, several: bool) -> str:
+    size = 'class="swatch" viewBox="0 0 40 12" width="40" height="12"'
+    legend = f'<svg {size} aria-hidden="true">{sample(i, 1, 6, 38)}</svg>'
+    name = f'{legend} <span class="letter {colour(i)}">{letter(i)}</span> {escape(run.name)}'
     if not several:
         return f"{name}<br>{run.state}"
     return f'<label><input type="checkbox" id="show{i}" checked> {name}</label><br>{run.state}'
 
 
-def _data(run: Run) -> str:
+def _data(run: RunHistory) -> str:
     rows = _count(run.start.get("rows"))
     return f"{escape(_short(run.start.get('data', '–')))}<br>{rows} rows"
 
 
-def _network(run: Run) -> str:
+def _network(run: RunHistory) -> str:
     hidden = run.config.get("hidden")
     layers = [run.start.get("features"), *(hidden if isinstance(hidden, list) else []), run.start.get("labels")]
     words = " × ".join(_count(layer) for layer in layers[:20])
     return f"{words}<br>{_count(run.start.get('parameters'))} parameters"
 
 
-def _ranks(run: Run) -> str:
-    ranks, threads = f"{run.ranks:,} rank{'s' * (run.ranks != 1)}", _count(run.start.get("threads"))
-    return f"{ranks} × {threads} thread{'s' * (threads != '1')}"
+def _ranks(run: RunHistory) -> str:
+    threads = _count(run.start.get("threads"))
+    return f"{counted(run.ranks, 'rank')} × {threads} thread{'s' * (threads != '1')}"
 
 
-def _time(run: Run) -> str:
+def _time(run: RunHistory) -> str:
     starts = f"<br>{run.starts:,} starts" if run.starts > 1 else ""
-    return f"{clock(run.seconds)}<br>{run.step:,.0f} step{'s' * (run.step != 1)}{starts}"
+    return f"{clock(run.seconds)}<br>{counted(run.step, 'step')}{starts}"
 
 
-def _memory(run: Run) -> str:
+def _memory(run: RunHistory) -> str:
     peak = "–" if run.peak_bytes is None else format_bytes(round(run.peak_bytes))
     return peak if run.planned_bytes is None else f"{peak}<br>planned: {format_bytes(round(run.planned_bytes))}"
 
 
-def _measured(run: Run) -> str:
+def _measured(run: RunHistory) -> str:
     names = [name for name in run.metrics if name.startswith("p_")] or list(run.metrics)[:3]
     return "<br>".join(f"{metric_name(name)} {run.metrics[name]:.4f}" for name in names[:6]) or "–"
 
 
-def _differing(runs: Sequence[Run]) -> list[str]:
-    """Options in which runs differ, or in which the only run differs from the defaults."""
+def _differing(runs: Sequence[RunHistory]) -> list[str]:
+    """Options in which runs differ, or in which a single run differs from the defaults."""
     configs = [run.config for run in runs]
     if len(configs) == 1:
         configs.append(json.loads(json.dumps(Config().to_dict())))
@@ -137,13 +142,13 @@ def _differing(runs: Sequence[Run]) -> list[str]:
     return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
 
 
-def _options(run: Run, names: Sequence[str]) -> str:
+def _options(run: RunHistory, names: Sequence[str]) -> str:
     shown = [f"{escape(_short(name))} {escape(_short(run.config.get(name)))}" for name in names[:MOST_OPTIONS]]
     return ", ".join(shown) or "none"
 
 
-def _metrics_table(runs: Sequence[Run]) -> str:
-    """Every metric of every run as it was last measured."""
+def _metrics_table(runs: Sequence[RunHistory]) -> str:
+    """The newest value of every metric of every run."""
     kinds = ("p", "r", "ndcg", "psp")
     found = {name for run in runs for name in run.metrics}
     names = sorted(found, key=lambda name: (kinds.index(name.split("_")[0]), int(name.split("_at_")[1])))
@@ -161,14 +166,15 @@ def _metric_line(name: str, values: Sequence[tuple[int, float | None]]) -> str:
     return f"<tr><th>{name}</th>{cells}</tr>"
 
 
-def _events_table(runs: Sequence[Run]) -> str:
-    """What happened to runs that were started again, resumed or lost machines."""
+def _events_table(runs: Sequence[RunHistory]) -> str:
+    """Restarts, resumes and lost nodes."""
     lines = []
     for i, run in enumerate(runs):
-        for mark in sorted(run.events, key=lambda mark: mark.seconds):
+        for moment in sorted(run.events, key=lambda moment: moment.seconds):
             lines.append(
                 f'<tr class="of{i}"><td class="letter {classes(i)}">{letter(i)}</td><td class="number">'
-                f'{clock(mark.seconds)}</td><td class="number">{mark.step:,.0f}</td><td>{escape(mark.text)}</td></tr>'
+                f'{clock(moment.seconds)}</td><td class="number">{moment.step:,.0f}</td>'
+                f"<td>{escape(moment.text)}</td></tr>"
             )
         if run.events_total > len(run.events):
             words = f"The last {len(run.events)} of {run.events_total:,}."

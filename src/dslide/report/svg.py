@@ -1,5 +1,5 @@
-"""Line charts as SVG. Lines differ in colour, dashes and marks, and have their run's letter at the end, so that they
-can be told apart in print and by everybody."""
+"""Line charts as SVG. Lines differ in colour, dashes and markers, so that they can be distinguished in print and by
+everybody. Colours come from a style sheet: class c0, c1, ... of an element is the colour of its line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,42 @@ from html import escape
 from dslide.report.axis import Axis
 from dslide.report.curve import Point
 
-WIDTH, HEIGHT = 440, 250
-LEFT, RIGHT, TOP, BOTTOM = 56, 26, 12, 36  # margins
-LETTER_WIDTH, LETTER_HEIGHT = 16, 13
-MOST_MARKED = 40  # points of a line that each get a mark
+COLOURS = ("#0072b2", "#c04b00", "#00795a", "#b04a86", "#a06a00", "#2a8fd0", "#333")  # on a light ground
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "14 3")
-COLOURS = 7  # defined in page.css
+MARKERS = (
+    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
+    "M-3.2-3.2h6.4v6.4h-6.4z",
+    "M0-4.4l4.2 7.4h-8.4z",
+    "M0-4.6l4.6 4.6l-4.6 4.6l-4.6-4.6z",
+    "M0 4.4l4.2-7.4h-8.4z",
+)
+LETTER_WIDTH, LETTER_HEIGHT = 16, 13
+MOST_MARKED = 40  # points of a line that each get a marker
+
+
+@dataclass(frozen=True)
+class Box:
+    """The size of a chart and its margins, in pixels."""
+
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int
+    bottom: int
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Left and right end of the x axis."""
+        return self.left, self.width - self.right
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Lower and upper end of the y axis."""
+        return self.height - self.bottom, self.top
+
+
+PAGE_BOX = Box(440, 250, left=56, right=26, top=12, bottom=36)
 
 
 @dataclass(frozen=True)
@@ -24,14 +54,14 @@ class Line:
 
     run: int
     points: Sequence[Point]
-    band: Sequence[Point] = ()  # what the points are means of, faintly
+    band: Sequence[Point] = ()  # outline of the lowest and highest values, drawn faintly
     each_marked: bool = False
-    level: bool = False  # a thin line to compare with, without a mark
+    level: bool = False  # a thin line to compare with, without a marker
 
 
 @dataclass(frozen=True)
-class Stroke:
-    """Something that happened to a run at x: a line from bottom to top, or only a tick at the bottom."""
+class EventLine:
+    """An event of a run at x: a line from bottom to top, or only a tick at the bottom."""
 
     run: int
     x: float
@@ -44,111 +74,109 @@ def letter(run: int) -> str:
     return chr(ord("A") + run % 26) + (str(run // 26) if run >= 26 else "")
 
 
+def colour(run: int) -> str:
+    """The CSS class of the run's colour."""
+    return f"c{run % len(COLOURS)}"
+
+
 def classes(run: int) -> str:
-    """Colour, and what is hidden with the run."""
-    return f"c{run % COLOURS} of{run}"
+    """CSS classes of what is hidden with the run."""
+    return f"{colour(run)} of{run}"
 
 
 def line_chart(
-    label: str, lines: Sequence[Line], strokes: Sequence[Stroke], units: tuple[str, str], zero: bool, letters: bool
+    label: str, lines: Sequence[Line], events: Sequence[EventLine], units: tuple[str, str], zero: bool, letters: bool
 ) -> str:
-    """The chart; `label` says what it is to who can't see it, `units` are those of x and y."""
+    """The chart; `label` describes it to screen readers, `units` are those of x and y. `letters`: each run's letter
+    stands at the end of its line."""
+    box = PAGE_BOX
     every = [point for line in lines for point in [*line.points, *line.band]]
     shown = [line for line in lines if not line.level] or lines
-    x = Axis([p[0] for line in shown for p in line.points] + [0.0], LEFT, WIDTH - RIGHT, 6)
-    y = Axis([p[1] for p in every], HEIGHT - BOTTOM, TOP, 6, zero)
+    x = Axis([p[0] for line in shown for p in line.points] + [0.0], *box.sides)
+    y = Axis([p[1] for p in every], *box.ends, zero=zero)
     parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}" '
+        f'<svg class="chart" viewBox="0 0 {box.width} {box.height}" role="img" aria-label="{escape(label)}" '
         f'data-x="{_scale(x)}" data-y="{_scale(y)}" data-units="{escape("|".join(units))}">',
-        *_frame(x, y, units[0]),
+        *grid(x, y),
+        text(box.width - box.right, box.height - 6, units[0], "end"),
+        *(_event(event, x.position(event.x)) for event in events if x.low <= event.x <= x.high),
     ]
-    for stroke in strokes:
-        if x.low <= stroke.x <= x.high:
-            parts.append(_stroke(stroke, x.place(stroke.x)))
     for line in lines:
-        parts += _drawn(line, x, y)
+        parts += draw(line, x, y)
     if letters:
         parts += _letters({line.run: line for line in lines if not line.level}, x, y)
-    parts.append(f'<line class="cursor" y1="{TOP}" y2="{HEIGHT - BOTTOM}" x1="-9" x2="-9"/></svg>')
+    parts.append(f'<line class="cursor" y1="{box.top}" y2="{box.height - box.bottom}" x1="-9" x2="-9"/></svg>')
     return "\n".join(parts)
 
 
-def mark(run: int, x: float, y: float) -> str:
-    """The run's mark at a place."""
-    shape = (
-        "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
-        "M-3.2-3.2h6.4v6.4h-6.4z",
-        "M0-4.4l4.2 7.4h-8.4z",
-        "M0-4.6l4.6 4.6l-4.6 4.6l-4.6-4.6z",
-        "M0 4.4l4.2-7.4h-8.4z",
-    )[run % 5]
-    return f'<path class="mark {classes(run)}" transform="translate({x:.1f} {y:.1f})" d="{shape}"/>'
+def marker(run: int, x: float, y: float, own: str) -> str:
+    """The run's marker at a position; `own` are CSS classes."""
+    shape = MARKERS[run % len(MARKERS)]
+    return f'<path class="marker {own}" transform="translate({x:.1f} {y:.1f})" d="{shape}"/>'
 
 
-def swatch(run: int) -> str:
-    """A sample of the run's line."""
-    return (
-        f'<svg class="swatch" viewBox="0 0 40 12" width="40" height="12" aria-hidden="true">'
-        f'<polyline class="c{run % COLOURS}" points="1,6 39,6"{_dashes(run)}/>{mark(run, 20, 6)}</svg>'
-    )
+def sample(run: int, x: float, y: float, length: float) -> str:
+    """A sample of the run's line for a legend: it begins at (x, y)."""
+    own, points = colour(run), f"{x:.1f},{y:.1f} {x + length:.1f},{y:.1f}"
+    line = f'<polyline class="sample {own}" points="{points}"{_dashes(run)}/>'
+    return line + marker(run, x + length / 2, y, own)
 
 
-def _drawn(line: Line, x: Axis, y: Axis) -> list[str]:
-    own = classes(line.run)
+def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
+    """Text at a position, which is its start, middle or end; `kind` is its CSS class."""
+    style = f' class="{kind}"' if kind else ""
+    return f'<text{style} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def grid(x: Axis, y: Axis) -> list[str]:
+    """Grid lines and the labels of ticks."""
+    (left, right), (bottom, top), parts = (x.begin, x.end), (y.begin, y.end), []
+    for tick in y.ticks:
+        at = y.position(tick)
+        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(text(left - 6, at + 4, y.label(tick), "end"))
+    for tick in x.ticks:
+        at = x.position(tick)
+        parts.append(f'<line class="grid" y1="{top}" y2="{bottom}" x1="{at:.1f}" x2="{at:.1f}"/>')
+        parts.append(text(at, bottom + 15, x.label(tick), "middle"))
+    return parts
+
+
+def draw(line: Line, x: Axis, y: Axis) -> list[str]:
+    """The line with its band and markers."""
+    own, points = classes(line.run), _positions(line.points, x, y)
     if line.level:
-        return [f'<polyline class="level {own}" points="{_places(line.points, x, y)}"/>']
-    parts = []
-    if line.band:
-        parts.append(f'<polygon class="band {own}" points="{_places(line.band, x, y)}"/>')
-    places = _places(line.points, x, y)
-    parts.append(f'<polyline class="line {own}" data-run="{letter(line.run)}" points="{places}"{_dashes(line.run)}/>')
+        return [f'<polyline class="level {own}" points="{points}"/>']
+    parts = [f'<polygon class="band {own}" points="{_positions(line.band, x, y)}"/>'] if line.band else []
+    parts.append(f'<polyline class="line {own}" data-run="{letter(line.run)}" points="{points}"{_dashes(line.run)}/>')
     marked = line.points if line.each_marked and len(line.points) <= MOST_MARKED else line.points[-1:]
-    return parts + [mark(line.run, x.place(at), y.place(value)) for at, value in marked]
+    return parts + [marker(line.run, x.position(at), y.position(value), own) for at, value in marked]
 
 
 def _letters(lines: Mapping[int, Line], x: Axis, y: Axis) -> list[str]:
-    """Each run's letter beside the end of its line, moved as little as it takes for those not to overlap that end
-    nearby."""
-    ends = {run: (x.place(line.points[-1][0]), y.place(line.points[-1][1])) for run, line in lines.items()}
+    """Each run's letter beside the end of its line, moved down as far as letters nearby require."""
+    ends = {run: (x.position(line.points[-1][0]), y.position(line.points[-1][1])) for run, line in lines.items()}
     placed: list[Point] = []
     parts = []
     for run, (at, height) in sorted(ends.items(), key=lambda end: end[1][1]):
         near = [other for left, other in placed if abs(left - at) < LETTER_WIDTH]
         height = max([height, *(other + LETTER_HEIGHT for other in near)])
         placed.append((at, height))
-        parts.append(
-            f'<text class="letter {classes(run)}" x="{at + 8:.1f}" y="{min(height, HEIGHT - 4) + 4:.1f}">'
-            f"{letter(run)}</text>"
-        )
+        parts.append(text(at + 8, min(height, PAGE_BOX.height - 4) + 4, letter(run), kind=f"letter {classes(run)}"))
     return parts
 
 
-def _stroke(stroke: Stroke, at: float) -> str:
-    top = HEIGHT - BOTTOM - 7 if stroke.tick else TOP
-    kind = "tick" if stroke.tick else "event"
+def _event(event: EventLine, at: float) -> str:
+    bottom, top = PAGE_BOX.ends
+    kind, top = ("tick", bottom - 7) if event.tick else ("event", top)
     return (
-        f'<line class="{kind} {classes(stroke.run)}" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{HEIGHT - BOTTOM}">'
-        f"<title>{letter(stroke.run)}: {escape(stroke.text)}</title></line>"
+        f'<line class="{kind} {classes(event.run)}" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}">'
+        f"<title>{letter(event.run)}: {escape(event.text)}</title></line>"
     )
 
 
-def _frame(x: Axis, y: Axis, x_unit: str) -> list[str]:
-    """Grid and ticks; the unit of x stands in the corner."""
-    bottom, right, parts = HEIGHT - BOTTOM, WIDTH - RIGHT, []
-    for tick in y.ticks:
-        at = y.place(tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{y.shown(tick)}</text>')
-    for tick in x.ticks:
-        at = x.place(tick)
-        parts.append(f'<line class="grid" y1="{TOP}" y2="{bottom}" x1="{at:.1f}" x2="{at:.1f}"/>')
-        parts.append(f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{x.shown(tick)}</text>')
-    parts.append(f'<text x="{right}" y="{bottom + 30}" text-anchor="end">{escape(x_unit)}</text>')
-    return parts
-
-
-def _places(points: Sequence[Point], x: Axis, y: Axis) -> str:
-    return " ".join(f"{x.place(at):.1f},{y.place(value):.1f}" for at, value in points)
+def _positions(points: Sequence[Point], x: Axis, y: Axis) -> str:
+    return " ".join(f"{x.position(at):.1f},{y.position(value):.1f}" for at, value in points)
 
 
 def _dashes(run: int) -> str:

@@ -1,0 +1,1 @@
+"""Accuracy on real data: `python -m bench.accuracy DATA_FOLDER`."""
