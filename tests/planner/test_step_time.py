@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dslide import Config
 from dslide.data import Dataset, SparseRows
-from dslide.errors import ConfigError, DataError
+from dslide.errors import DataError
 from dslide.planner import calibration, trial_rows
 from dslide.planner.calibration import Calibration, calibrate, on_cores
 from dslide.planner.forecast import Forecast, forecast, recommended, renewals
@@ -24,7 +24,6 @@ from dslide.planner.step_time import (
     NodeStep,
     node_step,
     overlapping_parts,
-    parse_seconds,
 )
 from dslide.planner.traffic import HEADER_BYTES, PACKET_BYTES, bytes_on_wire, bytes_per_step, rounds_per_step
 from dslide.planner.trial_rows import TrialRows, made_up, rows_of
@@ -205,17 +204,6 @@ def test_headers_are_those_of_packets() -> None:
 )
 def test_parts_that_overlap(options: dict, parts: int) -> None:
     assert overlapping_parts(Config(**options), 2) == parts
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0.2ms", 2e-4), ("50 us", 5e-5), ("1s", 1.0), ("0MS", 0.0)])
-def test_times(text: str, seconds: float) -> None:
-    assert parse_seconds(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "1", "ms", "-1ms", "1 min", "1e3us"])
-def test_times_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--latency: expected a time like 0\.2ms or 50us"):
-        parse_seconds(text)
 
 
 # ---- from measurements to forecasts --------------------------------------------------------------------------------

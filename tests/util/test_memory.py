@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dslide.errors import ConfigError, MemoryNeeded
+from dslide.errors import MemoryNeeded
 from dslide.util import memory
 
 
@@ -100,35 +100,6 @@ def test_the_peak_sees_what_was_let_go() -> None:
     del block
     assert memory.peak_rss_bytes() >= before + 60_000_000
     assert memory.peak_rss_bytes() < before + size + 64_000_000
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 KB"), (12_345_678_901, "12.3 GB"), (999_600, "1 MB")],
-)
-def test_format(size: int, text: str) -> None:
-    assert memory.format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("8GB", 8 * 10**9),
-        ("1.5 GiB", 3 << 29),
-        ("500000", 500_000),
-        ("2k", 2000),
-        ("7 b", 7),
-        ("1TB", 10**12),
-    ],
-)
-def test_parse(text: str, size: int) -> None:
-    assert memory.parse_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "8XB", "1e9", "8 G B", "iB"])
-def test_parse_refuses(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a size like 8GB"):
-        memory.parse_bytes(text)
 
 
 def test_check_names_need_and_advice() -> None:

@@ -11,7 +11,8 @@ from dslide.cli.options import add_config_options, add_reading_options, given, r
 from dslide.cli.tokens import add_token_options, is_stream, load_stream, token_options
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
-from dslide.util.memory import available_bytes, format_bytes, parse_bytes
+from dslide.util.memory import available_bytes
+from dslide.util.units import clock, format_bytes, format_rate, parse_bytes, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from dslide.data import Data
@@ -64,15 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     config = Config(**given(arguments, Config))
-    available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory)
+    available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory, "--memory")
     _check(arguments)
 
     from dslide.model.defaults import settled
-    from dslide.netlab.rates import parse_rate
-    from dslide.planner.step_time import Link, parse_seconds
+    from dslide.planner.step_time import Link
     from dslide.util.threads import available_cores
 
-    link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency))
+    link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency, "--latency"))
     cores = available_cores() if arguments.cores is None else arguments.cores
     rows, data_bytes, linked = arguments.rows, 0, True
     if arguments.data is not None:
@@ -154,9 +154,6 @@ def _tell(
 
 def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
     """The forecast for the nodes that were asked for."""
-    from dslide.netlab.rates import format_rate
-    from dslide.training.logging import clock
-
     step, lines = found.step, []
     computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.kind}"
     if found.nodes > 1:

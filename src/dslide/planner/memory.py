@@ -15,8 +15,9 @@ from dslide.model.lsh import NEURONS_AT_A_TIME, resolve_output, sampling_sizes
 from dslide.model.network import KEPT_BYTES
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
-from dslide.util.memory import check_memory, format_bytes
+from dslide.util.memory import check_memory
 from dslide.util.threads import available_cores
+from dslide.util.units import format_bytes
 
 PROGRAM_BYTES = 80_000_000  # Python, numpy and this package: 56 MB measured, more with scikit-learn
 MPI_BYTES = 20_000_000  # mpi4py and the MPI behind it: 17 MB measured

@@ -18,11 +18,9 @@ Left out: nodes that differ by more, switches that can't carry what all links ca
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from dslide.config import Config
-from dslide.errors import ConfigError
 from dslide.model.defaults import settled
 from dslide.model.micro_batches import exchanged_parts
 from dslide.planner.traffic import bytes_on_wire, messages_per_step, rounds_per_step
@@ -31,7 +29,6 @@ from dslide.planner.traffic import bytes_on_wire, messages_per_step, rounds_per_
 # took 45 microseconds of processor time more for each message (python -m bench.cluster scaling).
 MESSAGE_SECONDS = 5e-5
 UNEVEN = 1.06  # two ranks of equal shares waited 5 % to 8 % of the time for each other, without limits on their link
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,3 @@ def overlapping_parts(config: Config, nodes: int) -> int:
     if config.active_sets == "row" or any(share < 1 for share in config.hidden_share):
         return 1
     return len(exchanged_parts(config, config.batch_size, nodes))
-
-
-def parse_seconds(text: str) -> float:
-    """The seconds that a text like `0.2ms`, `50us` or `1s` stands for."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", text.lower())
-    if match is None:
-        raise ConfigError(f"--latency: expected a time like 0.2ms or 50us, not {text!r}")
-    return float(match[1]) * _UNITS[match[2]]

@@ -14,8 +14,7 @@ from dslide.config import Config
 from dslide.report.figures import figures, metric_name
 from dslide.report.run import Run
 from dslide.report.svg import COLOURS, classes, letter, swatch
-from dslide.training.logging import clock
-from dslide.util.memory import format_bytes
+from dslide.util.units import clock, format_bytes
 
 # What a page begins with; a file that begins so was written by us, and may be written again.
 HEAD = """<!doctype html>

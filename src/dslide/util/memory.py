@@ -8,10 +8,8 @@ import resource
 import sys
 from pathlib import Path
 
-from dslide.errors import ConfigError, MemoryNeeded
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_UNITS |= {f"{letter}I": 1 << shift for letter, shift in (("K", 10), ("M", 20), ("G", 30), ("T", 40))}
+from dslide.errors import MemoryNeeded
+from dslide.util.units import format_bytes
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -36,26 +34,6 @@ def peak_rss_bytes(proc: Path = Path("/proc")) -> int:
         return peak
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def format_bytes(size: int) -> str:
-    """Like 12.3 GB; decimal units."""
-    value, unit = float(size), "bytes"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if abs(value) < 999.5:
-            break
-        value, unit = value / 1000, larger
-    if unit == "bytes":
-        return f"{size} bytes"
-    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
-
-
-def parse_bytes(text: str) -> int:
-    """The bytes that a text like `8GB`, `1.5 GiB` or `500000` stands for."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", text.upper())
-    if match is None or match[2] not in _UNITS:
-        raise ConfigError(f"expected a size like 8GB or 500MB, not {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def check_memory(needed: int, what: str, advice: str, processes: int = 1) -> None:

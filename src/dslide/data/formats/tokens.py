@@ -26,6 +26,7 @@ from dslide.data.files import BLANKS, decode, word_blocks
 from dslide.data.rows import SparseRows, join
 from dslide.data.skip_grams import WindowRows
 from dslide.errors import ConfigError, DataError
+from dslide.util.units import counted
 
 READ_BYTES = 1 << 20  # text cut into words at a time: those take ten times the room
 PIECE_WORDS = 1 << 18  # of the stream, gone through at a time: temporary arrays take up to 24 bytes a word
@@ -204,7 +205,7 @@ class Tokens:
     def in_words(self) -> str:
         """What it is, for people."""
         lines = len(self.offsets) - 1
-        text = f"{len(self):,} words in {lines:,} line{'s' * (lines > 1)}, {len(self.names):,} different ones"
+        text = f"{len(self):,} words in {counted(lines, 'line')}, {len(self.names):,} different ones"
         if self.left_out:
             text += f"; {self.left_out:,} more that are rare or unknown were left out"
         return text
