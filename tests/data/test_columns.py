@@ -87,8 +87,8 @@ def test_a_saved_vectorizer_without_columns_or_with_bad_ones(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; label_column and text_column "
-         "say which to read of more columns"),
+        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; choose among more columns "
+         "with label_column and text_column"),
         ("i\ta\tone\nj\tb\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 2"),
         ("i\ta\tone\nj\tb\tone\t2\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 4"),
         ("a\tone\n", chosen((3, 4)), "line 1: expected labels in column 3 and text in column 4, found 2 columns "

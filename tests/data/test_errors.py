@@ -14,7 +14,6 @@ import scipy.sparse as sp
 
 from dslide.data import Dataset, SparseRows, files, load
 from dslide.data.formats.svm_text import read_svm_text
-from dslide.data.rows import RowsBuilder
 from dslide.errors import ConfigError, DataError
 
 
@@ -88,9 +87,8 @@ def test_line_numbers_count_over_blocks_and_chunks(tmp_path: Path) -> None:
     lines = ["0 1:1"] * 5000
     lines[4321] = "0 1:x"
     path.write_text("\n".join(lines))
-    x, y = RowsBuilder(), RowsBuilder()
     with pytest.raises(DataError, match=re.escape(f"{path}, line 4322: '1:x'")):
-        read_svm_text(path, x, y, header=False, block_bytes=777, chunk_bytes=50, threads=3)
+        read_svm_text(path, header=False, block_bytes=777, chunk_bytes=50, threads=3)
 
 
 def test_the_first_of_several_faults_is_named(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def test_other_errors(tmp_path: Path) -> None:
         read(tmp_path, LINES, features=4)
     with pytest.raises(ConfigError, match="base: interactions data always counts from 0"):
         read(tmp_path, LINES, base=1)
-    with pytest.raises(DataError, match="file: interactions are not kept as folders"):
+    with pytest.raises(
+        DataError, match="file: interactions can't be written as a dataset folder, read their text instead"
+    ):
         convert(tmp_path / "file", tmp_path / "folder", format="interactions")
     with pytest.raises(ConfigError, match="history: only interactions have one, not libsvm data"):
         load(tmp_path / "file", format="libsvm", history=tmp_path / "file")

@@ -14,32 +14,12 @@ from hypothesis import strategies as st
 from reference.parse import nearest_float32, slow_parse
 
 from dslide import _core
-from dslide.data import Dataset, SparseRows, load
+from dslide.data import SparseRows, load
 from dslide.data.formats.svm_text import read_svm_text
-from dslide.data.rows import RowsBuilder
 from dslide.errors import DataError
 
 FEATURES, LABELS = 12, 7
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-
-
-def parse(path: Path, header: bool, block_bytes: int, chunk_bytes: int, threads: int, **options) -> Dataset:
-    x, y = RowsBuilder(), RowsBuilder()
-    shape = read_svm_text(
-        path,
-        x,
-        y,
-        header=header,
-        threads=threads,
-        block_bytes=block_bytes,
-        chunk_bytes=chunk_bytes,
-        **options,
-    )
-    return Dataset(
-        x.finish(shape.rows, shape.features, shape.base),
-        y.finish(shape.rows, shape.labels, shape.base),
-        base=shape.base,
-    )
 
 
 def dicts(rows: SparseRows) -> list[dict[int, float]]:
@@ -101,7 +81,7 @@ def test_equals_the_slow_parser(tmp_path: Path, header: bool, data: st.DataObjec
     block_bytes = data.draw(st.sampled_from([1, 7, 64, 1000]))
     chunk_bytes = data.draw(st.sampled_from([1, 5, 40, 1000]))
     for threads in (1, 2, 5):
-        found = parse(path, header, block_bytes, chunk_bytes, threads)
+        found = read_svm_text(path, header=header, threads=threads, block_bytes=block_bytes, chunk_bytes=chunk_bytes)
         assert dicts(found.x) == expected.x
         assert dicts(found.y) == expected.y
         assert found.base == expected.base

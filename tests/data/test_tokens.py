@@ -13,8 +13,7 @@ import reference.skip_grams as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslide.data import TokenOptions, convert, load, load_tokens
-from dslide.data.formats import tokens
+from dslide.data import TokenOptions, convert, load, load_tokens, tokens
 from dslide.errors import ConfigError, DataError
 
 EVERYTHING = TokenOptions(min_count=1, subsample=0)
