@@ -92,9 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
         config = for_data(config, data)
 
     here = local_ranks(comm)
-    linked = isinstance(data, Dataset)
+    prior = isinstance(data, Dataset)
     sizes, (per_row, _) = (data.features, data.labels, data.data_bytes), data.values_per_row
-    planned = plan(config, *sizes, comm.size, here.threads, linked, per_row)
+    planned = plan(config, *sizes, comm.size, here.threads, prior, per_row)
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:
