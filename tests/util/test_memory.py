@@ -1,4 +1,4 @@
-"""Memory facts: limits of machine, container and process, in made-up and in the real /proc."""
+"""Memory limits of machine, container and process, in a fake and in the real /proc."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_without_limits_the_machine_decides(proc: Path) -> None:
     assert available(proc) == 800 * 1024
 
 
-def test_version_2_limit_less_usage_cache_given_back(proc: Path) -> None:
+def test_version_2_limit_minus_usage_plus_page_cache(proc: Path) -> None:
     write(proc, {"self/cgroup": "0::/job/step\n"})
     write(
         proc.parent / "cgroup",
@@ -92,7 +92,7 @@ def test_address_space_limit_counts() -> None:
     assert 0 < int(run.stdout) < limit
 
 
-def test_the_peak_sees_what_was_let_go() -> None:
+def test_the_peak_includes_freed_memory() -> None:
     before = memory.peak_rss_bytes()
     held = memory.rss_bytes()
     block = np.ones(before - held + 64_000_000, np.uint8)
