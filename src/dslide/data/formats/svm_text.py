@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,23 +84,10 @@ class _Kind:
         return max(self.max + 1 - base, 0) if self.declared is None else self.declared
 
 
-def read_svm_text(
-    path: str | Path,
-    *,
-    header: bool,
-    base: Base = "auto",
-    features: int | None = None,
-    labels: int | None = None,
-    threads: int | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> Dataset:
-    """The rows of a file, in memory; options as in `parse_svm_text`."""
+def read_svm_text(path: str | Path, **options: Any) -> Dataset:
+    """The rows of a file in memory; options as for `parse_svm_text`."""
     x, y = RowsBuilder(), RowsBuilder()
-    shape = parse_svm_text(
-        path, x, y, header=header, base=base, features=features, labels=labels, threads=threads,
-        block_bytes=block_bytes, chunk_bytes=chunk_bytes,
-    )  # fmt: skip
+    shape = parse_svm_text(path, x, y, **options)
     return Dataset(
         x.finish(shape.rows, shape.features, shape.base),
         y.finish(shape.rows, shape.labels, shape.base),
