@@ -1,5 +1,5 @@
-"""Every option of a network and its training: one frozen dataclass that the CLI, the estimator, the docs and saved
-models share. An option is defined here and nowhere else: name, type, default, range and help text."""
+"""Every option of a network and its training, in one frozen dataclass shared by CLI, estimator and saved models. Name,
+type, default, range and help text of an option are defined here and nowhere else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:
     import tomli as tomllib
 
 
-LARGEST = 2**31 - 1  # of whole numbers that have no smaller bound
+LARGEST = 2**31 - 1  # bound of integers without a smaller one
 RENAMED = {  # old names of options, refused with the new one
     "links": "prior_labels",
     "link_power": "prior_power",
@@ -42,31 +42,31 @@ def option(default: Any, help: str, low: float = -math.inf, high: float = math.i
 
 @dataclass(frozen=True)
 class Config:
-    """How a network is built and trained. Every default is meant to be left alone until measured otherwise."""
+    """How a network is built and trained."""
 
     # the network
     hidden: tuple[int, ...] = option(
         (),
-        "neurons in each hidden layer, in order; not given: a layer of 256, or for rows of features one of 512 if all "
-        "outputs are computed and there are 1,000 or more",
+        "neurons of each hidden layer, in order; empty: one layer of 256, or of 512 for rows of features with 1,000 or "
+        "more labels if all outputs are computed",
         1,
         2**24,
     )
     activation: Literal["auto", "relu", "linear"] = option(
-        "auto", "what hidden layers apply to their sums; auto: linear if there is one, relu if there are more"
+        "auto", "activation function of hidden layers; auto: linear with one hidden layer, relu with more"
     )
     hidden_share: tuple[float, ...] = option(
         (),
-        "share of each hidden layer's neurons that are active for a row, in order; 1 computes the layer densely, "
-        "less samples it through hashing; empty: all dense",
+        "share of each hidden layer's neurons that are active for a row, in order; 1: dense, less: sampled through "
+        "hashing; empty: all dense",
         0,
         1,
     )
     loss: Literal["auto", "softmax", "sigmoid"] = option(
         "auto",
         "softmax: cross-entropy with the row's labels as targets, in proportion to their weights; "
-        "sigmoid: an independent yes or no for every label; auto: sigmoid where rows of features have several labels "
-        "and all outputs are computed, else softmax",
+        "sigmoid: binary cross-entropy for every label; auto: sigmoid where rows of features have several labels and "
+        "all outputs are computed, else softmax",
     )
     prior_labels: int = option(
         -1,
@@ -100,31 +100,31 @@ class Config:
     # which output neurons are active
     output: Literal["auto", "full", "lsh", "random"] = option(
         "auto",
-        "active output neurons: full computes all of them, lsh adds hash hits and random ones to the labels, random "
-        "only random ones; auto: full up to 8,192 labels, else sampled",
+        "active output neurons: full: all of them; lsh: the labels, hash hits and random negatives; random: the labels "
+        "and random negatives; auto: full up to 8,192 labels, else lsh",
     )
     active_sets: Literal["shared", "row"] = option(
         "shared",
-        "shared: one active set for the whole batch, the union of what its rows ask for; "
-        "row: an active set of its own for each row, as in the SLIDE papers",
+        "shared: one active set for the whole batch, the union over its rows; "
+        "row: an active set for each row, as in the SLIDE papers",
     )
     hash_hits: int = option(
-        -1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the size", -1
+        -1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the number of labels", -1
     )
     random_negatives: int = option(
         -1,
         "random negatives: output neurons sampled uniformly, for the batch's active set (shared) or each row's (row); "
-        "-1: chosen from the size",
+        "-1: chosen from the number of labels",
         -1,
     )
     correction: bool = option(
         True,
-        "weigh sampled neurons by the inverse of their chance, so that the loss estimates the full one without bias",
+        "weight sampled neurons by the inverse of their sampling probability: an unbiased estimate of the full loss",
     )
 
     # hashing
     family: Literal["auto", "simhash", "wta", "dwta", "minhash"] = option(
-        "auto", "family of hash functions; auto: simhash in training, what finds most of the best labels in prediction"
+        "auto", "family of hash functions; auto: simhash in training, the one with the best recall in prediction"
     )
     hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
     tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)
@@ -135,27 +135,27 @@ class Config:
     )
     probe: Literal["vanilla", "topk", "threshold"] = option(
         "topk",
-        "how hits are chosen: vanilla takes buckets in random order until there are enough, topk takes the neurons "
-        "met in most tables, threshold those met in at least probe_threshold tables",
+        "how hash hits are chosen: vanilla takes buckets in random order until there are enough, topk the neurons "
+        "found in most tables, threshold those found in at least probe_threshold tables",
     )
-    probe_threshold: int = option(2, "tables a neuron must be met in, with probe = threshold", 1)
+    probe_threshold: int = option(2, "tables that a neuron must be found in, with probe = threshold", 1)
     rebuild_every: int = option(50, "steps before hash tables are rebuilt for the first time", 1)
     rebuild_growth: float = option(1.3, "factor by which the interval between rebuilds grows", 1, 100)
 
     # the optimizer
     optimizer: Literal["adam", "sgd", "adagrad"] = option(
-        "adagrad", "how weights follow gradients, on touched rows only"
+        "adagrad", "update rule; only rows with gradients are updated"
     )
     learning_rate: float = option(5e-2, "size of a step", 0, 1e3)
     schedule: Literal["constant", "linear", "cosine"] = option(
-        "linear", "how the learning rate goes from its full value to zero over the run"
+        "linear", "how the learning rate decays from its full value to zero over the run"
     )
     warmup: float = option(0.0, "share of all steps in which the learning rate rises from zero", 0, 1)
     beta1: float = option(0.9, "decay of Adam's mean of gradients", 0, 0.999999)
     beta2: float = option(0.999, "decay of Adam's mean of squared gradients", 0, 0.99999999)
     epsilon: float = option(1e-8, "added to the root of squared gradients in Adam and Adagrad", 0, 1)
     weight_decay: float = option(
-        0.0, "share of a weight taken off at each update of it, times the learning rate", 0, 1e3
+        0.0, "share of a weight subtracted at each update of it, times the learning rate", 0, 1e3
     )
     dropout_input: float = option(
         -1.0, "share of input features left out at random in training; -1: chosen from the data", -1, 0.99
@@ -167,44 +167,47 @@ class Config:
     # how parameters are kept
     weights: Literal["float32", "bf16"] = option(
         "float32",
-        "how weights are kept in memory and in saved models; bf16 takes half the memory, and time where memory limits "
-        "the speed, and keeps 8 significant bits, rounded at random so that small steps count on average",
+        "type of weights in memory and in saved models; bf16 takes half the memory, and less time where memory "
+        "bandwidth is the limit; 8 significant bits, rounded stochastically so that small steps count on average",
     )
     moments: Literal["float32", "bf16"] = option(
         "float32",
-        "the same for what Adam and Adagrad keep of each weight; bf16 costs less accuracy here than in the weights",
+        "type of the moments of Adam and Adagrad; bf16 costs less accuracy here than in the weights",
     )
 
     # how the output layer is computed
     products: Literal["float32", "bf16"] = option(
         "float32",
-        "what the output layer's matrix products are computed with in training; bf16 rounds what is multiplied to 8 "
-        "significant bits, sums stay float32: faster on CPUs with AVX512-BF16 instructions, slower on others; for "
-        "softmax over shared active sets",
+        "type of the factors in the output layer's matrix products in training; bf16 rounds factors to 8 significant "
+        "bits, sums stay float32: faster on CPUs with AVX512-BF16, slower on others; for softmax over shared active "
+        "sets",
     )
 
     # the run
     epochs: int = option(8, "passes over the data", 1)
     batch_size: int = option(256, "rows in a step", 1, 2**20)
-    seed: int = option(0, "everything random follows from it", 0, 2**63 - 1)
+    seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
-    checkpoint_seconds: float = option(
-        300.0, "the run is saved this often while training goes on; 0: only at its end", 0, 1e9
-    )
+    checkpoint_seconds: float = option(300.0, "seconds between checkpoints during training; 0: only at its end", 0, 1e9)
     checkpoints_kept: int = option(2, "checkpoints that are kept, the newest ones", 1)
 
     # several ranks
     wire: Literal["float32", "bf16", "int8"] = option(
-        "bf16", "numbers that cross the network: activations and their gradients; int8 has a scale for each row"
+        "bf16", "type of activations and their gradients in messages between ranks; int8 has a scale for each row"
     )
     micro_batches: int = option(
-        0, "parts of a batch, of 128 rows or a multiple, whose exchange overlaps with computing the others; 0: 2", 0, 64
+        0,
+        "parts of a batch, each a multiple of 128 rows; exchanging one overlaps with computing another; 0: 2",
+        0,
+        64,
     )
-    watchdog: float = option(60.0, "seconds of silence after which a rank is given up and the job ended", 0.1, 86400)
+    watchdog: float = option(
+        60.0, "seconds without a heartbeat after which a rank is lost and the job ends", 0.1, 86400
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
-        layers = len(self.hidden) or 1  # one if it is left open how wide
+        layers = len(self.hidden) or 1  # the default has one
         if self.hidden_share and len(self.hidden_share) != layers:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
@@ -253,7 +256,7 @@ def check_name(name: str, valid: typing.Iterable[str] | None = None, what: str =
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:
-    """Reads a flat TOML file of options; what the keys may be is for the caller to check."""
+    """Reads a flat TOML file of options; the caller checks the keys."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe or a device may never end
             raise ConfigError(f"{path}: is not a regular file")
@@ -265,19 +268,19 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a TOML file of options: it is nested too deeply") from None
     except ConfigError:
         raise
-    except ValueError as error:  # also bad UTF-8, and a number of thousands of digits
+    except ValueError as error:  # also bad UTF-8 and numbers of thousands of digits
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
 
 
 def check_fields(options: Any) -> None:
-    """Brings every value of a dataclass of options into its declared type, or raises ConfigError."""
+    """Converts every value of a dataclass of options to its declared type, or raises ConfigError."""
     hints = typing.get_type_hints(type(options))
     for field in dataclasses.fields(options):
         object.__setattr__(options, field.name, _checked(field, hints[field.name], getattr(options, field.name)))
 
 
 def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    """The value in its declared type, or ConfigError."""
+    """The value in its declared type; raises ConfigError."""
     name = field.name
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)

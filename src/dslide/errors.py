@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message is one sentence that names what is wrong and what was expected."""
+"""Errors that a user can see. Each message is one sentence that names what is wrong and what was expected."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import TypeVar
 # Exit codes of the command line.
 BUG, USER_ERROR, DIVERGED, LOST, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 4, 130, 141, 143
 
-
-LONGEST_MESSAGE = 1200  # characters: what is quoted in one may come from anybody
+LONGEST_MESSAGE = 1200  # characters; messages quote input of any length
 
 
 class UserError(Exception):
-    """A mistake in what the user gave us (file, option, value); the CLI prints it and exits with code 2. Its message is
-    one line that can be printed, whatever it quotes."""
+    """Invalid input (file, option, value); the CLI prints it and exits with code 2. The message is one printable line,
+    whatever it quotes."""
 
-    collective = False  # raised alike on every rank, so that one of them is enough to say it
-    blamed: tuple[int, ...] = ()  # ranks that have caused it, where some but not all have
+    collective = False  # raised alike on every rank, so that one rank reports it for all
+    blamed: tuple[int, ...] = ()  # the ranks that caused it, if only some did
 
     def __init__(self, message: str):
         super().__init__(_one_line(message))
@@ -54,7 +53,7 @@ class ModelError(UserError):
 
 
 class MemoryNeeded(UserError):
-    """A run that would need more memory than there is."""
+    """A run that would need more memory than is available."""
 
 
 class Diverged(ArithmeticError):
@@ -62,8 +61,8 @@ class Diverged(ArithmeticError):
 
 
 class Terminated(Exception):
-    """Training ended before its time, with everything saved, since ranks (`blamed`) were told to end by SIGTERM; raised
-    alike on every rank. The CLI exits with code 143."""
+    """Training was stopped by SIGTERM on the ranks `blamed`, with everything saved; raised alike on every rank. The CLI
+    exits with code 143."""
 
     def __init__(self, message: str, blamed: Sequence[int]):
         super().__init__(message)
@@ -71,8 +70,8 @@ class Terminated(Exception):
 
 
 class CommError(Exception):
-    """An exchange between ranks that can't be completed; the message names exchange, step and rank, `blamed` are the
-    ranks it names. The CLI exits with code 4."""
+    """A collective that can't be completed; the message names it, the step and the ranks `blamed`. The CLI exits with
+    code 4."""
 
     def __init__(self, message: str, blamed: Sequence[int] = ()):
         super().__init__(message)
@@ -80,7 +79,7 @@ class CommError(Exception):
 
 
 class PeerFailed(CommError):
-    """Another rank has ended with an error, and has said it itself."""
+    """Another rank failed and sent its error before it exited."""
 
     def __init__(self, rank: int, message: str, code: int):
         super().__init__(f"rank {rank} failed: {message}")

@@ -296,4 +296,4 @@ def test_the_plan_counts_what_links_take_at_most():
             taken.append(sum(array.nbytes for array in trainer.network.prior.state().values()))
         assert 0.5 * needed < np.mean(taken) <= needed
     assert plan(CONFIG.replace(prior_labels=0), FEATURES, LABELS).parts["label prior"] == 0
-    assert plan(CONFIG, FEATURES, LABELS, linked=False).parts["label prior"] == 0
+    assert plan(CONFIG, FEATURES, LABELS, prior=False).parts["label prior"] == 0

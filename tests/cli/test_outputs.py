@@ -12,7 +12,7 @@ import pytest
 from dslide.config import Config
 from dslide.data import synthesize
 from dslide.planner.memory import plan
-from dslide.util.memory import parse_bytes
+from dslide.util.units import parse_bytes
 
 
 def dslide(*arguments, **settings):

@@ -18,7 +18,7 @@ ROWS = [("a b", "red fish"), ("b", "red house"), ("", "blue fish red"), ("a", ""
 
 
 def write(path: Path, places: tuple[int, int], width: int) -> Path:
-    """A file with labels and text in these columns, counted from 1, and words that must not count in the others."""
+    """A file with labels and text in these columns, counted from 1, and words to be ignored in the others."""
     lines = []
     for labels, text in ROWS:
         cells = ["noise noise red"] * width
@@ -34,7 +34,7 @@ def chosen(places: tuple[int, int]) -> dict[str, int]:
 
 @given(places=st.permutations([1, 2, 3, 4, 5]), extra=st.integers(0, 2), block=st.integers(1, 60))
 @settings(deadline=None, max_examples=30)
-def test_columns_anywhere_give_what_two_columns_give(
+def test_columns_anywhere_equal_a_file_of_two_columns(
     tmp_path_factory: pytest.TempPathFactory, places: list[int], extra: int, block: int
 ) -> None:
     folder = tmp_path_factory.mktemp("columns")
@@ -47,13 +47,13 @@ def test_columns_anywhere_give_what_two_columns_give(
     assert read_tsv(file, columns=(label, text), block_bytes=block).checksum == plain.checksum
 
 
-def test_one_column_given_leaves_the_other_where_it_usually_is(tmp_path: Path) -> None:
+def test_one_column_given_leaves_the_other_at_its_default(tmp_path: Path) -> None:
     plain = load(write(tmp_path / "plain.tsv", (1, 2), 2))
     assert load(write(tmp_path / "a.tsv", (1, 4), 4), text_column=4).checksum == plain.checksum
     assert load(write(tmp_path / "b.tsv", (3, 2), 3), label_column=3).checksum == plain.checksum
 
 
-def test_a_vectorizer_remembers_the_columns_and_what_is_given_wins(tmp_path: Path) -> None:
+def test_a_vectorizer_remembers_the_columns_unless_others_are_given(tmp_path: Path) -> None:
     train = load(write(tmp_path / "train.tsv", (2, 3), 3), **chosen((2, 3)))
     assert train.vectorizer is not None
     again = TextVectorizer.from_dict(train.vectorizer.to_dict())
@@ -87,8 +87,8 @@ def test_a_saved_vectorizer_without_columns_or_with_bad_ones(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; label_column and text_column "
-         "say which to read of more columns"),
+        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; choose among more columns "
+         "with label_column and text_column"),
         ("i\ta\tone\nj\tb\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 2"),
         ("i\ta\tone\nj\tb\tone\t2\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 4"),
         ("a\tone\n", chosen((3, 4)), "line 1: expected labels in column 3 and text in column 4, found 2 columns "
@@ -115,7 +115,7 @@ def test_files_with_other_columns_are_refused(tmp_path: Path, text: str, options
         ("libsvm", {"text_column": 2}, "text_column: only tsv text has columns to choose from, not libsvm data"),
     ],
 )
-def test_columns_that_cannot_be(tmp_path: Path, read: str, format: str, options: dict, message: str) -> None:
+def test_invalid_columns_are_refused(tmp_path: Path, read: str, format: str, options: dict, message: str) -> None:
     (tmp_path / "file").write_text("1\t2\n")
     work = {"load": load, "convert": partial(convert, folder=tmp_path / "out")}[read]
     with pytest.raises(ConfigError) as caught:
@@ -161,7 +161,7 @@ def test_a_split_follows_the_seed_and_is_random() -> None:
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 1.5, float("nan")])
-def test_shares_that_are_none(share: float) -> None:
+def test_invalid_shares_are_refused(share: float) -> None:
     with pytest.raises(ConfigError, match="share: expected a number above 0 and below 1, not"):
         numbered(10).split(share, 0)
 

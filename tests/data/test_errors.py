@@ -14,7 +14,6 @@ import scipy.sparse as sp
 
 from dslide.data import Dataset, SparseRows, files, load
 from dslide.data.formats.svm_text import read_svm_text
-from dslide.data.rows import RowsBuilder
 from dslide.errors import ConfigError, DataError
 
 
@@ -79,7 +78,7 @@ def test_text(tmp_path: Path, text: str, format: str, words: list[str]) -> None:
     path.write_bytes(text.encode())
     refused(path, *words, format=format)
     path.write_bytes(gzip.compress(text.encode()))
-    if "bytes" not in words[-1]:  # how many rows can be in it is not known of a compressed file
+    if "bytes" not in words[-1]:  # the rows of a compressed file can't be bounded by its size
         refused(path, *words, format=format)
 
 
@@ -88,9 +87,8 @@ def test_line_numbers_count_over_blocks_and_chunks(tmp_path: Path) -> None:
     lines = ["0 1:1"] * 5000
     lines[4321] = "0 1:x"
     path.write_text("\n".join(lines))
-    x, y = RowsBuilder(), RowsBuilder()
     with pytest.raises(DataError, match=re.escape(f"{path}, line 4322: '1:x'")):
-        read_svm_text(path, x, y, header=False, block_bytes=777, chunk_bytes=50, threads=3)
+        read_svm_text(path, header=False, block_bytes=777, chunk_bytes=50, threads=3)
 
 
 def test_the_first_of_several_faults_is_named(tmp_path: Path) -> None:
@@ -109,7 +107,7 @@ def test_stated_base_is_checked(tmp_path: Path) -> None:
         refused(path, next(iter(bad)), str(next(iter(bad.values()))), error=ConfigError, **bad)
 
 
-def test_other_sizes_than_expected(tmp_path: Path) -> None:
+def test_unexpected_sizes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("1 3 4\n0 1:1\n")
     refused(path, "line 1", "3 features", "5 are expected", features=5)
@@ -117,7 +115,7 @@ def test_other_sizes_than_expected(tmp_path: Path) -> None:
     refused(path, "4 labels", "1 label names", label_names=["one"])
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for format in ("auto", "xmc", "libsvm", "tsv", "npz"):
         refused(tmp_path / "missing", "no such file", format=format)
         (tmp_path / "empty").write_bytes(b"")
@@ -137,7 +135,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
     path.write_text("1 1:1\n")
     path.chmod(0)
     me = os.geteuid()
-    if me == 0:  # root may read everything: be nobody for a moment
+    if me == 0:  # root may read everything: switch to nobody
         os.seteuid(65534)
     try:
         refused(path, "can't be read", "Permission denied")
@@ -145,7 +143,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
         os.seteuid(me)
 
 
-def test_compressed_nothing(tmp_path: Path) -> None:
+def test_compressed_empty_file(tmp_path: Path) -> None:
     (tmp_path / "none.gz").write_bytes(gzip.compress(b""))
     refused(tmp_path / "none.gz", "empty")
 
@@ -176,7 +174,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     refused(path, "line 2", "UTF-8", "\\xff")
 
 
-def test_lines_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "file"
     line = b"0 " + b"1:1 " * ((1 << 20) // 4 - 1)

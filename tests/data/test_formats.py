@@ -38,7 +38,7 @@ def same(a: Dataset, b: Dataset) -> bool:
     )
 
 
-def test_every_format_gives_the_same(tmp_path: Path, xmc: Path) -> None:
+def test_every_format_gives_the_same_dataset(tmp_path: Path, xmc: Path) -> None:
     first = load(xmc)
     assert (len(first), first.features, first.labels) == (3, 5, 4)
     assert (first.x.empty_rows(), first.y.empty_rows()) == (1, 1)
@@ -130,7 +130,7 @@ def test_tsv_with_a_learned_vocabulary(tmp_path: Path) -> None:
     first = load(tmp_path / "a.tsv")
     second = load(tmp_path / "b.tsv", vectorizer=first.vectorizer, label_names=first.label_names, features=2, labels=2)
     assert second.x.columns == first.x.columns == 2
-    assert second.label_names == ["x", "y", "new", "older"]  # unknown ones behind
+    assert second.label_names == ["x", "y", "new", "older"]  # unknown ones last
     assert second.unknown_labels == 2
     assert second.y.indices.tolist() == [0, 1, 2, 2, 3]
     assert second.y.values.tolist() == [1, 1, 1, 1, 2]
@@ -145,7 +145,7 @@ def test_label_names_of_other_formats(xmc: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "data.txt"]
 
 
-def test_checksum_tells_datasets_apart(xmc: Path, tmp_path: Path) -> None:
+def test_checksums_of_different_datasets_differ(xmc: Path, tmp_path: Path) -> None:
     first = load(xmc)
     for change in (
         ("0.25", "0.26"),
@@ -177,7 +177,7 @@ def test_an_existing_target_is_left_alone(xmc: Path, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_nothing_stays_after_an_error(xmc: Path, tmp_path: Path) -> None:
+def test_nothing_is_left_after_an_error(xmc: Path, tmp_path: Path) -> None:
     xmc.write_text(XMC + "0 1:1\n")
     with pytest.raises(DataError, match="more rows"):
         convert(xmc, tmp_path / "d")
@@ -253,7 +253,7 @@ def test_damaged_manifests(xmc: Path, tmp_path: Path) -> None:
         open_dataset(tmp_path / "nowhere")
 
 
-def test_an_index_damaged_on_disk_is_noticed_when_it_is_read(xmc: Path, tmp_path: Path) -> None:
+def test_an_index_damaged_on_disk_is_refused_when_it_is_read(xmc: Path, tmp_path: Path) -> None:
     convert(xmc, tmp_path / "d")
     (tmp_path / "d" / "x_indices.i32").write_bytes(np.array([1, 400, 2], "<i4").tobytes())
     dataset = open_dataset(tmp_path / "d")
@@ -261,7 +261,7 @@ def test_an_index_damaged_on_disk_is_noticed_when_it_is_read(xmc: Path, tmp_path
         dataset.x.take([1, 0])
 
 
-def test_names_that_are_no_lines(xmc: Path, tmp_path: Path) -> None:
+def test_names_that_are_not_one_line(xmc: Path, tmp_path: Path) -> None:
     for bad in ("two\nlines", "return\r", "\ud800"):
         with pytest.raises(DataError, match="can't be written as"):
             convert(xmc, tmp_path / "d", label_names=["a", "b", "c", bad])

@@ -1,4 +1,4 @@
-"""Interactions: lines of a user and items, and what is held out of them joined with its history."""
+"""Interactions: lines of a user and items, and held-out items joined with their history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lists(rows) -> list[list[int]]:
 def test_features_and_labels_are_the_items(tmp_path: Path) -> None:
     data = read(tmp_path, LINES)
     assert data.users.tolist() == [7, 3, 0]
-    assert lists(data.x) == lists(data.y) == [[0, 2, 4], [], [1, 4]]  # what is there twice counts once
+    assert lists(data.x) == lists(data.y) == [[0, 2, 4], [], [1, 4]]  # duplicates count once
     assert (data.features, data.labels, data.unknown_labels) == (5, 5, 0)
     # Item 4 occurs twice and counts 1 / sqrt(3), the others 1 / sqrt(2); rows have length 1.
     np.testing.assert_allclose(data.x.values**2, [3 / 8, 3 / 8, 2 / 8, 3 / 5, 2 / 5], rtol=1e-6)
@@ -94,7 +94,9 @@ def test_other_errors(tmp_path: Path) -> None:
         read(tmp_path, LINES, features=4)
     with pytest.raises(ConfigError, match="base: interactions data always counts from 0"):
         read(tmp_path, LINES, base=1)
-    with pytest.raises(DataError, match="file: interactions are not kept as folders"):
+    with pytest.raises(
+        DataError, match="file: interactions can't be written as a dataset folder, read their text instead"
+    ):
         convert(tmp_path / "file", tmp_path / "folder", format="interactions")
     with pytest.raises(ConfigError, match="history: only interactions have one, not libsvm data"):
         load(tmp_path / "file", format="libsvm", history=tmp_path / "file")
@@ -103,20 +105,20 @@ def test_other_errors(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_interactions_are_never_guessed(tmp_path: Path) -> None:
+def test_interactions_are_never_detected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text(LINES)
     assert detect_format(tmp_path / "file") == "libsvm"
 
 
 def test_held_out_items_come_with_the_users_history(tmp_path: Path) -> None:
     history = read(tmp_path, LINES, "history")
-    # user 0 in another place, user 5 not known, user 3 without items; item 6 is not among the history's
+    # user 0 on another line, user 5 unknown, user 3 without items; item 6 is not in the history
     text = "0 2 6\n5 1\n3 0\n7 4 1\n"
     for given_as in (history, tmp_path / "history", str(tmp_path / "history")):
         data = read(tmp_path, text, history=given_as)
         assert data.users.tolist() == [0, 5, 3, 7]
         assert lists(data.x) == lists(data.seen) == [[1, 4], [], [], [0, 2, 4]]
-        # counted in the history: what is held out changes no weight
+        # counted in the history: held-out items change no weight
         np.testing.assert_allclose(data.x.values**2, [3 / 5, 2 / 5, 3 / 8, 3 / 8, 2 / 8], rtol=1e-6)
         assert lists(data.y) == [[2, 6], [1], [0], [1, 4]]
         assert (data.features, data.labels, data.unknown_labels) == (5, 7, 2)
@@ -139,7 +141,7 @@ def test_the_join_is_by_user(tmp_path_factory, history: dict[int, set[int]], hel
     assert lists(data.y) == [sorted(items) for items in held_out.values()]
 
 
-def test_items_that_a_network_lacks_are_no_features(tmp_path: Path) -> None:
+def test_items_unknown_to_a_network_are_no_features(tmp_path: Path) -> None:
     data = for_items(read(tmp_path, LINES), 3, None)
     assert lists(data.x) == [[0, 2], [], [1]]
     np.testing.assert_allclose(data.x.values, [2**-0.5] * 2 + [1])
@@ -150,14 +152,14 @@ def test_items_that_a_network_lacks_are_no_features(tmp_path: Path) -> None:
     assert more.checksum == read(tmp_path, LINES, features=8).checksum
 
 
-def test_items_count_as_often_as_they_were_trained_on(tmp_path: Path) -> None:
+def test_item_weights_follow_the_counts_in_training(tmp_path: Path) -> None:
     data = for_items(read(tmp_path, LINES), 5, np.array([0, 7, 8, 0, 0]))
     assert lists(data.x) == [[0, 2, 4], [], [1, 4]]  # weights, squared: 1, 1 / 9, 1 and 1 / 8, 1
     np.testing.assert_allclose(data.x.values**2, [9 / 19, 1 / 19, 9 / 19, 1 / 9, 8 / 9], rtol=1e-6)
 
 
 @given(st.lists(st.sets(st.integers(0, 9), min_size=2), min_size=5, max_size=12), st.integers(0, 99))
-def test_held_out_items_are_the_labels_of_what_users_keep(tmp_path_factory, rows: list[set[int]], seed: int) -> None:
+def test_held_out_items_are_labels_and_kept_ones_features(tmp_path_factory, rows: list[set[int]], seed: int) -> None:
     folder = tmp_path_factory.mktemp("split")
     whole = read(folder, "".join(" ".join(map(str, [u, *items])) + "\n" for u, items in enumerate(rows)))
     try:
@@ -166,7 +168,7 @@ def test_held_out_items_are_the_labels_of_what_users_keep(tmp_path_factory, rows
         reject()  # all items on one side
     assert train.users.tolist() == list(range(len(rows)))
     kept = "".join(" ".join(map(str, [u, *items])) + "\n" for u, items in enumerate(lists(train.y)))
-    alone = read(folder, kept, features=whole.features)  # what is held out changes no weight
+    alone = read(folder, kept, features=whole.features)  # held-out items change no weight
     for part in ("indptr", "indices", "values"):
         np.testing.assert_array_equal(getattr(train.x, part), getattr(alone.x, part))
     held_out = dict(zip(test.users.tolist(), lists(test.y), strict=True))

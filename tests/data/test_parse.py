@@ -1,4 +1,4 @@
-"""The parser of xmc and libsvm text: against the slow one, and on arbitrary bytes."""
+"""The parser of xmc and libsvm text: against a reference, and on arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,12 @@ from hypothesis import strategies as st
 from reference.parse import nearest_float32, slow_parse
 
 from dslide import _core
-from dslide.data import Dataset, SparseRows, load
+from dslide.data import SparseRows, load
 from dslide.data.formats.svm_text import read_svm_text
-from dslide.data.rows import RowsBuilder
 from dslide.errors import DataError
 
 FEATURES, LABELS = 12, 7
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-
-
-def parse(path: Path, header: bool, block_bytes: int, chunk_bytes: int, threads: int, **options) -> Dataset:
-    x, y = RowsBuilder(), RowsBuilder()
-    shape = read_svm_text(
-        path,
-        x,
-        y,
-        header=header,
-        threads=threads,
-        block_bytes=block_bytes,
-        chunk_bytes=chunk_bytes,
-        **options,
-    )
-    return Dataset(
-        x.finish(shape.rows, shape.features, shape.base),
-        y.finish(shape.rows, shape.labels, shape.base),
-        base=shape.base,
-    )
 
 
 def dicts(rows: SparseRows) -> list[dict[int, float]]:
@@ -93,7 +73,7 @@ def files(draw: st.DrawFn, header: bool) -> str:
 @pytest.mark.parametrize("header", [True, False])
 @given(data=st.data())
 @same_folder
-def test_equals_the_slow_parser(tmp_path: Path, header: bool, data: st.DataObject) -> None:
+def test_equals_the_reference_parser(tmp_path: Path, header: bool, data: st.DataObject) -> None:
     text = data.draw(files(header))
     path = tmp_path / "file.txt"
     path.write_bytes(text.encode())
@@ -101,7 +81,7 @@ def test_equals_the_slow_parser(tmp_path: Path, header: bool, data: st.DataObjec
     block_bytes = data.draw(st.sampled_from([1, 7, 64, 1000]))
     chunk_bytes = data.draw(st.sampled_from([1, 5, 40, 1000]))
     for threads in (1, 2, 5):
-        found = parse(path, header, block_bytes, chunk_bytes, threads)
+        found = read_svm_text(path, header=header, threads=threads, block_bytes=block_bytes, chunk_bytes=chunk_bytes)
         assert dicts(found.x) == expected.x
         assert dicts(found.y) == expected.y
         assert found.base == expected.base
@@ -117,7 +97,7 @@ def test_equals_the_slow_parser(tmp_path: Path, header: bool, data: st.DataObjec
 @given(
     st.one_of(
         decimals,
-        # close to the middle between two floats, where rounding twice goes wrong
+        # close to the midpoint of two floats, where double rounding is wrong
         st.integers(0x00800000, 0x7E000000)
         .map(lambda bits: np.float64(np.uint32(bits).view(np.float32)) * (1 + 2.0**-24))
         .map(lambda value: f"{value:.17e}"),
@@ -138,10 +118,10 @@ def test_values_are_rounded_correctly(text: str) -> None:
         ("1e-99999999999999999999", 0.0),
         ("0e99999999999999999999", 0.0),
         ("0.000001e6", 1.0),
-        ("16777217", 16777216.0),  # just between two floats: to even
+        ("16777217", 16777216.0),  # the midpoint of two floats: ties to even
         ("16777219", 16777220.0),
         ("16777217.000000001", 16777218.0),
-        ("1.00000005960464477539062500001", 1.0000001192092896),  # a hair above the middle
+        ("1.00000005960464477539062500001", 1.0000001192092896),  # just above the midpoint
     ],
 )
 def test_unusual_numbers(text: str, value: float) -> None:
@@ -179,7 +159,7 @@ def test_a_line_of_ten_megabytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
-def test_compression_is_known_by_its_first_bytes(tmp_path: Path, compress) -> None:
+def test_compression_is_detected_by_magic_bytes(tmp_path: Path, compress) -> None:
     text = b"2 5 3\n0,2 1:2 4:0.5\n1 0\n"
     (tmp_path / "plain").write_bytes(text)
     (tmp_path / "packed.txt").write_bytes(compress(text[:9]) + compress(text[9:]))  # two members are one file
@@ -200,7 +180,7 @@ def test_label_weights_and_zero_weights(tmp_path: Path) -> None:
     [
         ("1 1:1\n2 3:1\n", "libsvm", 1),  # no 0 anywhere
         ("0 1:1\n2 3:1\n", "libsvm", 0),  # a label 0
-        ("2 4 3\n1 1:1\n2 3:1\n", "xmc", 0),  # nothing is beyond the header
+        ("2 4 3\n1 1:1\n2 3:1\n", "xmc", 0),  # no index beyond the header's sizes
         ("2 4 3\n1 1:1\n2 4:1\n", "xmc", 1),  # feature 4 of 4
         ("2 4 3\n1 1:1\n3 3:1\n", "xmc", 1),  # label 3 of 3
     ],

@@ -1,4 +1,4 @@
-"""Sparse rows: exchange with scipy, gathering, slices."""
+"""Sparse rows: from and to scipy, gathering, parts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_take_of_many_rows_in_parallel(threads: int) -> None:
     assert (taken.to_scipy() != matrix[ids]).nnz == 0
 
 
-def test_take_refuses_rows_that_are_not_there() -> None:
+def test_take_refuses_rows_out_of_range() -> None:
     rows = SparseRows.from_scipy(np.eye(3))
     for bad in ([3], [-1], [0, 2**40]):
         with pytest.raises(IndexError, match=f"no row {bad[-1]} among 3"):
@@ -91,15 +91,15 @@ def test_every_scipy_kind(kind: str, array: bool) -> None:
     assert np.array_equal(SparseRows.from_scipy(matrix.toarray()).indices, matrix.indices)
 
 
-def test_from_scipy_puts_in_order_and_leaves_the_original_alone() -> None:
+def test_from_scipy_sorts_a_copy() -> None:
     matrix = sp.csr_matrix((np.array([1.0, 2, 4, 0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), (2, 3))
     rows = SparseRows.from_scipy(matrix)
     assert rows.indices.tolist() == [0, 2, 1]
-    assert rows.values.tolist() == [2, 5, 0]  # the stored zero stays
+    assert rows.values.tolist() == [2, 5, 0]  # the stored zero is kept
     assert matrix.indices.tolist() == [2, 0, 2, 1]
 
 
-def test_from_scipy_copies_nothing_it_need_not() -> None:
+def test_from_scipy_shares_memory() -> None:
     matrix = random_matrix(5, 5, 0)
     rows = SparseRows.from_scipy(matrix)
     assert np.shares_memory(rows.indices, matrix.indices)

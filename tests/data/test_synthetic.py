@@ -1,4 +1,4 @@
-"""Synthetic datasets: the same for a seed, of the promised shape, and learnable."""
+"""Synthetic datasets: reproducible, of the given shape, and learnable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_labels_can_be_learned(tmp_path: Path) -> None:
     scores = (test.x.to_scipy() @ centroids.T).toarray()
     truth = test.y.to_scipy().toarray() > 0
     assert truth[np.arange(500), scores.argmax(1)].mean() > 0.8
-    assert truth.mean(0).max() < 0.2  # what always guessing the same label reaches
+    assert truth.mean(0).max() < 0.2  # the precision of always predicting the same label
 
 
 def test_small_and_odd_shapes(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ options_strategy = st.builds(
 
 @given(texts=texts_strategy, others=texts_strategy, options=options_strategy, block=st.integers(1, 5))
 @settings(deadline=None)
-def test_equals_the_slow_one(texts: list[str], others: list[str], options: TextOptions, block: int) -> None:
+def test_equals_the_reference(texts: list[str], others: list[str], options: TextOptions, block: int) -> None:
     vectorizer = TextVectorizer(options)
     df = slow_fit(texts, options)
     normal_block, text_module._BLOCK_ROWS = text_module._BLOCK_ROWS, block

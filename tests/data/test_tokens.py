@@ -1,4 +1,4 @@
-"""Streams of words: reading them, and the rows that they become, against a walk from word to word."""
+"""Streams of words: reading them, and their skip-gram rows against a reference."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import reference.skip_grams as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslide.data import TokenOptions, convert, load, load_tokens
-from dslide.data.formats import tokens
+from dslide.data import TokenOptions, convert, load, load_tokens, tokens
 from dslide.errors import ConfigError, DataError
 
 EVERYTHING = TokenOptions(min_count=1, subsample=0)
@@ -99,19 +98,19 @@ def test_with_names_given_others_are_dropped(tmp_path):
         (b"\x1f\x8bnot gzip", "the compressed data is damaged"),
     ],
 )
-def test_bad_files_get_a_sentence(tmp_path, text, message):
+def test_messages_for_bad_files(tmp_path, text, message):
     with pytest.raises(DataError, match=re.escape(message)) as error:
         stream(tmp_path, text, TokenOptions())
     assert str(error.value).startswith(str(tmp_path / "text.txt"))
     assert "\n" not in str(error.value)
 
 
-def test_no_word_that_the_model_knows(tmp_path):
+def test_no_word_known_to_the_model(tmp_path):
     with pytest.raises(DataError, match="no word of it is known to the model"):
         stream(tmp_path, "a a a", names=["b"])
 
 
-def test_a_word_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+def test_an_endless_word_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("dslide.data.files.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(DataError, match="line 2: the word is longer than 1 MB"):
         stream(tmp_path, b"a\n" + b"x" * (3 << 20), block_bytes=1 << 18)
@@ -140,9 +139,7 @@ def test_options_out_of_range_are_refused(name, value):
 @settings(deadline=None, max_examples=60)
 @given(lines=LINES, window=st.integers(1, 6), subsample=st.sampled_from([0, 0.01, 0.1, 1]), number=st.integers(0, 3),
        seed=st.integers(0, 2**63 - 1), chunk=st.integers(1, 50), data=st.data())  # fmt: skip
-def test_epochs_are_what_a_walk_along_the_stream_gives(
-    tmp_path_factory, lines, window, subsample, number, seed, chunk, data
-):
+def test_epochs_equal_the_reference(tmp_path_factory, lines, window, subsample, number, seed, chunk, data):
     text = "\n".join(map(" ".join, lines))
     _, kept = reference.parse(text, 1)
     if not kept:
@@ -161,7 +158,7 @@ def test_epochs_are_what_a_walk_along_the_stream_gives(
 
 @settings(deadline=None, max_examples=40)
 @given(lines=LINES, window=st.integers(1, 6))
-def test_rows_to_test_with_have_full_windows_and_all_words(tmp_path_factory, lines, window):
+def test_rows_for_testing_have_full_windows_and_all_words(tmp_path_factory, lines, window):
     text = "\n".join(map(" ".join, lines))
     _, kept = reference.parse(text, 1)
     if not kept:
@@ -172,7 +169,7 @@ def test_rows_to_test_with_have_full_windows_and_all_words(tmp_path_factory, lin
     assert as_rows(*data.rows(0, middle)) + as_rows(*data.rows(middle, len(data))) == expected
 
 
-def test_epochs_differ_and_come_again(tmp_path):
+def test_epochs_differ_and_are_reproducible(tmp_path):
     text = " ".join(np.random.default_rng(0).choice(list("abcde"), 2000))
     data = stream(tmp_path, text, TokenOptions(subsample=0.05))
     first, again, second, other = data.epoch(0, 7), data.epoch(0, 7), data.epoch(1, 7), data.epoch(0, 8)
@@ -182,8 +179,8 @@ def test_epochs_differ_and_come_again(tmp_path):
     assert first.words.tolist() != other.words.tolist()
     reach = np.bincount(first.reach, minlength=6)
     assert reach[0] == 0
-    assert reach[1:].min() > 0.1 * len(first)  # drawn evenly out of 1 to 5
-    # a share of a fifth each: kept with a chance of sqrt(0.05 / 0.2), a half
+    assert reach[1:].min() > 0.1 * len(first)  # uniform in 1 to 5
+    # a share of a fifth each: kept with probability sqrt(0.05 / 0.2) = 1/2
     assert len(first) == pytest.approx(1000, rel=0.1)
     assert data.rows_per_epoch == pytest.approx(1000, rel=0.01)
 
@@ -199,14 +196,14 @@ def test_frequencies_are_those_of_an_epochs_labels(tmp_path):
     assert data.values_per_row == (1, pytest.approx(y.values.sum() / len(rows), rel=0.05))
 
 
-def test_the_memory_told_is_that_of_the_arrays(tmp_path):
+def test_data_bytes_are_those_of_the_arrays(tmp_path):
     data = stream(tmp_path, "a b c d e\n" * 2000, TokenOptions(subsample=0.05))
     rows = data.epoch(0, 0)
     arrays = [data.words, data.offsets, rows.words, rows.offsets, rows.reach, rows.with_labels(), rows.with_labels()]
     assert data.data_bytes == pytest.approx(sum(array.nbytes for array in arrays) + 500, rel=0.1)
 
 
-def test_the_checksum_tells_streams_words_and_options_apart(tmp_path):
+def test_the_checksum_depends_on_stream_words_and_options(tmp_path):
     data = stream(tmp_path, "a b c\na b")
     assert stream(tmp_path, "a  b c \n\na b").checksum == data.checksum
     others = [stream(tmp_path, "a b c a b"), stream(tmp_path, "a b d\na b"), stream(tmp_path, "b a c\na b"),

@@ -233,14 +233,14 @@ def test_xz_streams_padding_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
         list(files.line_blocks(path))
     monkeypatch.setattr(files, "XZ_MEMORY", 1 << 20)  # the sample asks for 8 MB
     path.write_bytes(one)
-    with pytest.raises(DataError, match="f: takes more than 1 MB to unpack"):
+    with pytest.raises(DataError, match="f: takes more than 1 MB to decompress"):
         list(files.line_blocks(path))
 
 
 def test_data_that_outgrows_memory_ends_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f"
     path.write_bytes(gzip.compress(b"\n" * (3 << 20)))  # 3 KB
-    monkeypatch.setattr(files, "LOOK_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "CHECK_BYTES", 1 << 20)
     monkeypatch.setattr(files, "available_bytes", lambda: 1 << 20)
     for read in (lambda: load(path, format="libsvm"), lambda: load_tokens(path)):
         with pytest.raises(MemoryNeeded, match="f: the data needs more memory than there is"):

@@ -1,4 +1,4 @@
-"""Foretelling the time of a step: a rank that is alone, rows to try, the model, and what it makes of measurements."""
+"""Time model: a rank without the others, rows for trials, the formula, and forecasts from measurements."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from hypothesis import strategies as st
 
 from dslide import Config
 from dslide.data import Dataset, SparseRows
-from dslide.errors import ConfigError, DataError
+from dslide.errors import DataError
 from dslide.planner import calibration, trial_rows
 from dslide.planner.calibration import Calibration, calibrate, on_cores
-from dslide.planner.forecast import Forecast, forecast, recommended, renewals
+from dslide.planner.forecast import Forecast, forecast, rebuild_cost, recommended
 from dslide.planner.lone_rank import LoneRank
 from dslide.planner.memory import plan
 from dslide.planner.step_time import (
     MESSAGE_SECONDS,
     UNEVEN,
-    Link,
+    NetworkSpeed,
     NodeStep,
     node_step,
     overlapping_parts,
-    parse_seconds,
 )
 from dslide.planner.traffic import HEADER_BYTES, PACKET_BYTES, bytes_on_wire, bytes_per_step, rounds_per_step
 from dslide.planner.trial_rows import TrialRows, made_up, rows_of
 from dslide.planner.trial_steps import StepTime, time_step
 from dslide.training import phases
-from dslide.training.trainer import RebuildSchedule
+from dslide.training.schedules import RebuildSchedule
 
 PLAIN = {"hidden": (24,), "batch_size": 128, "prior_labels": 0, "threads": 1}
 KINDS = [
@@ -45,12 +44,12 @@ KINDS = [
 ]
 
 
-# ---- a rank that is alone ------------------------------------------------------------------------------------------
+# ---- a lone rank ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_every_kind_of_network_trains_on_a_rank_that_is_alone(options: dict, ranks: int) -> None:
+def test_every_kind_of_network_trains_on_a_lone_rank(options: dict, ranks: int) -> None:
     comm = LoneRank(ranks)
     try:
         step = time_step(Config(**PLAIN | options), made_up(128, 300, 401, 10, 3), comm, seconds=0.01)
@@ -91,14 +90,14 @@ def test_a_lone_rank_keeps_its_share_of_hits() -> None:
     assert len(set((kept // want).tolist())) > rows / 2  # of many rows
 
 
-# ---- rows to try ---------------------------------------------------------------------------------------------------
+# ---- rows for trials -----------------------------------------------------------------------------------------------
 
 
 @given(
     st.integers(1, 40), st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 90), st.integers(1, 6),
     st.integers(1, 500), st.integers(1, 500),
 )  # fmt: skip
-def test_rows_stay_what_they_are_in_fewer_columns(batch, features, labels, per_row, labels_per_row, most, most_labels):
+def test_fewer_columns_keep_the_structure_of_rows(batch, features, labels, per_row, labels_per_row, most, most_labels):
     rows = made_up(batch, features, labels, per_row, labels_per_row)
     few = rows.fewer(most, most_labels)
     for before, after in ((rows.x, few.x), (rows.y, few.y)):
@@ -108,21 +107,21 @@ def test_rows_stay_what_they_are_in_fewer_columns(batch, features, labels, per_r
         assert (inside > 0).all()  # ascending in each row
         assert after.indices.min() >= 0
         assert after.indices.max() < after.columns
-        # the same column before is the same after, and others are others
+        # the mapping of columns is one to one
         assert len(set(zip(before.indices.tolist(), after.indices.tolist(), strict=True))) == len(
             set(after.indices.tolist())
         )
     assert few.x.columns <= max(most, len(np.unique(rows.x.indices)))
 
 
-def test_rows_are_few_where_they_are_long_or_batches_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_rows_and_large_batches_limit_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_rows, "MOST_VALUES", 1000)
     assert len(made_up(4, 1000, 10, 5, 5).x) == 8 * 4
     assert len(made_up(100, 1000, 10, 5, 5).x) == 100
     assert len(made_up(4, 5000, 10, 2000, 1).x) == 1
 
 
-def test_labels_in_fewer_columns_are_dealt_out_to_ranks_alike() -> None:
+def test_fewer_labels_are_balanced_over_ranks() -> None:
     few = made_up(256, 10, 10**6, 3, 5).fewer(10, 160_000)
     shares = np.bincount(few.y.indices % 16, minlength=16) / few.y.nnz
     assert shares.max() < 0.12
@@ -144,24 +143,24 @@ def test_rows_of_data_have_labels() -> None:
         rows_of(some_data(2, [-1, -1]), 16, seed=0)
 
 
-def test_links_are_no_more_than_rows_bring_together() -> None:
+def test_prior_labels_are_no_more_than_co_occur_in_rows() -> None:
     rows = made_up(64, 1000, 500, 1, 1)  # 1 feature, 1 label
-    assert rows.links(64) == 64
-    assert dataclasses.replace(rows, rows=20_000).links(64) == 20
-    assert dataclasses.replace(rows, rows=10**6).links(64) == 64
+    assert rows.prior_labels(64) == 64
+    assert dataclasses.replace(rows, rows=20_000).prior_labels(64) == 20
+    assert dataclasses.replace(rows, rows=10**6).prior_labels(64) == 64
 
 
-# ---- the model -----------------------------------------------------------------------------------------------------
+# ---- time model ----------------------------------------------------------------------------------------------------
 
 
-def test_the_shorter_of_being_busy_and_sending_is_hidden_but_for_a_part() -> None:
+def test_the_shorter_of_busy_and_wire_is_hidden_except_for_one_part() -> None:
     assert NodeStep(0.015, 0.005, 0.008, 0.001, parts=4).total == pytest.approx(0.020 + 0.002 + 0.001)
     assert NodeStep(0.005, 0.003, 0.020, 0.001, parts=4).total == pytest.approx(0.020 + 0.002 + 0.001)
     assert NodeStep(0.015, 0.005, 0.008, 0.001, parts=1).total == pytest.approx(0.029)
 
 
 @given(*[st.floats(0, 1) for _ in range(4)], st.integers(1, 64))
-def test_a_step_takes_no_less_than_its_longest_and_no_more_than_its_sum(compute, messages, wire, latency, parts):
+def test_a_step_takes_at_least_its_longest_part_and_at_most_the_sum(compute, messages, wire, latency, parts):
     step = NodeStep(compute, messages, wire, latency, parts)
     assert max(compute + messages, wire) + latency <= step.total * (1 + 1e-9)
     assert step.total <= (compute + messages + wire + latency) * (1 + 1e-9)
@@ -171,15 +170,15 @@ def test_a_step_takes_no_less_than_its_longest_and_no_more_than_its_sum(compute,
 
 def test_messages_wire_and_latency_of_a_step() -> None:
     config = Config(hidden=(128,), prior_labels=0, batch_size=256, output="lsh", loss="softmax")
-    step = node_step(config, 1000, 4, 0.01, Link(10**8, 2e-4))
+    step = node_step(config, 1000, 4, 0.01, NetworkSpeed(10**8, 2e-4))
     assert step.wire == pytest.approx(8 * bytes_on_wire(config, 1000, 4) / 1e8)
     assert step.latency == pytest.approx(4 * 2e-4)
     assert rounds_per_step(config, 1000) == 4
     assert step.parts == 2
     assert step.messages == pytest.approx(3 * (4 * 2 + 1) * MESSAGE_SECONDS)  # four exchanges in parts, the summary
-    free = node_step(config, 1000, 4, 0.01, Link(None, 0.0))
+    free = node_step(config, 1000, 4, 0.01, NetworkSpeed(None, 0.0))
     assert free.total == pytest.approx(UNEVEN * 0.01 + step.messages)
-    assert node_step(config, 1000, 1, 0.01, Link(10**5, 1.0)).total == 0.01  # one node sends nothing
+    assert node_step(config, 1000, 1, 0.01, NetworkSpeed(10**5, 1.0)).total == 0.01  # one node sends nothing
 
 
 def test_headers_are_those_of_packets() -> None:
@@ -203,29 +202,18 @@ def test_headers_are_those_of_packets() -> None:
     ],
     ids=str,
 )
-def test_parts_that_overlap(options: dict, parts: int) -> None:
+def test_overlapping_parts(options: dict, parts: int) -> None:
     assert overlapping_parts(Config(**options), 2) == parts
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0.2ms", 2e-4), ("50 us", 5e-5), ("1s", 1.0), ("0MS", 0.0)])
-def test_times(text: str, seconds: float) -> None:
-    assert parse_seconds(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "1", "ms", "-1ms", "1 min", "1e3us"])
-def test_times_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--latency: expected a time like 0\.2ms or 50us"):
-        parse_seconds(text)
 
 
 # ---- from measurements to forecasts --------------------------------------------------------------------------------
 
 
-def made_step(packing: float, output: float, renewal: float = 0.0) -> StepTime:
-    return StepTime({phases.PACKING: packing, phases.SECOND_PASS: output}, 0.0, renewal, 100.0)
+def made_step(packing: float, output: float, rebuild: float = 0.0) -> StepTime:
+    return StepTime({phases.PACKING: packing, phases.SECOND_PASS: output}, 0.0, rebuild, 100.0)
 
 
-def test_ranks_between_measured_ones_share_the_work_that_can_be() -> None:
+def test_unmeasured_ranks_are_interpolated() -> None:
     found = Calibration({1: made_step(1, 8), 2: made_step(1, 4), 16: made_step(1, 0.5)}, 1, (1,))
     assert found.step(2).phases == {phases.PACKING: 1, phases.SECOND_PASS: 4}
     between = found.step(8)
@@ -239,36 +227,36 @@ def test_more_cores_by_amdahls_law() -> None:
     four = on_cores(measured, 4)
     assert four.phases[phases.PACKING] == pytest.approx(1.0)
     assert four.phases[phases.SECOND_PASS] == pytest.approx(2 + 6 / 4)
-    assert four.renewal == pytest.approx(1.0)
+    assert four.rebuild == pytest.approx(1.0)
     assert on_cores({1: measured[1]}, 4) == measured[1]
     slower = {1: made_step(1.0, 1.0), 2: made_step(1.5, 1.0)}
     assert on_cores(slower, 16).phases[phases.PACKING] == pytest.approx(1.5)  # no worse than measured
 
 
-def test_calibration_measures_what_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_stops_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "TRIAL_SECONDS", 0.01)
     config, rows = Config(**PLAIN, output="lsh"), made_up(128, 100, 200, 5, 2)
     found = calibrate(config, rows, [1, 8, 4, 2], cores=1, seconds=0.0)
-    assert list(found.measured) == [1, 8]  # two in any case
+    assert list(found.measured) == [1, 8]  # at least two
     assert not found.is_extrapolated
     every = calibrate(config, rows, [1, 3, 3], cores=1000)
     assert list(every.measured) == [1, 3]
     assert every.is_extrapolated
 
 
-def test_renewals_are_those_of_the_schedule() -> None:
+def test_rebuild_cost_follows_the_schedule() -> None:
     for every, growth in ((50, 1.3), (1, 1.0), (7, 1.05), (20, 3.0)):
         schedule = RebuildSchedule(every, growth)
         due = np.cumsum([schedule.due(step) for step in range(400)])
         config = Config(rebuild_every=every, rebuild_growth=growth)
         for steps in (1, every, every + 1, 123, 400):
-            assert renewals(config, steps, 1e9) == 1 + due[steps - 1]  # a step moves all neurons
+            assert rebuild_cost(config, steps, 1e9) == 1 + due[steps - 1]  # a step changes all neurons
 
 
-def test_a_renewal_takes_as_long_as_neurons_have_moved() -> None:
+def test_rebuild_cost_is_proportional_to_changed_neurons() -> None:
     config = Config(rebuild_every=50, rebuild_growth=2.0)  # at 50 and 150
     expected = 1 + (1 - np.exp(-50 * 0.01)) + (1 - np.exp(-100 * 0.01))
-    assert renewals(config, 200, 0.01) == pytest.approx(expected)
+    assert rebuild_cost(config, 200, 0.01) == pytest.approx(expected)
 
 
 def forecasts(speeds: dict[int, float], memory: dict[int, int]) -> dict[int, Forecast]:
@@ -287,7 +275,7 @@ def forecasts(speeds: dict[int, float], memory: dict[int, int]) -> dict[int, For
         ({1: 100, 2: 140, 4: 300}, {1: 50, 2: 30, 4: 20}, 1, "the network fits on one; 2 would be 1.40 times as fast"),
         ({1: 100, 2: 150, 4: 230, 8: 300}, {1: 50, 2: 30, 4: 20, 8: 10}, 4, "1.53 times as fast as 2; 8 would be 1.30"),
         ({1: 100, 2: 190, 4: 200}, {1: 500, 2: 90, 4: 50}, 2, "the fewest that have enough memory; 4 would be 1.05"),
-        ({1: 100, 2: 190}, {1: 50, 2: 30}, 2, "1.90 times as fast as 1; more were not looked at"),
+        ({1: 100, 2: 190}, {1: 50, 2: 30}, 2, "1.90 times as fast as 1; more were not considered"),
         ({1: 100, 2: 190}, {1: 500, 2: 300}, None, ""),
     ],
 )
@@ -297,25 +285,25 @@ def test_recommended_nodes(speeds: dict, memory: dict, nodes: int | None, why: s
     assert said.startswith(why)
 
 
-def test_a_forecast_says_what_limits() -> None:
+def test_a_forecast_names_the_bottleneck() -> None:
     config = Config(hidden=(64,), prior_labels=0, output="lsh", loss="softmax", batch_size=256, activation="linear")
     timed = Calibration({1: made_step(0, 0.02, 0.5), 4: made_step(0.007, 0.002, 0.5), 8: made_step(0, 0, 0)}, 1, (1,))
-    for nodes, link, bottleneck in (
-        (1, Link(10**6, 1.0), f"compute ({phases.SECOND_PASS})"),
-        (4, Link(10**9, 1e-5), f"compute ({phases.PACKING})"),
-        (4, Link(10**7, 1e-5), "link bandwidth"),
-        (4, Link(10**9, 1e-2), "link latency"),
-        (8, Link(10**9, 1e-5), "messages"),
+    for nodes, network, bottleneck in (
+        (1, NetworkSpeed(10**6, 1.0), f"compute ({phases.SECOND_PASS})"),
+        (4, NetworkSpeed(10**9, 1e-5), f"compute ({phases.PACKING})"),
+        (4, NetworkSpeed(10**7, 1e-5), "link bandwidth"),
+        (4, NetworkSpeed(10**9, 1e-2), "link latency"),
+        (8, NetworkSpeed(10**9, 1e-5), "messages"),
     ):
-        found = forecast(config, 1000, plan(config, 1000, 1000, ranks=nodes), timed, link)
+        found = forecast(config, 1000, plan(config, 1000, 1000, ranks=nodes), timed, network)
         assert found.bottleneck(10**9) == bottleneck
         assert found.bottleneck(10) == "memory"
         assert found.samples_per_second == pytest.approx(256 / found.step.total)
-    one = forecast(config, 1000, plan(config, 1000, 1000), timed, link)
-    assert one.moved == pytest.approx(0.1)  # 100 active ones of 1000
-    assert one.seconds(config, 10) == pytest.approx(10 * 0.02 + 0.5)  # the tables are made once
+    one = forecast(config, 1000, plan(config, 1000, 1000), timed, network)
+    assert one.changed == pytest.approx(0.1)  # 100 of 1000 are active
+    assert one.seconds(config, 10) == pytest.approx(10 * 0.02 + 0.5)  # the tables are built once
 
 
-def test_trial_rows_know_their_means() -> None:
+def test_means_of_trial_rows() -> None:
     rows = TrialRows(*some_data(4, [1, 2, 3, -1]).rows(0, 4))
     assert rows.values_per_row == (1.0, 0.75)

@@ -1,4 +1,4 @@
-"""The obvious parser of text rows that the fast one is compared with."""
+"""Reference parser of text rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a stream of words again, slowly: a walk from word to word."""
+"""Reference of skip-gram rows: a walk from word to word."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 
-Row = tuple[int, dict[int, int]]  # a word, and how often each word is around it
+Row = tuple[int, dict[int, int]]  # a word, and the counts of the words around it
 
 
 def parse(text: str, min_count: int) -> tuple[list[str], list[list[int]]]:
@@ -19,7 +19,7 @@ def parse(text: str, min_count: int) -> tuple[list[str], list[list[int]]]:
 
 
 def epoch(sentences: list[list[int]], window: int, subsample: float, number: int, seed: int) -> list[Row]:
-    """The rows of an epoch, drawn in the order in which the stream is."""
+    """The rows of an epoch; random numbers are drawn in the order of the stream."""
     counts = Counter(word for sentence in sentences for word in sentence)
     total = sum(counts.values())
     random = np.random.default_rng([seed, number, 1])

@@ -1,4 +1,4 @@
-"""Data with a known rule, for tests that something is learned: P@1 on fresh rows tells how well."""
+"""Synthetic problems with a known rule, to test that a network learns: P@1 on fresh rows measures it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dslide.model.network import Network
 
 @dataclass
 class Problem:
-    """Rows to learn from, and rows to be asked about, each with one label."""
+    """Training and test rows, each with one label."""
 
     train: Dataset
     test: Dataset
 
     def precision(self, network: Network) -> float:
-        """P@1 on the rows that were not learned from."""
+        """P@1 on the test rows."""
         ids, _ = network.predict_topk(self.test.x, 1)
         return float(np.mean(ids[:, 0] == self.test.y.indices))
 
 
 def dataset(columns: np.ndarray, values: np.ndarray, features: int, truth: np.ndarray, labels: int) -> Dataset:
-    """Rows of given columns and values (both rows x elements; value 0: not there), one label each."""
+    """Rows of given columns and values (both [rows, elements]; 0: absent), one label each."""
     rows = np.repeat(np.arange(len(truth)), columns.shape[1])
     x = sp.csr_matrix((values.reshape(-1), (rows, columns.reshape(-1))), shape=(len(truth), features))
     x.eliminate_zeros()
@@ -34,7 +34,7 @@ def dataset(columns: np.ndarray, values: np.ndarray, features: int, truth: np.nd
 
 
 def prototypes(labels: int = 2000, features: int = 1500) -> Problem:
-    """Each label has eight features of its own choice, a row of it six of them and two at random. Two rows a label."""
+    """Each label has eight random features; a row has six of them and two random ones. Two rows per label."""
     own = np.stack([np.random.default_rng([0, i]).choice(features, 8, replace=False) for i in range(labels)])
 
     def make(rows: int, seed: int) -> Dataset:
@@ -47,9 +47,8 @@ def prototypes(labels: int = 2000, features: int = 1500) -> Problem:
 
 
 def nested(groups: int = 200, depth: int = 5) -> Problem:
-    """Labels that can't be told apart without being held against one another: label j of a group has the group's
-    first j features, so that what fits label j fits labels j + 1, j + 2, ... as well until they are pushed away. Of
-    all labels only the group's few need that."""
+    """Labels that can only be separated by negatives of the same group: label j of a group has the group's first j
+    features, so that a row of label j also scores high for labels j + 1, j + 2, ... until they are pushed down."""
     labels = groups * depth
 
     def make(rows: int, seed: int) -> Dataset:

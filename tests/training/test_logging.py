@@ -12,7 +12,7 @@ import pytest
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.model.defaults import resolve
-from dslide.training.logging import JsonLog, ProgressLine, clock, finite
+from dslide.training.logging import JsonLog, ProgressLine, finite
 from dslide.training.trainer import Callback, Trainer
 
 CONFIG = Config(hidden=(8,), epochs=2, batch_size=4, threads=1)
@@ -117,13 +117,6 @@ def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Path) -> 
     lines = log.read_text().splitlines()
     assert lines[:2] == ['{"record": "start"}', '{"rec']
     assert [json.loads(line)["record"] for line in lines[2:4]] == ["start", "step"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00"), (754.4, "12:34"), (3723, "1:02:03")]
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
 
 
 def test_numbers_that_json_lacks_become_null() -> None:

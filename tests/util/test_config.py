@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslide.config import Config, check_name, load_toml
+from dslide.config import RENAMED, Config, check_name, load_toml
 from dslide.errors import ConfigError
 
 
@@ -66,6 +66,13 @@ def test_far_names_get_no_hint() -> None:
         Config().replace(qqqqqqq=1)
     with pytest.raises(ConfigError, match=r"^there is no command 'trein'; did you mean 'train'\?$"):
         check_name("trein", ["train", "predict"], "command")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_names_are_refused_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(ConfigError, match=f"^there is no option '{old}': it is called '{new}' now$"):
+        Config().replace(**{old: 1})
+    Config().replace(**{new: 1})
 
 
 @given(

@@ -14,7 +14,7 @@ def sums_of(kernels):
 
 @pytest.mark.parametrize("level", _core.isa_levels())
 @pytest.mark.parametrize("rounds", [0, 1, 3, 4, 9])
-def test_every_chain_is_multiplied_and_added_to_in_every_round(level, rounds):
+def test_multiply_add_updates_every_chain_in_every_round(level, rounds):
     kernels = _core.Kernels(level)
     sums = sums_of(kernels)
     expected = sums.astype(float)

@@ -1,4 +1,4 @@
-"""Memory facts: limits of machine, container and process, in made-up and in the real /proc."""
+"""Memory limits of machine, container and process, in a fake and in the real /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dslide.errors import ConfigError, MemoryNeeded
+from dslide.errors import MemoryNeeded
 from dslide.util import memory
 
 
@@ -39,7 +39,7 @@ def test_without_limits_the_machine_decides(proc: Path) -> None:
     assert available(proc) == 800 * 1024
 
 
-def test_version_2_limit_less_usage_cache_given_back(proc: Path) -> None:
+def test_version_2_limit_minus_usage_plus_page_cache(proc: Path) -> None:
     write(proc, {"self/cgroup": "0::/job/step\n"})
     write(
         proc.parent / "cgroup",
@@ -92,7 +92,7 @@ def test_address_space_limit_counts() -> None:
     assert 0 < int(run.stdout) < limit
 
 
-def test_the_peak_sees_what_was_let_go() -> None:
+def test_the_peak_includes_freed_memory() -> None:
     before = memory.peak_rss_bytes()
     held = memory.rss_bytes()
     block = np.ones(before - held + 64_000_000, np.uint8)
@@ -100,35 +100,6 @@ def test_the_peak_sees_what_was_let_go() -> None:
     del block
     assert memory.peak_rss_bytes() >= before + 60_000_000
     assert memory.peak_rss_bytes() < before + size + 64_000_000
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 KB"), (12_345_678_901, "12.3 GB"), (999_600, "1 MB")],
-)
-def test_format(size: int, text: str) -> None:
-    assert memory.format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("8GB", 8 * 10**9),
-        ("1.5 GiB", 3 << 29),
-        ("500000", 500_000),
-        ("2k", 2000),
-        ("7 b", 7),
-        ("1TB", 10**12),
-    ],
-)
-def test_parse(text: str, size: int) -> None:
-    assert memory.parse_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "8XB", "1e9", "8 G B", "iB"])
-def test_parse_refuses(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a size like 8GB"):
-        memory.parse_bytes(text)
 
 
 def test_check_names_need_and_advice() -> None:

@@ -16,7 +16,8 @@ from dslide.cli.ranks import add_rank_options
 from dslide.comm import job
 from dslide.config import Config
 from dslide.errors import ConfigError
-from dslide.util.memory import available_bytes, format_bytes
+from dslide.util.memory import available_bytes
+from dslide.util.units import format_bytes
 
 EXAMPLE = {"features": 135_909, "labels": 670_091}  # of Amazon-670K
 PER_ROW = {"features_per_row": 75, "labels_per_row": 5}

@@ -19,8 +19,9 @@ from dslide.planner.memory import plan
 from dslide.planner.traffic import bytes_per_step, rounds_per_step
 from dslide.planner.trial_rows import made_up
 from dslide.planner.trial_steps import StepTime, time_step
-from dslide.util.memory import available_bytes, format_bytes
+from dslide.util.memory import available_bytes
 from dslide.util.threads import available_cores, instruction_set
+from dslide.util.units import format_bytes
 
 MATRIX_RANKS = 8  # up to which figures of all pairs are printed
 SLOWEST = 3  # pairs that are named otherwise

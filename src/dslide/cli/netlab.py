@@ -13,7 +13,7 @@ from dslide.cli.parser import Parser
 from dslide.errors import ConfigError
 from dslide.netlab import DEFAULT_NAME, Traffic, cut, down, find, format_rate, restore, set_rate, status, up
 from dslide.netlab import run as run_job
-from dslide.util.memory import format_bytes
+from dslide.util.units import format_bytes
 
 NOT_UP = 1  # exit code of `status`
 

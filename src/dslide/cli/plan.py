@@ -11,13 +11,14 @@ from dslide.cli.options import add_config_options, add_reading_options, given, r
 from dslide.cli.tokens import add_token_options, is_stream, load_stream, token_options
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
-from dslide.util.memory import available_bytes, format_bytes, parse_bytes
+from dslide.util.memory import available_bytes
+from dslide.util.units import clock, format_bytes, format_rate, parse_bytes, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from dslide.data import Data
     from dslide.planner.calibration import Calibration
     from dslide.planner.forecast import Forecast
-    from dslide.planner.step_time import Link
+    from dslide.planner.step_time import NetworkSpeed
     from dslide.planner.trial_rows import TrialRows
 
 
@@ -64,25 +65,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     config = Config(**given(arguments, Config))
-    available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory)
+    available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory, "--memory")
     _check(arguments)
 
-    from dslide.model.defaults import settled
-    from dslide.netlab.rates import parse_rate
-    from dslide.planner.step_time import Link, parse_seconds
+    from dslide.model.defaults import resolve
+    from dslide.planner.step_time import NetworkSpeed
     from dslide.util.threads import available_cores
 
-    link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency))
+    network = NetworkSpeed(
+        parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency, "--latency")
+    )
     cores = available_cores() if arguments.cores is None else arguments.cores
-    rows, data_bytes, linked = arguments.rows, 0, True
+    rows, data_bytes, prior = arguments.rows, 0, True
     if arguments.data is not None:
         from dslide.data import Dataset
-        from dslide.model.defaults import for_data
+        from dslide.model.defaults import resolve
         from dslide.planner.trial_rows import rows_of
 
         data = _read(arguments)
-        config = for_data(config, data)
-        linked, data_bytes = isinstance(data, Dataset), data.data_bytes
+        config = resolve(config, data.labels, data)
+        prior, data_bytes = isinstance(data, Dataset), data.data_bytes
         trial = rows_of(data, config.batch_size, config.seed)
         rows = data.rows_per_epoch
     else:
@@ -91,13 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         if arguments.features is None or arguments.labels is None:
             raise ConfigError("without DATA, --features and --labels are needed")
-        config, per_row = settled(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
+        config, per_row = resolve(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
         trial = made_up(config.batch_size, arguments.features, arguments.labels, *per_row, rows)
         data_bytes = rows_bytes(rows, rows * sum(per_row)) if rows else 0
     most = min(trial.labels, *config.hidden)
     if not 1 <= arguments.nodes <= most:
         raise ConfigError(f"--nodes: expected 1 to {most} for this network, not {arguments.nodes}")
-    _tell(config, trial, rows, data_bytes, linked, arguments.nodes, config.threads or cores, available, link)
+    _tell(config, trial, rows, data_bytes, prior, arguments.nodes, config.threads or cores, available, network)
     return 0
 
 
@@ -118,8 +120,8 @@ def _read(arguments: argparse.Namespace) -> Data:
 
 
 def _tell(
-    config: Config, trial: TrialRows, rows: int, data_bytes: int, linked: bool, nodes: int, cores: int, memory: int,
-    link: Link,
+    config: Config, trial: TrialRows, rows: int, data_bytes: int, prior: bool, nodes: int, cores: int, memory: int,
+    network: NetworkSpeed,
 ) -> None:  # fmt: skip
     from dslide.planner.calibration import calibrate
     from dslide.planner.forecast import NODES, forecast, recommended
@@ -129,7 +131,7 @@ def _tell(
     counts = sorted({nodes, *(count for count in NODES if count <= most)})
     plans = {
         count: plan(
-            config, trial.features, trial.labels, data_bytes, count, cores, linked, trial.values_per_row[0]
+            config, trial.features, trial.labels, data_bytes, count, cores, prior, trial.values_per_row[0]
         )
         for count in counts
     }  # fmt: skip
@@ -139,9 +141,9 @@ def _tell(
     print(f"{format_bytes(chosen.bytes_total)} {fits} into {format_bytes(memory)}", flush=True)
 
     # The ends first, what is asked for, and the rest as time allows.
-    calibration = calibrate(config, trial, [1, counts[-1], nodes, *counts[2:], *counts], cores, linked)
-    found = {count: forecast(config, trial.labels, plans[count], calibration, link) for count in counts}
-    print("\n".join(_words(found[nodes], config, rows, link)))
+    calibration = calibrate(config, trial, [1, counts[-1], nodes, *counts[2:], *counts], cores, prior)
+    found = {count: forecast(config, trial.labels, plans[count], calibration, network) for count in counts}
+    print("\n".join(_words(found[nodes], config, rows, network)))
     print("\n".join(["", *_table(found.values(), memory), ""]))
     best, why = recommended(found, memory)
     if best is None:
@@ -152,17 +154,14 @@ def _tell(
     print(_measured(calibration))
 
 
-def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
+def _words(found: Forecast, config: Config, rows: int, network: NetworkSpeed) -> list[str]:
     """The forecast for the nodes that were asked for."""
-    from dslide.netlab.rates import format_rate
-    from dslide.training.logging import clock
-
     step, lines = found.step, []
-    computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.kind}"
+    computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.phase}"
     if found.nodes > 1:
         lines.append(
             f"each of {found.nodes} nodes sends at most {format_bytes(found.bytes_sent)} in a step, in {found.rounds} "
-            f"rounds, over links of {format_rate(link.bits)}"
+            f"rounds, over links of {format_rate(network.bits)}"
         )
         computing += f"; {_ms(step.messages)} ms of handling messages"
         computing += f"; {_ms(step.wire)} ms on the wire, {_ms(step.hidden)} of them meanwhile"

@@ -85,16 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     from dslide.comm.topology import local_ranks
     from dslide.data import Dataset
-    from dslide.model.defaults import for_data
+    from dslide.model.defaults import resolve
     from dslide.planner.memory import plan
 
     if saved is None:
-        config = for_data(config, data)
+        config = resolve(config, data.labels, data)
 
     here = local_ranks(comm)
-    linked = isinstance(data, Dataset)
+    prior = isinstance(data, Dataset)
     sizes, (per_row, _) = (data.features, data.labels, data.data_bytes), data.values_per_row
-    planned = plan(config, *sizes, comm.size, here.threads, linked, per_row)
+    planned = plan(config, *sizes, comm.size, here.threads, prior, per_row)
     if not arguments.quiet and comm.rank == 0:
         print(describe(arguments.data, data))
         if test is not None:

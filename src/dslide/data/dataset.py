@@ -1,4 +1,4 @@
-"""Features and labels of the same rows, with what their columns mean."""
+"""Features and labels of the same rows, with the names of their columns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dslide.data.items import item_features
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 
-_SPLIT = 0x73706C69  # tells the random numbers of splits from others of the same seed
+_SPLIT = 0x73706C69  # random stream of splits
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows of features `x` and of label weights `y`; a weight of 0 is no label and is dropped."""
+    """Rows of features `x` and of label weights `y`; labels of weight 0 are dropped."""
 
     x: SparseRows
     y: SparseRows
@@ -30,10 +31,10 @@ class Dataset:
     feature_names: Sequence[str] | None = None
     vectorizer: TextVectorizer | None = None
     source: str = ""
-    base: int = 0  # what indices counted from in the source; here they count from 0
-    unknown_labels: int = 0  # how many of the last label columns the given label names lacked
-    users: NDArray[np.int32] | None = None  # [rows]: of interactions, whose they are
-    _checksum: str | None = field(default=None, init=False, repr=False)  # so that replace() does not carry it on
+    base: int = 0  # the lowest index in the source; here it is 0
+    unknown_labels: int = 0  # label columns at the end that are not among the given label names
+    users: NDArray[np.int32] | None = None  # [rows], of interactions
+    _checksum: str | None = field(default=None, init=False, repr=False)  # init=False: replace() drops it
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
@@ -65,12 +66,12 @@ class Dataset:
 
     @property
     def seen(self) -> SparseRows | None:
-        """Labels that are not to be predicted: of interactions, the items that users come with."""
+        """Labels to exclude from predictions: of interactions, the items in a user's history."""
         return None if self.users is None else self.x
 
     @property
     def checksum(self) -> str:
-        """A digest of all features and labels; of a dataset on disk it is known without reading the data."""
+        """A digest of all features and labels; that of a dataset folder is stored in its manifest."""
         if self._checksum is None:
             sums = {
                 f"{name}_{part}": crc32(getattr(rows, part))
@@ -82,35 +83,35 @@ class Dataset:
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        """The rows that have each label."""
-        return np.bincount(self.y.indices, minlength=self.y.columns)
+        """The number of rows with each label: [labels]."""
+        return self.y.column_counts()
 
     def label_frequencies(self) -> NDArray[np.float64]:
-        """The share of rows that have each label, moved a little towards the middle so that none is 0 or 1."""
+        """The share of rows with each label, smoothed so that none is 0 or 1."""
         return smoothed_frequencies(self.label_counts, len(self))
 
     @property
     def rows_per_epoch(self) -> int:
-        """The rows of an epoch."""
+        """The number of rows in an epoch."""
         return len(self)
 
     @property
     def values_per_row(self) -> tuple[float, float]:
-        """Features and labels of a row, on average."""
+        """The mean number of features and of labels of a row."""
         rows = max(len(self), 1)
         return self.x.nnz / rows, self.y.nnz / rows
 
     @property
     def data_bytes(self) -> int:
-        """The memory that the rows take."""
+        """The size of the rows in memory."""
         return rows_bytes(len(self), self.x.nnz + self.y.nnz)
 
     def epoch(self, number: int, seed: int) -> Dataset:
-        """The rows to train on in an epoch: always all of them."""
+        """The rows of an epoch: always all of them."""
         return self
 
     def with_labels(self) -> NDArray[np.int64]:
-        """The numbers of the rows that have labels."""
+        """The indices of rows with labels."""
         return np.flatnonzero(np.diff(self.y.indptr) > 0)
 
     def batch(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
@@ -122,24 +123,27 @@ class Dataset:
         return self.x.part(begin, end), self.y.part(begin, end)
 
     def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
-        """The rows without, and with only, a random choice of them; `share` of all are in the second part.
+        """A random partition of the rows; `share` of them are in the second part.
 
-        Rows stay in order, and columns and their names are those of the whole: a label may have no row in a part. The
-        rows are copied to memory. Interactions are split within users: each keeps some of the items, and is to be
-        recommended the others.
+        Rows stay in order and are copied to memory. Both parts have all columns: a label may have no row in a part.
+        Interactions are split within users: each item is held out, as a label of the second part, with probability
+        `share`. Users without held-out items are in the first part only.
         """
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
+        random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
         if self.users is not None:
-            from dslide.data.formats.interactions import split_items
-
-            return split_items(self, share, np.random.default_rng([seed, _SPLIT]))
+            held_out = random.random(self.y.nnz) < share
+            if not 0 < held_out.sum() < self.y.nnz:
+                raise DataError(f"{where}: a share of {share} leaves one part of {self.y.nnz} items without any")
+            kept, others = self.y.where(~held_out), self.y.where(held_out)
+            train = dataclasses.replace(self, x=item_features(kept, kept.column_counts()), y=kept)
+            return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
         count = round(share * len(self))
         if not 0 < count < len(self):
-            where = self.source or "the data"
             raise DataError(f"{where}: a share of {share} leaves one part of {len(self)} rows without any")
         chosen = np.zeros(len(self), np.bool_)
-        chosen[np.random.default_rng([seed, _SPLIT]).permutation(len(self))[:count]] = True
+        chosen[random.permutation(len(self))[:count]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
@@ -148,39 +152,39 @@ class Dataset:
         return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users)
 
     def with_checksum(self, checksum: str) -> Dataset:
-        """This dataset, from now on with a checksum that is known already."""
+        """This dataset itself, with a known checksum set."""
         object.__setattr__(self, "_checksum", checksum)
         return self
 
     def with_label_names(self, names: Sequence[str]) -> Dataset:
-        """A copy with other label names; a checksum that is known stays so."""
+        """A copy with other label names and the same checksum, if that is known."""
         copy = dataclasses.replace(self, label_names=names)
         return copy if self._checksum is None else copy.with_checksum(self._checksum)
 
 
 def smoothed_frequencies(counts: NDArray[Any], rows: float) -> NDArray[np.float64]:
-    """Counts out of so many rows as shares, moved a little towards the middle so that none is 0 or 1."""
+    """Counts as shares of the rows, smoothed so that none is 0 or 1."""
     return (counts + 0.5) / (rows + 1)
 
 
 def rows_bytes(rows: int, nonzeros: int) -> int:
-    """The memory of a dataset's rows; `nonzeros` counts features and labels of all of them together."""
+    """The size of a dataset's rows in memory; `nonzeros` counts all features and labels."""
     return 16 * (rows + 1) + 8 * nonzeros
 
 
 def combined_checksum(features: int, labels: int, sums: Mapping[str, int]) -> str:
-    """One hex digest of the CRC32 of each array and the numbers of columns."""
+    """A hex digest of the CRC32 of each array and the numbers of columns."""
     text = json.dumps([features, labels, sorted(sums.items())])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def crc32(array: np.ndarray, before: int = 0) -> int:
-    """CRC32 of an array's bytes, continuing from what went before."""
+    """CRC32 of an array's bytes, continued from that of the bytes before."""
     return zlib.crc32(np.ascontiguousarray(array).data.cast("B") if array.size else b"", before)
 
 
 def _labels_only(y: SparseRows, where: str) -> SparseRows:
-    """Without the weights of 0; negative ones are refused."""
+    """`y` without weights of 0; negative ones are refused."""
     if y.nnz == 0 or (lowest := float(y.values.min())) > 0:
         return y
     if lowest < 0:

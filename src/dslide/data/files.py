@@ -1,4 +1,4 @@
-"""Files in and folders out: decompression, blocks of whole lines, folders that appear complete or never."""
+"""Reading files, decompressed, in blocks of whole lines; writing files and folders atomically."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from typing import IO, TextIO, cast
 from dslide.errors import DataError, MemoryNeeded
 from dslide.util.memory import available_bytes, rss_bytes
 
-BLOCK_BYTES = 1 << 23  # text held at a time; larger ones come from fresh pages each time, which is slower
+BLOCK_BYTES = 1 << 23  # text read at a time; larger blocks are mapped anew each time, which is slower
 MAX_LINE_BYTES = 1 << 28
 XZ_MEMORY = 1 << 28  # bytes: xz -9 takes 65 MB
-LOOK_BYTES = 1 << 27  # read between looks at the memory that is left
-LEAST_LEFT = 8  # reading ends when the memory left is less than this part of what the process holds
-BLANKS = (b" ", b"\t", b"\n", b"\r", b"\v", b"\f")  # what stands between words
+CHECK_BYTES = 1 << 27  # read between checks of free memory
+LEAST_FREE = 1 / 8  # reading stops if free memory is below this share of what the process holds
+BLANKS = (b" ", b"\t", b"\n", b"\r", b"\v", b"\f")  # between words
 
 _PACKED_BYTES = 1 << 16
 _GZIP, _XZ, _BOM = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\xef\xbb\xbf"
 
 
 def is_compressed(path: str | Path) -> bool:
-    """Whether the file's first bytes are those of gzip or xz."""
+    """Whether a file starts with the magic bytes of gzip or xz."""
     with open_file(path) as file:
         return file.read(6).startswith((_GZIP, _XZ))
 
 
 def open_file(path: str | Path) -> IO[bytes]:
-    """Opens a regular file that is not empty, as it is."""
+    """Opens a regular file that is not empty, without decompression."""
     try:
-        mode = os.stat(path).st_mode  # before opening: to open a pipe may wait forever
+        mode = os.stat(path).st_mode  # before opening: opening a pipe may block forever
         if stat.S_ISDIR(mode):
             raise DataError(f"{path}: is a folder, expected a file")
         if not stat.S_ISREG(mode):
@@ -50,30 +50,30 @@ def open_file(path: str | Path) -> IO[bytes]:
         return file
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name; DataErrors pass
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', error)}") from None
 
 
 def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
     """Blocks of whole lines of a plain, gzip or xz file, each with the number of its first line (from 1).
 
-    Every block ends with a newline, the last one too; a byte order mark is taken off.
+    Every block ends with a newline, also the last one; a byte order mark is dropped.
     """
     for line, block in _whole_pieces(path, block_bytes, "line", (b"\n",)):
         yield line, block if block.endswith(b"\n") else block + b"\n"
 
 
 def word_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Blocks of whole words, each with the number of the line that it begins in. Lines may be of any length."""
+    """Blocks of whole words, each with the number of its first line. Lines may be of any length."""
     return _whole_pieces(path, block_bytes, "word", BLANKS)
 
 
 def _whole_pieces(path: str | Path, block_bytes: int, what: str, ends: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Blocks of a file cut behind one of `ends`, each with the number of the line that it begins in."""
+    """Blocks of a file that end with one of `ends`, each with the number of its first line."""
     line = 1
-    rest: list[bytes] = []  # put together once: a long line comes in thousands of blocks
+    rest: list[bytes] = []  # joined once: a long line may span thousands of blocks
     size = 0  # of the rest
     for data in _blocks(path, block_bytes):
         end = min((at for at in map(data.find, ends) if at >= 0), default=-1)
@@ -93,7 +93,7 @@ def _whole_pieces(path: str | Path, block_bytes: int, what: str, ends: Sequence[
 
 
 def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
-    """The bytes of a plain, gzip or xz file without its byte order mark; DataError if there are none."""
+    """The bytes of a plain, gzip or xz file without its byte order mark; DataError if it is empty."""
     begin, read = True, 0
     with open_file(path) as raw:
         magic = raw.read(6)
@@ -105,9 +105,9 @@ def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
             file = cast(IO[bytes], _XzFile(path, raw))
         while data := _read(path, file, block_bytes):
             read += len(data)
-            if read >= LOOK_BYTES:  # most readers keep what they read, and a little file can unpack to a lot
+            if read >= CHECK_BYTES:  # most readers keep all they read, and a small file can decompress to a lot
                 read = 0
-                if available_bytes() < rss_bytes() // LEAST_LEFT:
+                if available_bytes() < rss_bytes() * LEAST_FREE:
                     raise MemoryNeeded(f"{path}: the data needs more memory than there is")
             if begin:
                 data, begin = data.removeprefix(_BOM), False
@@ -118,7 +118,7 @@ def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
 
 
 class _XzFile:
-    """Unpacks an xz file as lzma.LZMAFile does, with a bound on the memory that its header can ask for."""
+    """Decompresses like lzma.LZMAFile, but with a bound on the memory that a file's header can request."""
 
     def __init__(self, path: str | Path, raw: IO[bytes]) -> None:
         self._path, self._raw = path, raw
@@ -126,7 +126,7 @@ class _XzFile:
         self._packed = raw.read(_PACKED_BYTES)
 
     def read(self, size: int) -> bytes:
-        """As many bytes, or fewer at the end."""
+        """`size` bytes, or fewer at the end."""
         pieces: list[bytes] = []
         while size > 0 and (piece := self._piece(size)):
             pieces.append(piece)
@@ -137,7 +137,7 @@ class _XzFile:
         """Some bytes; none at the end."""
         while True:
             if self._stream is None or self._stream.eof:
-                if self._stream is not None:  # zeros may stand between streams
+                if self._stream is not None:  # zeros may pad the end of a stream
                     self._packed = (self._stream.unused_data or self._packed).lstrip(b"\0")
                 while not self._packed and (packed := self._raw.read(_PACKED_BYTES)):
                     self._packed = packed.lstrip(b"\0")
@@ -155,7 +155,9 @@ class _XzFile:
                 if "limit" not in str(error):
                     raise
                 most = f"{XZ_MEMORY >> 20} MB"
-                raise DataError(f"{self._path}: takes more than {most} to unpack, pack it with xz -9 or less") from None
+                raise DataError(
+                    f"{self._path}: takes more than {most} to decompress, compress it with xz -9 or less"
+                ) from None
             if piece:
                 return piece
 
@@ -164,7 +166,7 @@ def _read(path: str | Path, file: IO[bytes], size: int) -> bytes:
     try:
         return file.read(size)
     except EOFError:
-        raise DataError(f"{path}: the file is cut off, its compressed data has no end") from None
+        raise DataError(f"{path}: the file is cut off, its compressed data is incomplete") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path}: the compressed data is damaged: {error}") from None
     except OSError as error:
@@ -177,7 +179,7 @@ def decode_lines(path: str | Path, first_line: int, block: bytes) -> list[str]:
 
 
 def decode(path: str | Path, first_line: int, block: bytes) -> str:
-    """A block of a file as text; DataError, with the line, if it is none."""
+    """A block of a file as text; DataError, with the line, if it is not UTF-8."""
     try:
         return block.decode()
     except UnicodeDecodeError as error:
@@ -204,17 +206,15 @@ def write_names(path: Path, names: Sequence[str]) -> None:
 
 
 def quoted(text: bytes) -> str:
-    """Bytes from a file as a message shows them: in quotes, cut if long, anything unprintable escaped."""
+    """Bytes of a file for a message: quoted, truncated, with unprintable bytes escaped."""
     shown = repr(text[:60].decode(errors="backslashreplace"))
     return f"{shown}..." if len(text) > 60 else shown
 
 
 @contextlib.contextmanager
 def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder to write into that takes the name `target`, all at once, when the body ends without an error.
-
-    An existing target is refused and left alone; after an error nothing stays.
-    """
+    """A folder to write into, renamed to `target` when the body ends without an error, removed otherwise. An existing
+    target is refused."""
     target = Path(target)
     if os.path.lexists(target):
         raise DataError(f"{target}: exists already, give another name or remove it")
@@ -230,7 +230,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
                 sync(file)
             sync(partial)
             if os.path.lexists(target):  # rename would replace an empty folder
-                raise DataError(f"{target}: was made by someone else in the meantime")
+                raise DataError(f"{target}: was created by another process in the meantime")
             partial.rename(target)
             sync(target.parent)
         finally:
@@ -243,7 +243,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_file(target: str | Path) -> Iterator[TextIO]:
-    """A text file to write that takes its name when it is complete; an existing one is refused and left alone."""
+    """A text file to write, renamed to `target` when it is complete. An existing target is refused."""
     partial = Path(f"{target}.partial")
     try:
         if os.path.lexists(target):

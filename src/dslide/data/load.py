@@ -1,4 +1,4 @@
-"""One entry for every kind of dataset file."""
+"""Loading a dataset of any format."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal
 from dslide.data.dataset import Dataset
 from dslide.data.files import line_blocks, open_file, quoted
 from dslide.data.formats.folder import MANIFEST, open_dataset
-from dslide.data.formats.interactions import read_interactions, with_history
+from dslide.data.formats.interactions import item_count, read_interactions, read_with_history
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
 from dslide.data.formats.tsv import read_tsv
-from dslide.data.rows import MAX_COLUMNS, RowsBuilder
+from dslide.data.rows import MAX_COLUMNS
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 
@@ -40,23 +40,25 @@ def load(
 ) -> Dataset:
     """Loads a dataset; text may be plain, gzip or xz.
 
-    Formats: `xmc` (XMLRepository text with a header), `libsvm` (the same without; sizes from `features` and
-    `labels` or the largest index), `npz` (scipy matrices X.npz and Y.npz, or `y`), `tsv`
-    (`label label<TAB>text`, through `vectorizer` or one learned from it), `csr` (a folder made by
-    `write_dataset` or `convert`), `interactions` (`user item item ...`; never found out, since libsvm looks the same).
-    For `tokens` see `load_tokens`.
+    Formats:
+    - `xmc`: XMLRepository text with a header
+    - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
+    - `npz`: scipy matrices X.npz and Y.npz (or `y`)
+    - `tsv`: `label label<TAB>text`, vectorized with `vectorizer` or a new one
+    - `csr`: a folder written by `write_dataset` or `convert`
+    - `interactions`: `user item item ...`; never detected, since libsvm looks the same
+    - `tokens`: see `load_tokens`
 
-    `base` is what xmc and libsvm indices count from. "auto" takes 1 for libsvm if no 0 occurs, for xmc only
-    if also the index that would be too large by one occurs; give test data the `base` of the training data's
-    Dataset. `features` and `labels` are the sizes expected, `label_names` the names expected: what differs is
-    refused, except that labels of tsv text which have no name get the numbers behind (`unknown_labels`).
+    `base` is the lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs, for xmc only if also an
+    index equal to the number of columns occurs; give test data the `base` of the training data's Dataset. `features`,
+    `labels` and `label_names` are the expected ones: data that differs is refused, except that labels of tsv text
+    without a name get the columns after all others (`unknown_labels`).
 
-    Interactions have the same items as features and as labels, unless their `history` is given, a file or what was
-    loaded from it: then features are the items that the same users have there, and items that it lacks are
-    `unknown_labels`.
+    Interactions have the same items as features and as labels. With `history`, a file or a Dataset loaded from one,
+    features are the items of the same users there, and items that it lacks are `unknown_labels`.
 
-    `label_column` and `text_column`, counted from 1, say where labels and text are in tsv lines with other columns too;
-    a vectorizer remembers them.
+    `label_column` and `text_column`, counted from 1, are the columns of labels and text in tsv lines with others; a
+    vectorizer remembers them.
     """
     if format == "auto":
         format = detect_format(path)
@@ -65,7 +67,12 @@ def load(
         raise ConfigError(f"history: only interactions have one, not {format} data")
     check_columns(format, label_column=label_column, text_column=text_column)
     if format == "interactions":
-        dataset = _load_interactions(path, features, labels, history, threads)
+        items = item_count(features, labels)
+        dataset = (
+            read_interactions(path, items, threads)
+            if history is None
+            else read_with_history(path, items, threads, history)
+        )
     elif format == "tsv":
         dataset = read_tsv(path, vectorizer, label_names, (label_column, text_column))
     elif format == "npz":
@@ -73,7 +80,8 @@ def load(
     elif format == "csr":
         dataset = open_dataset(path)
     else:
-        dataset = _load_svm_text(path, format == "xmc", base, features, labels, threads)
+        header = format == "xmc"
+        dataset = read_svm_text(path, header=header, base=base, features=features, labels=labels, threads=threads)
     return _as_expected(dataset, features, labels, vectorizer, label_names)
 
 
@@ -104,13 +112,13 @@ def detect_format(path: str | Path) -> Format:
 
 
 def check_options(format: str, base: Base, y: object, **numbers: int | None) -> None:
-    """Raises ConfigError for a value that is none, or an option that the format has no use for."""
+    """Raises ConfigError for a bad value, or an option that the format does not have."""
     if format not in FORMATS:
         raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
     if format == "tokens":
         raise ConfigError(
-            "format: a stream of tokens has no rows until training draws them, so it can't be loaded or converted; "
-            "dslide train takes the file itself, and in Python dslide.data.load_tokens does"
+            "format: rows of a token stream are made in training, so it can't be loaded or converted; "
+            "give the file to dslide train, or in Python to dslide.data.load_tokens"
         )
     if base not in ("auto", 0, 1) or isinstance(base, bool):
         raise ConfigError(f"base: expected auto, 0 or 1, not {base!r}")
@@ -125,39 +133,12 @@ def check_options(format: str, base: Base, y: object, **numbers: int | None) -> 
 
 
 def check_columns(format: str, **columns: int | None) -> None:
-    """Raises ConfigError for a number that no column has, or if the format has no columns."""
+    """Raises ConfigError for a column below 1, or if the format has no columns."""
     for name, column in columns.items():
         if column is not None and format != "tsv":
             raise ConfigError(f"{name}: only tsv text has columns to choose from, not {format} data")
         if column is not None and column < 1:
             raise ConfigError(f"{name}: columns are counted from 1, not {column}")
-
-
-def _load_svm_text(
-    path: str | Path, header: bool, base: Base, features: int | None, labels: int | None, threads: int | None
-) -> Dataset:
-    x, y = RowsBuilder(), RowsBuilder()
-    shape = read_svm_text(path, x, y, header=header, base=base, features=features, labels=labels, threads=threads)
-    return Dataset(
-        x.finish(shape.rows, shape.features, shape.base),
-        y.finish(shape.rows, shape.labels, shape.base),
-        source=str(path),
-        base=shape.base,
-    )
-
-
-def _load_interactions(
-    path: str | Path, features: int | None, labels: int | None, history: Dataset | str | Path | None,
-    threads: int | None,
-) -> Dataset:  # fmt: skip
-    if features is not None and labels is not None and features != labels:
-        raise ConfigError(f"labels: interactions have as many labels as features, not {labels} and {features}")
-    items = labels if features is None else features
-    if history is None:
-        return read_interactions(path, items, threads)
-    if not isinstance(history, Dataset):
-        history = read_interactions(history, items, threads)
-    return with_history(read_interactions(path, None, threads), history)
 
 
 def _as_expected(
@@ -167,7 +148,7 @@ def _as_expected(
     vectorizer: TextVectorizer | None,
     label_names: Sequence[str] | None,
 ) -> Dataset:
-    """The dataset, with the given label names if it has none; refused if it is not what is expected."""
+    """The dataset, with the given label names if it has none; refused if it differs from what is expected."""
     if len(dataset) == 0:
         raise DataError(f"{dataset.source}: there are no rows")
     known_labels = dataset.labels - dataset.unknown_labels

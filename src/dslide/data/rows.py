@@ -1,4 +1,4 @@
-"""Sparse rows: the one in-memory form of features and labels."""
+"""Sparse rows: how features and labels are held in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dslide.util.csr import Csr
 from dslide.util.memory import check_memory, rss_bytes
 
 MAX_COLUMNS = 2**31 - 1  # column indices are int32
-SMALL = 1 << 26  # bytes that are allocated without asking how much memory there is
+SMALL = 1 << 26  # bytes; smaller arrays are allocated without a check of free memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class SparseRows(Csr):
     def from_scipy(cls, matrix: Any) -> SparseRows:
         """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one.
 
-        Copies only what it must. Duplicates are summed, indices sorted, stored zeros kept; NaN and infinity
-        are refused.
+        Arrays that fit are shared, not copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and
+        infinity are refused.
         """
         if isinstance(matrix, SparseRows):
             return matrix
@@ -59,7 +59,7 @@ class SparseRows(Csr):
                 csr.sum_duplicates()
             except ValueError as error:
                 raise DataError(f"damaged sparse matrix: {error}") from None
-        with np.errstate(over="ignore"):  # becomes infinite, and is refused below
+        with np.errstate(over="ignore"):  # overflow gives infinity, which is refused below
             values = np.ascontiguousarray(csr.data, dtype=np.float32)
         indptr = np.ascontiguousarray(csr.indptr, dtype=np.int64)
         indices = np.ascontiguousarray(csr.indices, dtype=np.int32)
@@ -79,11 +79,11 @@ class SparseRows(Csr):
             )
 
     def row_of(self, position: int) -> int:
-        """The row that the value at a position of `values` belongs to."""
+        """The row of the value at a position of `values`."""
         return int(np.searchsorted(self.indptr, position, side="right")) - 1
 
     def to_scipy(self) -> sp.csr_matrix:
-        """The same rows as a scipy CSR matrix of float32; scipy decides the type of the indices."""
+        """A scipy CSR matrix of float32; scipy chooses the type of its indices."""
         return sp.csr_matrix((self.values, self.indices, self.indptr), shape=(len(self), self.columns))
 
     def take(self, row_ids: ArrayLike) -> SparseRows:
@@ -99,12 +99,16 @@ class SparseRows(Csr):
         return SparseRows(indptr, indices, values, self.columns)
 
     def empty_rows(self) -> int:
-        """How many rows have no values at all."""
+        """The number of rows without values."""
         return int(np.count_nonzero(self.indptr[1:] == self.indptr[:-1]))
+
+    def column_counts(self) -> NDArray[np.int64]:
+        """The number of values in each column: [columns]."""
+        return np.bincount(self.indices, minlength=self.columns)
 
 
 class RowsBuilder:
-    """Collects sparse rows piece by piece; joining them frees the pieces, so that nothing is held twice."""
+    """Collects sparse rows piece by piece in memory (a `Sink`)."""
 
     def __init__(self) -> None:
         self._ends: deque[NDArray[np.int64]] = deque([np.zeros(1, np.int64)])
@@ -113,14 +117,14 @@ class RowsBuilder:
         self._nnz = 0
 
     def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-        """Adds rows; `indptr` begins with 0."""
+        """Adds rows; `indptr` starts at 0."""
         self._ends.append(indptr[1:] + self._nnz)
         self._indices.append(indices)
         self._values.append(values)
         self._nnz += len(indices)
 
     def finish(self, rows: int, columns: int, base: int = 0) -> SparseRows:
-        """The first `rows` rows (those left out must be empty), with `base` taken off every index."""
+        """The first `rows` rows (all others must be empty), with `base` subtracted from every index."""
         indptr = join(self._ends, np.int64)[: rows + 1]
         indices = join(self._indices, np.int32)
         if base:
@@ -129,7 +133,7 @@ class RowsBuilder:
 
 
 def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    """The pieces as one array; they are taken out on the way, so that nothing is held twice."""
+    """The pieces as one array. Each is freed once it is copied, to bound peak memory."""
     total = sum(map(len, pieces))
     needed = total * np.dtype(dtype).itemsize
     if needed > SMALL:
@@ -144,7 +148,7 @@ def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 
 def _checked_csr(matrix: Any) -> Any:
-    """The matrix in scipy's CSR form, its structure checked: scipy itself crashes on bad indices."""
+    """The matrix as scipy CSR, its structure checked: scipy itself crashes on bad indices."""
     if sp.issparse(matrix):
         matrix = cast(Any, matrix)
         if len(matrix.shape) != 2:
@@ -156,7 +160,7 @@ def _checked_csr(matrix: Any) -> Any:
                 matrix.check_format(full_check=True)
             except ValueError as error:
                 raise DataError(f"damaged sparse matrix: {error}") from None
-        if matrix.dtype == np.float16:  # which scipy takes only halfway
+        if matrix.dtype == np.float16:  # which scipy supports only in part
             matrix = matrix.astype(np.float32)
         try:
             csr = matrix.tocsr()

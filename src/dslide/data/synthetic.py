@@ -1,8 +1,8 @@
 """Synthetic datasets of any size with planted labels that a network can learn.
 
-Every label owns a signature of a few words. A row draws labels from a Zipf-Mandelbrot law, most of its words
-come from their signatures, the rest are background words from a Zipf law. Label 0 is the most frequent one.
-Signatures are pure functions of (seed, label), so nothing the size of the label set is kept but its law.
+Every label has a signature of a few words. A row has labels from a Zipf-Mandelbrot distribution; most of its words
+are from their signatures, the rest are background words from a Zipf distribution. Label 0 is the most frequent one.
+Signatures are functions of (seed, label): the only array of the size of the label set is its distribution.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dslide.data.rows import MAX_COLUMNS
 from dslide.errors import ConfigError
 
 _SIGNATURE_SHARE = 0.7  # of a row's words
-_PRESENT = 0.8  # chance that a word of a signature is in a row with its label
-_FLATTEN = 20.0  # q in p(rank) ~ 1 / (rank + q): even the first label is in a few percent of all rows only
+_PRESENT = 0.8  # probability that a word of a signature is in a row with its label
+_FLATTEN = 20.0  # q in p(rank) ~ 1 / (rank + q): even label 0 is only in a few percent of the rows
 _BLOCK_ROWS = 8192
-_TRAIN, _TEST = 0, 1  # parts of the random stream
+_TRAIN, _TEST = 0, 1  # random streams
 
 
 def synthesize(
@@ -37,7 +37,7 @@ def synthesize(
 ) -> None:
     """Writes train.txt and test.txt (xmc text), labels.txt and features.txt (names) to a new folder.
 
-    `labels_per_row` and `words_per_row` are averages, reached when there are many more labels and features.
+    `labels_per_row` and `words_per_row` are means, reached if there are many more labels and features.
     """
     for name, value, low in (
         ("rows", rows, 1),
@@ -72,7 +72,7 @@ class _Source:
         word_law = 1 / (np.arange(features) + 3.0)
         word_law /= word_law.sum()
         self.word_law = _cumulative(word_law)
-        # expected share of rows with a word, from which its idf follows
+        # the expected number of occurrences of a word in a row, from which its idf follows
         expected = self.background * word_law + labels_per_row * self.signature * _PRESENT / features
         self.idf = 1 - np.log(-np.expm1(-expected))
 
@@ -114,14 +114,14 @@ class _Source:
             word_begin, label_begin = word_end, label_end
 
     def _signature_words(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The words of each label: (labels, signature)."""
+        """The words of each label: [labels, signature]."""
         key = labels.astype(np.uint64)[:, None] * np.uint64(self.signature) + np.arange(self.signature, dtype=np.uint64)
         random = _mix(_mix(key) ^ _mix(np.array([self.seed], np.uint64)))
         return np.asarray(random % np.uint64(self.features), np.int64)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Finaliser of splitmix64, as in src/core/rng.hpp."""
+    """Finaliser of splitmix64, as in the native core."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -129,7 +129,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _cumulative(law: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For drawing by search: ends with 1, which random numbers stay below."""
+    """The cumulative distribution, for sampling by binary search; its end, 1, is above all random numbers."""
     total = np.cumsum(law)
     total /= total[-1]
     return total
@@ -148,14 +148,14 @@ def _distinct(
 
 
 def _names(count: int, capital: bool) -> bytes:
-    """Different pronounceable names, one per line: scrambled numbers, their digits written as syllables."""
+    """Distinct pronounceable names, one per line: scrambled numbers with syllables as digits."""
     consonants, vowels = b"bdfghjklmnprstvz", b"aeiou"
-    syllables = np.array([[c, v] for c in consonants for v in vowels], np.uint8)  # (80, 2)
+    syllables = np.array([[c, v] for c in consonants for v in vowels], np.uint8)  # [80, 2]
     length = 3
     while len(syllables) ** length < count:
         length += 1
     space = len(syllables) ** length
-    step = int(space * 0.381966) | 1  # an odd number that 5 does not divide has no divisor in common with 80
+    step = int(space * 0.381966) | 1  # odd and not a multiple of 5: coprime to 80
     step += 2 * (step % 5 == 0)
     numbers = np.arange(count, dtype=np.uint64) * np.uint64(step) % np.uint64(space)
     text = np.full((count, 2 * length + 1), ord("\n"), np.uint8)

@@ -18,22 +18,23 @@ from numpy.typing import NDArray
 from dslide.config import LARGEST
 from dslide.data.rows import RowsBuilder, SparseRows
 from dslide.errors import ConfigError, DataError, UserError
+from dslide.util.csr import indptr_of
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
-MOST_NGRAMS = 16  # each n makes as many features of a text as it has words
+MOST_NGRAMS = 16  # each n adds as many features as the text has words
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How text becomes numbers: (1 + log tf) * idf with idf = log(rows / df) + 1, rows scaled to length 1."""
+    """TF-IDF: (1 + log tf) * idf with idf = log(rows / df) + 1, rows scaled to length 1."""
 
     min_df: int = 2  # rows a word must occur in
-    max_features: int = 0  # most words kept, the most frequent ones; 0: no bound
-    sublinear: bool = True  # 1 + log tf in place of tf
+    max_features: int = 0  # most words kept, those in most rows; 0: no bound
+    sublinear: bool = True  # 1 + log tf instead of tf
     lowercase: bool = True
     normalize: bool = True
-    ngrams: int = 1  # up to that many words in a row make a feature
+    ngrams: int = 1  # features are sequences of 1 to this many words
 
     def __post_init__(self) -> None:
         for name, low, high in (("min_df", 1, LARGEST), ("max_features", 0, LARGEST), ("ngrams", 1, MOST_NGRAMS)):
@@ -47,14 +48,14 @@ class TextOptions:
 
 
 class TextVectorizer:
-    """A vocabulary, learned once, that turns texts into rows; words in order of falling df, then by name."""
+    """Vectorizes texts with a vocabulary learned once; words are in order of falling df, then by name."""
 
     def __init__(self, options: TextOptions | None = None) -> None:
         self.options = options or TextOptions()
         self.words: list[str] = []
-        self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows each word occurred in
+        self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
-        # columns of labels and text in the file it was learned from, counted from 1; None: it had only these two
+        # columns of labels and text in the training file, counted from 1; None: it had only these two
         self.file_columns: tuple[int, int] | None = None
 
     def fit_transform(self, texts: Iterable[str]) -> SparseRows:
@@ -80,14 +81,14 @@ class TextVectorizer:
         return self._weigh(_keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks)
 
     def transform(self, texts: Iterable[str]) -> SparseRows:
-        """Rows of the texts; words that are not in the vocabulary don't count."""
+        """Rows of the texts; words outside the vocabulary are ignored."""
         if not self.words:
             raise UserError("the vectorizer has not learned any words yet: fit it first")
         column_of = {word: column for column, word in enumerate(self.words)}
         return self._weigh(self._count(texts, lambda words: map(column_of.get, words, repeat(-1))))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON keeps them."""
+        """Plain values for JSON."""
         return {
             "options": dataclasses.asdict(self.options),
             "rows": self.rows,
@@ -112,7 +113,7 @@ class TextVectorizer:
         if type(rows) is not int or not 0 <= rows < 2**62:
             raise DataError(f"not a saved vectorizer: rows: expected a whole number, not {rows!r}")
         if not isinstance(words, list) or len(set(map(str, words))) < len(words) or not all(map(_is_text, words)):
-            raise DataError("not a saved vectorizer: words: expected a list of texts, each another")
+            raise DataError("not a saved vectorizer: words: expected a list of distinct texts")
         if not isinstance(df, list) or len(df) != len(words) or not all(type(n) is int and 1 <= n <= rows for n in df):
             raise DataError(f"not a saved vectorizer: df: expected {len(words)} whole numbers, 1 to {rows}")
         vectorizer.words, vectorizer.df, vectorizer.rows = words, np.array(df, np.int64), rows
@@ -124,7 +125,7 @@ class TextVectorizer:
         return vectorizer
 
     def __eq__(self, other: object) -> bool:
-        """Whether both turn texts into the same rows."""
+        """Whether both give the same rows for the same texts."""
         if not isinstance(other, TextVectorizer):
             return False
         mine, theirs = (vectorizer.to_dict() | {"file_columns": None} for vectorizer in (self, other))
@@ -143,7 +144,7 @@ class TextVectorizer:
     def _count(
         self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
     ) -> Iterator[sp.csr_matrix]:
-        """How often each column occurs in each row, some thousand rows at a time; column -1 doesn't count."""
+        """The counts of each column in each row, `_BLOCK_ROWS` rows at a time; column -1 is ignored."""
         texts = iter(texts)
         while block := list(islice(texts, _BLOCK_ROWS)):
             found = array("i")
@@ -170,15 +171,14 @@ class TextVectorizer:
 
 
 def _is_text(word: object) -> bool:
-    """Whether it is a text that can be written; JSON can spell halves of surrogate pairs, which can't."""
+    """Whether it is a text that can be encoded; JSON can contain halves of surrogate pairs, which can't."""
     return isinstance(word, str) and not any("\ud800" <= c <= "\udfff" for c in word)
 
 
 def _keep_known(columns: NDArray[np.int32], indptr: NDArray[Any], counts: NDArray[np.float32]) -> sp.csr_matrix:
     """A CSR matrix without column -1, duplicates summed, columns in order."""
     known = columns >= 0
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])
     width = int(columns.max(initial=0)) + 1
-    matrix = sp.csr_matrix((counts[known], columns[known], before[indptr]), shape=(len(indptr) - 1, width))
+    matrix = sp.csr_matrix((counts[known], columns[known], indptr_of(known)[indptr]), shape=(len(indptr) - 1, width))
     matrix.sum_duplicates()
     return matrix

@@ -23,8 +23,8 @@ from dslide.netlab.lab import (
     traffic,
     up,
 )
-from dslide.netlab.rates import format_rate, parse_rate
 from dslide.netlab.system import LabError
+from dslide.util.units import format_rate, parse_rate
 
 __all__ = [
     "DEFAULT_NAME",

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from dslide.errors import ConfigError
 from dslide.netlab.agent import write_agent, write_shell
-from dslide.netlab.rates import format_rate, parse_rate, segments, shaping
+from dslide.netlab.rates import segments, shaping
 from dslide.netlab.system import NAMESPACES, LabError, call, check_system, end_processes
+from dslide.util.units import format_rate, parse_rate
 
 DEFAULT_NAME = "dslide"
 STATE = Path("/run/dslide-netlab")  # a folder for each lab

@@ -1,1 +1,1 @@
-"""Predictions before a run: memory, traffic, time of a step."""
+"""Predictions before a run: memory, traffic, time of a step, and how many nodes to use."""

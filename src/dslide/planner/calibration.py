@@ -1,6 +1,6 @@
-"""How long one rank of R computes for a step, for several R, measured on this machine in a few seconds: the rank is
-alone, and the others' messages are made up (lone_rank.py). Numbers of ranks for which there was no time are
-interpolated; so are, by Amdahl's law, more cores than this machine has."""
+"""The computing time of a step on one rank of R, for several R, measured on this machine in a few seconds. The rank is
+alone, and the messages of others are simulated (lone_rank.py). Other numbers of ranks are interpolated; more cores than
+this machine has are extrapolated by Amdahl's law."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from dslide.training import phases
 from dslide.util.memory import available_bytes
 from dslide.util.threads import available_cores
 
-SECONDS = 5.0  # for all measurements; what has begun by then is finished
+SECONDS = 5.0  # for all measurements; the last one is finished
 TRIAL_SECONDS = 0.3  # for the steps of each
-# Parameters of the first and the last layer each, as long as those, with two moments each, fit into an eighth of the
-# memory that is free. Layers of a quarter as many took a tenth less time: more of them stays in caches.
+# Parameters of the first and of the last layer, as long as those, with two moments each, fit into an eighth of free
+# memory. Layers of a quarter of that took a tenth less time: more of them stays in caches.
 MOST_TRIAL_PARAMETERS, PARAMETER_BYTES = 64_000_000, 12
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Steps of a rank of R, by R."""
+    """Step times of one rank of R, by R."""
 
     measured: Mapping[int, StepTime]
-    cores: int  # that they are for
-    measured_cores: tuple[int, ...]  # with which they were measured
+    cores: int  # that the times are for
+    measured_cores: tuple[int, ...]  # that were used to measure
 
     @property
     def is_extrapolated(self) -> bool:
-        """Whether they are for more cores than there were to measure with."""
+        """Whether the times are for more cores than this machine has."""
         return self.cores > max(self.measured_cores)
 
     def step(self, ranks: int) -> StepTime:
-        """That of a rank of so many, measured or interpolated: as if every phase had a part that ranks share and a part
-        that they don't, a + b / R."""
+        """The step of one rank of `ranks`, measured or interpolated: each phase takes a + b / R, a serial part and one
+        that ranks share."""
         if ranks in self.measured:
             return self.measured[ranks]
         below = max((r for r in self.measured if r < ranks), default=min(self.measured))
@@ -50,9 +50,10 @@ class Calibration:
 
 
 def calibrate(
-    config: Config, rows: TrialRows, ranks: Iterable[int], cores: int, linked: bool = True, seconds: float = SECONDS
+    config: Config, rows: TrialRows, ranks: Iterable[int], cores: int, prior: bool = True, seconds: float = SECONDS
 ) -> Calibration:
-    """Measures a rank of each of `ranks`, in this order, as long as there is time, the first two in any case."""
+    """Measures one rank of each of `ranks`, in this order, until the time is up, but at least two. `prior` as in
+    `memory.plan`."""
     begin, measured = time.perf_counter(), {}
     here = available_cores()
     threads = (cores,) if cores <= here else tuple(sorted({1, here}))
@@ -60,15 +61,14 @@ def calibrate(
     for number, size in enumerate(dict.fromkeys(ranks)):
         if number >= 2 and time.perf_counter() - begin > seconds:
             break
-        found = {c: time_alone(config.replace(threads=c), rows, size, linked, TRIAL_SECONDS, most) for c in threads}
+        found = {c: time_alone(config.replace(threads=c), rows, size, prior, TRIAL_SECONDS, most) for c in threads}
         measured[size] = found[cores] if cores in found else on_cores(found, cores)
     return Calibration(measured, cores, threads)
 
 
 def on_cores(measured: Mapping[int, StepTime], cores: int) -> StepTime:
-    """A step on more cores than it was measured with: on one core, and on several. Amdahl's law for each phase, of
-    which a part is divided among cores and the rest is not. If it was measured on one core alone, nothing is known of
-    more, and they are taken to bring nothing."""
+    """A step on more cores than it was measured with, on one core and on several: Amdahl's law for each phase. Measured
+    on one core alone, more cores are assumed to bring nothing."""
     few, many = min(measured), max(measured)
     if few == many:
         return measured[few]
@@ -81,28 +81,28 @@ def on_cores(measured: Mapping[int, StepTime], cores: int) -> StepTime:
 
 
 def _combined(first: StepTime, second: StepTime, rule: Callable[[float, float], float]) -> StepTime:
-    """A step whose times are made of those of two others."""
+    """A step whose times are computed from those of two others."""
     names = [name for name in phases.ALL if name in first.phases or name in second.phases]
     found = {name: rule(first.phases.get(name, 0.0), second.phases.get(name, 0.0)) for name in names}
-    renewal = rule(first.renewal, second.renewal)
-    return StepTime(found, rule(first.waiting, second.waiting), renewal, second.active)
+    rebuild = rule(first.rebuild, second.rebuild)
+    return StepTime(found, rule(first.waiting, second.waiting), rebuild, second.active)
 
 
 def trial_parameters() -> int:
-    """To how many parameters the first and the last layer of a trial are cut down here."""
+    """The number of parameters to which the first and the last layer of a trial are reduced on this machine."""
     return min(MOST_TRIAL_PARAMETERS, available_bytes() // 8 // PARAMETER_BYTES)
 
 
 def time_alone(
-    config: Config, rows: TrialRows, ranks: int, linked: bool, seconds: float, most_parameters: int
+    config: Config, rows: TrialRows, ranks: int, prior: bool, seconds: float, most_parameters: int
 ) -> StepTime:
-    """The step of one rank of so many, as `time_step`. It never waits: what seems so is the taking in of messages."""
+    """`time_step` for one rank of `ranks`. It never waits: time measured as waiting is that of unpacking messages."""
     comm = LoneRank(ranks)
     try:
-        step = time_step(config, rows, comm, seconds, linked, most_parameters)
+        step = time_step(config, rows, comm, seconds, prior, most_parameters)
     finally:
         comm.close()
     found = dict(step.phases)
     if step.waiting:
         found[phases.PACKING] = found.get(phases.PACKING, 0.0) + step.waiting
-    return StepTime(found, 0.0, step.renewal, step.active)
+    return StepTime(found, 0.0, step.rebuild, step.active)

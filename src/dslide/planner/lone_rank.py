@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from dslide.comm import Communicator, Exchange
 from dslide.comm.frames import Buffer
-from dslide.model.collectives import HITS
+from dslide.model.collectives import HASH_HITS
 
-_LINE = 64  # bytes; hits are turned by a multiple, which is one of whole rows where a row asks for 4, 8 or 16
+_LINE = 64  # bytes; hits are rotated by a multiple, which is one of whole rows where a row asks for 4, 8 or 16
 
 
 class LoneRank(Communicator):
@@ -23,8 +23,8 @@ class LoneRank(Communicator):
         super().__init__(_Echo(size) if size > 1 else None)
 
     def post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
-        if name == HITS:
-            outgoing = [_turned(bytes(content), rank, self.size) for rank, content in enumerate(outgoing)]
+        if name == HASH_HITS:
+            outgoing = [_rotated(bytes(content), rank, self.size) for rank, content in enumerate(outgoing)]
         return super().post(name, outgoing)
 
 
@@ -46,7 +46,7 @@ class _Echo:
         return False
 
 
-def _turned(content: bytes, rank: int, size: int) -> bytes:
+def _rotated(content: bytes, rank: int, size: int) -> bytes:
     """The content, begun at the rank's share of it."""
     begin = len(content) * rank // size // _LINE * _LINE
     return content[begin:] + content[:begin]

@@ -1,5 +1,4 @@
-"""Rows to time training steps with: some of the data, or made-up ones, for a network with fewer features and labels
-than the data has."""
+"""Rows to time training steps with: a sample of the data or random ones, with fewer features and labels if needed."""
 
 from __future__ import annotations
 
@@ -10,19 +9,20 @@ import numpy.typing as npt
 
 from dslide.data import Data, SparseRows
 from dslide.errors import DataError
+from dslide.util.csr import indptr_of
 
-BATCHES = 8  # of different rows, or as many as have so many features and labels; then the first come again
-MOST_VALUES = 1 << 23
-FEATURE_LAW, LABEL_LAW = 3.0, 20.0  # made-up ones: the n-th most frequent is so with a chance of about 1 / (n + this)
+BATCHES = 8  # of distinct rows, which are then used again
+MOST_VALUES = 1 << 23  # features and labels of all rows
+FEATURE_LAW, LABEL_LAW = 3.0, 20.0  # of random rows: the n-th most frequent one has probability ~ 1 / (n + this)
 
 
 @dataclass(frozen=True)
 class TrialRows:
-    """Rows of features and labels, and what is known of the data they stand for."""
+    """Rows of features and labels, and the size of the data that they represent."""
 
     x: SparseRows
     y: SparseRows
-    rows: int = 0  # of the data; 0: not known
+    rows: int = 0  # of the data; 0: unknown
 
     @property
     def features(self) -> int:
@@ -34,34 +34,34 @@ class TrialRows:
 
     @property
     def values_per_row(self) -> tuple[float, float]:
-        """Features and labels of a row, on average."""
+        """The mean number of features and of labels of a row."""
         return self.x.nnz / len(self.x), self.y.nnz / len(self.x)
 
-    def links(self, most: int) -> int:
-        """How many labels a feature of the data is linked to, at most so many: as many as rows bring together."""
+    def prior_labels(self, most: int) -> int:
+        """Labels of a feature in the label prior of the data: no more than co-occur with it in rows, at most `most`."""
         if not self.rows:
             return most
         pairs = float(np.diff(self.x.indptr) @ np.diff(self.y.indptr)) / len(self.x) * self.rows
         return min(most, round(pairs / self.features))
 
     def fewer(self, features: int, labels: int) -> TrialRows:
-        """The same rows with about so many features and labels at most, those that don't occur left out first."""
+        """The same rows with at most about `features` and `labels`; columns that don't occur are dropped first."""
         x = self.x
         if x.columns > features:
             found, numbers = np.unique(x.indices, return_inverse=True)
             columns = max(features, len(found))
-            spread = numbers.astype(np.int64) * columns // max(len(found), 1)  # over all of the layer, as they were
-            x = SparseRows(x.indptr, spread.astype(np.int32), x.values, columns)
+            indices = numbers.astype(np.int64) * columns // max(len(found), 1)  # over the whole layer, as they were
+            x = SparseRows(x.indptr, indices.astype(np.int32), x.values, columns)
         y = self.y
         if y.columns > labels:
             found, numbers = np.unique(y.indices, return_inverse=True)
-            # in sequence, so that ranks, which own every so manieth, have as many of them
+            # consecutive, so that all of R ranks, which own every R-th label, have equally many
             y = SparseRows(y.indptr, numbers.astype(np.int32), y.values, max(labels, len(found)))
         return TrialRows(x, y, self.rows)
 
 
 def rows_of(data: Data, batch_size: int, seed: int) -> TrialRows:
-    """Rows of the data, chosen at random among those that have labels."""
+    """A random sample of the data's rows with labels."""
     epoch = data.epoch(0, seed)
     labelled = epoch.with_labels()
     if len(labelled) == 0:
@@ -73,7 +73,7 @@ def rows_of(data: Data, batch_size: int, seed: int) -> TrialRows:
 def made_up(
     batch_size: int, features: int, labels: int, features_per_row: float, labels_per_row: float, rows: int = 0
 ) -> TrialRows:
-    """Rows in which some features and labels are much more frequent than others, as words and topics are."""
+    """Random rows with a long-tailed distribution of features and labels, like words and topics."""
     random, count = np.random.default_rng(0), _count(batch_size, features_per_row + labels_per_row)
     return TrialRows(
         _lists(random, count, features, features_per_row, FEATURE_LAW),
@@ -88,8 +88,8 @@ def _count(batch_size: int, per_row: float) -> int:
 
 def _lists(random: np.random.Generator, rows: int, columns: int, mean: float, law: float) -> SparseRows:
     each = max(1, min(columns, round(mean)))
-    drawn = law * ((1 + columns / law) ** random.random((rows, each)) - 1)  # the law's integral, inverted
+    drawn = law * ((1 + columns / law) ** random.random((rows, each)) - 1)  # inverse of the law's integral
     ids = np.sort(np.minimum(drawn, columns - 1).astype(np.int32), axis=1)
     keep: npt.NDArray[np.bool_] = np.diff(ids, axis=1, prepend=-1) > 0  # each at most once in a row
-    indptr = np.concatenate([[0], np.cumsum(keep.sum(axis=1))]).astype(np.int64)
+    indptr = indptr_of(keep.sum(axis=1))
     return SparseRows(indptr, ids[keep], np.full(indptr[-1], each**-0.5, np.float32), columns)

@@ -1,5 +1,5 @@
-"""How long a training step takes, from timing a few steps of a smaller network of the same kind: on this machine, on
-all ranks of a job, or on one rank of a job whose others are not there."""
+"""The time of a training step, measured with a few steps of a smaller network of the same kind: on this machine, on all
+ranks of a job, or on one rank of a job whose others are simulated (lone_rank.py)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,28 @@ import numpy as np
 from dslide.comm import Communicator, solo
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.model.defaults import settled
+from dslide.model.defaults import resolve
 from dslide.model.label_prior import LabelPrior, has_label_prior
-from dslide.model.lsh import resolve_output
 from dslide.model.network import Network
-from dslide.model.targets import targets
 from dslide.planner.trial_rows import TrialRows
 from dslide.training import phases
-from dslide.training.profiler import Profile, timed
+from dslide.training.profiler import Profile, attach
 from dslide.util.cpu import Speeds
-from dslide.util.csr import Csr
 from dslide.util.threads import use_threads
 
-MOST_PARAMETERS = 16_000_000  # of the smaller network's layers
-LEAST_STEPS, MOST_STEPS = 4, 50  # as long as the least don't take longer than
-MOST_TIMES = 2  # this many times the seconds that were given
+MOST_PARAMETERS = 16_000_000  # of the smaller network's first and of its last layer
+LEAST_STEPS, MOST_STEPS = 4, 50
+MOST_TIMES = 2  # fewer than LEAST_STEPS, if those take this many times the seconds given
 
 
 @dataclass(frozen=True)
 class StepTime:
     """One training step, in seconds."""
 
-    phases: Mapping[str, float]  # what is computed, by what it is (phases.py)
-    waiting: float  # for other ranks, beyond what was computed meanwhile
-    renewal: float  # of hash tables when all neurons have moved; not part of the step
-    active: float  # output neurons that a row saw, of all ranks
+    phases: Mapping[str, float]  # of computing (training/phases.py)
+    waiting: float  # for other ranks, without overlapped computing
+    rebuild: float  # of hash tables when all neurons have changed; not part of the step
+    active: float  # output neurons of a row, on all ranks
 
     @property
     def compute(self) -> float:
@@ -48,21 +45,19 @@ class StepTime:
 
 
 def time_step(
-    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, linked: bool = True,
+    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, prior: bool = True,
     most_parameters: int = MOST_PARAMETERS,
 ) -> StepTime:  # fmt: skip
-    """Times one training step for about so many seconds, on all ranks together; `linked` as in `plan`.
+    """Times a training step for about `seconds`, on all ranks together; `prior` as in `memory.plan`.
 
-    Features and labels are cut down to what fits in a moment, `most_parameters` of the first and the last layer each on
-    each rank; a step's cost depends on them only through caches, except that a full output layer's grows in proportion
-    to the labels. What ranks send does not depend on them. Layers have as many neurons on every rank, those of the
-    largest share.
+    Features and labels are reduced to `most_parameters` of the first and of the last layer on each rank: the time of a
+    step depends on them only through caches, except that a full output layer's is proportional to the labels. Traffic
+    does not depend on them. Layers are padded to equally many neurons on every rank.
     """
     comm = comm or solo()
     use_threads(config.threads)
-    mode = resolve_output(config, rows.labels)
-    config = settled(config, rows.labels)
-    config = config.replace(output=mode, hidden=tuple(_equal(n, comm.size) for n in config.hidden))
+    config = resolve(config, rows.labels)
+    config = config.replace(hidden=tuple(_equal(n, comm.size) for n in config.hidden))
     few = rows.fewer(
         max(256, comm.size * most_parameters // config.hidden[0]),
         max(256, comm.size * most_parameters // config.hidden[-1]),
@@ -71,51 +66,51 @@ def time_step(
     network = Network(config, few.features, labels, comm=comm)
     for layer in network.layers:
         for array in layer.arrays.values():
-            array += 0  # the system gives memory when it is first written to; a long run pays for that only once
-    if linked and has_label_prior(config):
-        network.prior = _made_up_links(network, rows.links(config.prior_labels))
+            array += 0  # touches all pages: a long run pays for page faults only once
+    if prior and has_label_prior(config):
+        network.prior = _made_up_prior(network, rows.prior_labels(config.prior_labels))
 
-    first, profile = (Profile(Speeds(1.0, 1.0)) for _ in range(2))  # whose seconds alone are asked for
+    profile = Profile(Speeds(1.0, 1.0))  # only its seconds are used
+    attach(profile, network)
     times: list[float] = []
     over = False
     while not over:
-        network.profile = profile if times else first
         passed = sum(times[1:])
         enough = passed >= seconds and (len(times) > LEAST_STEPS or passed >= MOST_TIMES * seconds)
         enough = enough or len(times) >= MOST_STEPS
-        network.profile.begin(comm)
+        profile.begin(comm)
         start = time.perf_counter()
-        with timed(network.profile, phases.READING):
+        with profile.phase(phases.READING):
             chosen = np.arange(len(times) * config.batch_size, (len(times) + 1) * config.batch_size) % len(few.x)
             x, y = few.x.take(chosen), few.y.take(chosen)
-        labelled = targets(y, config.loss)
-        result = network.train_step(
-            Csr(x.indptr, x.indices, x.values), labelled, len(times), 1e-4, vote=Vote.STOP if enough else Vote.NONE
-        )
+        vote = Vote.STOP if enough else Vote.NONE
+        result = network.train_step(x, network.loss.targets(y), len(times), 1e-4, vote)
         times.append(time.perf_counter() - start)
-        network.profile.end()
+        profile.end()
+        if len(times) == 1:
+            first = profile.reset()  # of the step that builds the hash tables
         over = bool(result.votes.any & Vote.STOP)  # on all ranks after the same step
     found = {name: phase.seconds for name, phase in profile.phases.items() if phase.seconds > 0}
-    # The middle one of the steps, apart from the first, which builds the hash tables, divided as all of them are.
+    # The median of all steps but the first, which builds the hash tables; split into phases like their sum.
     scale = float(np.median(times[1:])) / sum(found.values())
     waiting = scale * found.pop(phases.WAITING, 0.0)
     step = {name: scale * spent for name, spent in found.items()}
-    if mode == "full":
+    if config.output == "full":
         for name in {phases.FIRST_PASS, phases.SECOND_PASS} & step.keys():
             step[name] *= rows.labels / labels
-    renewal = first.phases[phases.REBUILDING].seconds * (rows.labels / labels)
-    return StepTime(step, waiting, renewal, result.active)
+    rebuild = first[phases.REBUILDING].seconds * (rows.labels / labels)
+    return StepTime(step, waiting, rebuild, result.active)
 
 
 def _equal(neurons: int, ranks: int) -> int:
-    """So many neurons, or a few more so that all ranks have as many; too few for all ranks stay so, and are refused."""
+    """The neurons rounded up to a multiple of the ranks; fewer neurons than ranks stay so, and are refused later."""
     return -(-neurons // ranks) * ranks if neurons >= ranks else neurons
 
 
-def _made_up_links(network: Network, links: int) -> LabelPrior:
-    """A label prior from every feature to a rank's share of so many labels."""
+def _made_up_prior(network: Network, labels: int) -> LabelPrior:
+    """A label prior with this rank's share of `labels` labels for every feature."""
     own = network.output.neurons
-    each = min(own, -(-links // network.shard.size))
+    each = min(own, -(-labels // network.shard.size))
     begin = np.arange(network.features + 1, dtype=np.int64) * each
     first = np.random.default_rng(0).integers(0, own, network.features)
     neuron = np.sort((first[:, None] + np.arange(each) * (own // max(each, 1))) % own, axis=1)

@@ -15,8 +15,8 @@ from dslide.errors import MemoryNeeded
 from dslide.model.network import Network
 from dslide.planner.memory import plan
 from dslide.training.trainer import Trainer
-from dslide.util.memory import format_bytes
 from dslide.util.threads import use_threads
+from dslide.util.units import format_bytes
 
 RESULT_BYTES = 10**9  # largest matrix of scores that is made
 

@@ -20,6 +20,7 @@ from dslide import _core
 from dslide.launch.rank_client import TERMINAL
 from dslide.training.trainer import Callback
 from dslide.util.memory import rss_bytes
+from dslide.util.units import clock
 
 if TYPE_CHECKING:
     from dslide.training.trainer import EpochInfo, Result, StepInfo, TestInfo, Trainer
@@ -90,15 +91,6 @@ class ProgressLine(Callback):
         if self._live:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
-
-
-def clock(seconds: float) -> str:
-    """Like 7.5 s, 12:34 or 1:02:03."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def warn(message: str) -> None:

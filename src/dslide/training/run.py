@@ -18,10 +18,11 @@ from dslide.cli.options import default_ks
 from dslide.config import Config
 from dslide.data import Tokens
 from dslide.errors import Diverged
-from dslide.training.logging import JsonLog, ProgressLine, RecordLog, clock, finite, warn
+from dslide.training.logging import JsonLog, ProgressLine, RecordLog, finite, warn
 from dslide.training.tensorboard import TensorBoardLog
 from dslide.training.trainer import TestInfo, Trainer
-from dslide.util.memory import format_bytes, peak_rss_bytes
+from dslide.util.memory import peak_rss_bytes
+from dslide.util.units import clock, format_bytes
 
 if TYPE_CHECKING:
     from dslide.comm import Communicator

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of networks: files, memory, threads, signals, units."""
+"""Helpers that are independent of networks and data: CSR arrays, files, memory, CPU and threads, signals, units."""

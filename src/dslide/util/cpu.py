@@ -1,4 +1,4 @@
-"""How fast this machine computes and copies at best, measured: what the speed of training is held against."""
+"""The peak speed of this machine, measured: the profiler compares training with it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dslide import _core
 
 @dataclass(frozen=True)
 class Speeds:
-    """The best that some threads of this machine did together in short trials."""
+    """The best result of some threads together in short trials."""
 
-    gflops: float  # float32 multiply-adds, each counted as two operations, in 10^9 a second
-    copy_gigabytes: float  # a copy in memory, bytes read and bytes written, in 10^9 a second
+    gflops: float  # 10^9 float32 operations per second; a multiply-add counts as two
+    copy_gigabytes: float  # copying memory: 10^9 bytes per second, read and written
 
 
 def measure_speeds(threads: int) -> Speeds:
-    """Measures with so many threads and the instruction set in use; takes about half a second."""
+    """Measures with the given threads and the instruction set in use; takes about half a second."""
     return Speeds(*_core.measure_speeds(threads))
 
 
 def product_speed_now(threads: int) -> float:
-    """What products of small matrices, in near caches, reach just now on so many threads, in 10^9 operations a second.
-    Takes a few milliseconds; whoever else uses the same cores, or their caches, shows in it."""
+    """The present speed of small matrix products that fit into L1 and L2, in 10^9 operations per second. Takes a few
+    milliseconds; other load on the same cores or caches lowers it."""
     return float(_core.product_speed_now(threads))

@@ -1,4 +1,4 @@
-"""Opening files of a folder that may come from anyone, and JSON in them."""
+"""Files in a folder from an untrusted source, and JSON in them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import IO, Any
 from dslide.errors import UserError
 from dslide.util.memory import check_memory, rss_bytes
 
-SMALL = 1 << 24  # bytes of a file that is read without asking how much memory there is
-JSON_GROWTH = 8  # bytes of memory for a byte of JSON, about
+SMALL = 1 << 24  # bytes; smaller files are read without a check of free memory
+JSON_GROWTH = 8  # bytes of memory per byte of JSON, about
 
 
 def open_plain(path: str | Path, error: type[UserError]) -> IO[bytes]:
-    """Opens a plain file for reading. A link is refused, since it may lead out of the folder, and so are pipes and
-    devices, which may never end."""
+    """Opens a regular file for reading. Symbolic links are refused, since they may point out of the folder, and so are
+    pipes and devices, which may never end."""
     try:
-        # without O_NONBLOCK, opening a pipe waits for somebody who writes to it
+        # without O_NONBLOCK, opening a pipe waits for a writer
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
         reason = "is a link, expected a file" if problem.errno == errno.ELOOP else f"can't be read: {problem.strerror}"
@@ -32,7 +32,7 @@ def open_plain(path: str | Path, error: type[UserError]) -> IO[bytes]:
 
 
 def read_plain_json(path: str | Path, error: type[UserError]) -> Any:
-    """The value in a JSON file; a key that is given twice, NaN and infinities are refused."""
+    """The value in a JSON file; duplicate keys, NaN and infinity are refused."""
     with open_plain(path, error) as file:
         size = os.fstat(file.fileno()).st_size
         if size > SMALL:
@@ -46,7 +46,7 @@ def read_plain_json(path: str | Path, error: type[UserError]) -> Any:
 
 
 def strict_json(content: bytes) -> Any:
-    """The value of a JSON text; ValueError, or RecursionError if it is nested too deeply, if it is none."""
+    """The value of a JSON text. Raises ValueError if it is invalid, RecursionError if it is nested too deeply."""
     return json.loads(content, object_pairs_hook=_distinct, parse_constant=_no_number)
 
 

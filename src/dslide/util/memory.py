@@ -1,4 +1,4 @@
-"""Memory: how much there is for this process, how much it used, and refusing a run that can't fit."""
+"""Memory of this process: what is available, what is in use, and a check before large allocations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import resource
 import sys
 from pathlib import Path
 
-from dslide.errors import ConfigError, MemoryNeeded
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_UNITS |= {f"{letter}I": 1 << shift for letter, shift in (("K", 10), ("M", 20), ("G", 30), ("T", 40))}
+from dslide.errors import MemoryNeeded
+from dslide.util.units import format_bytes
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """What this process can still allocate: the least that machine, container and process limits leave."""
+    """What this process can still allocate: the minimum over the limits of machine, container and process."""
     limits = [_machine_bytes(proc), *_cgroup_bytes(proc, cgroup)]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
@@ -24,13 +22,13 @@ def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
 
 
 def rss_bytes(proc: Path = Path("/proc")) -> int:
-    """The memory this process holds now; 0 where the system doesn't tell."""
+    """Resident memory of this process now; 0 where the system does not report it."""
     return _statm_bytes(proc, 1)
 
 
 def peak_rss_bytes(proc: Path = Path("/proc")) -> int:
-    """The most memory this process has held."""
-    # VmHWM is of this program alone; ru_maxrss starts with what the process that launched us held.
+    """The maximum of resident memory so far."""
+    # VmHWM is of this program alone; ru_maxrss is inherited from the process that launched it.
     peak = _kilobytes(proc / "self/status", "VmHWM")
     if peak is not None:
         return peak
@@ -38,29 +36,9 @@ def peak_rss_bytes(proc: Path = Path("/proc")) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def format_bytes(size: int) -> str:
-    """Like 12.3 GB; decimal units."""
-    value, unit = float(size), "bytes"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if abs(value) < 999.5:
-            break
-        value, unit = value / 1000, larger
-    if unit == "bytes":
-        return f"{size} bytes"
-    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
-
-
-def parse_bytes(text: str) -> int:
-    """The bytes that a text like `8GB`, `1.5 GiB` or `500000` stands for."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", text.upper())
-    if match is None or match[2] not in _UNITS:
-        raise ConfigError(f"expected a size like 8GB or 500MB, not {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
 def check_memory(needed: int, what: str, advice: str, processes: int = 1) -> None:
-    """Raises MemoryNeeded if this process, with what it holds already, can't grow to `needed` bytes, nor each of
-    several `processes` on this machine that begin alike."""
+    """Raises MemoryNeeded if this process can't grow to `needed` bytes, what it holds already included. With several
+    `processes` on this machine, each of them must be able to."""
     available = available_bytes() + processes * rss_bytes()
     if processes * needed > available:
         raise MemoryNeeded(
@@ -77,7 +55,7 @@ def _machine_bytes(proc: Path) -> int:
 
 
 def _cgroup_bytes(proc: Path, cgroup: Path) -> list[int]:
-    """What the memory limit of each control group around this process leaves; versions 1 and 2."""
+    """What is left of the memory limit of each control group around this process; versions 1 and 2."""
     left = []
     for line in _text(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -94,24 +72,24 @@ def _cgroup_bytes(proc: Path, cgroup: Path) -> list[int]:
             limit, usage = _text(group / limit_name).strip(), _text(group / usage_name).strip()
             if limit.isdigit() and usage.isdigit():  # no limit: "max"
                 stat = dict(line.split() for line in _text(group / "memory.stat").splitlines())
-                left.append(int(limit) - int(usage) + int(stat.get(cache_name, 0)))  # cache gives way
+                left.append(int(limit) - int(usage) + int(stat.get(cache_name, 0)))  # page cache can be reclaimed
     return left
 
 
 def _kilobytes(path: Path, key: str) -> int | None:
-    """The bytes of a line like `MemAvailable:  123 kB`."""
+    """The value, in bytes, of a line like `MemAvailable:  123 kB`."""
     match = re.search(rf"^{key}:\s+(\d+) kB$", _text(path), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
 def _statm_bytes(proc: Path, field: int) -> int:
-    """A field of /proc/self/statm: 0 is the address space, 1 what of it is in memory."""
+    """A field of /proc/self/statm: 0 is the address space, 1 the resident part of it."""
     fields = _text(proc / "self/statm").split()
     return int(fields[field]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def _text(path: Path) -> str:
-    """A small file's text; empty where there is none."""
+    """The text of a small file; empty if it can't be read."""
     try:
         return path.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that wait for a good moment."""
+"""Ctrl-C and SIGTERM, deferred to the end of a training step."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ORDINARY = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _terminated = False
 
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Within the block Ctrl-C and SIGTERM, with which a machine says that it will be taken away, interrupt nothing by
-    themselves; the function given says whether one came. Each, sent a second time, interrupts at once. Outside the main
-    thread, where Python has no signals, and where somebody else handles a signal, nothing is changed."""
-    pressed = False
+    """Within the block Ctrl-C and SIGTERM (sent, for example, before a machine is preempted) only set a flag; the
+    function given returns it. A second one of the same signal interrupts at once. Nothing changes outside the main
+    thread, where Python handles no signals, or for a signal that has another handler."""
+    received = False
 
     def note(number: int, _frame: FrameType | None) -> None:
         global _terminated
-        nonlocal pressed
-        pressed = True
+        nonlocal received
+        received = True
         _terminated = _terminated or number == signal.SIGTERM
         signal.signal(number, before[signal.Signals(number)])
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in _ORDINARY}
-    ours = [number for number, handler in before.items() if handler is _ORDINARY[number]]
+        before = {number: signal.getsignal(number) for number in _DEFAULT}
+    ours = [number for number, handler in before.items() if handler is _DEFAULT[number]]
     for number in ours:
         signal.signal(number, note)
     try:
-        yield lambda: pressed
+        yield lambda: received
     finally:
         for number in ours:
             signal.signal(number, before[number])
@@ -41,7 +41,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within the block these signals are handled so; but for those that are ignored, and outside the main thread."""
+    """Within the block these signals call `handler`, except those that are ignored; only in the main thread."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
@@ -55,5 +55,5 @@ def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameTyp
 
 
 def terminated() -> bool:
-    """Whether this process was told to end, by SIGTERM, within such a block."""
+    """Whether this process received SIGTERM within a block of `deferred_interrupt`."""
     return _terminated

@@ -1,4 +1,4 @@
-"""What the core computes with: threads and instruction set."""
+"""Threads and instruction set of the native core."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dslide.errors import ConfigError
 
 
 def available_cores() -> int:
-    """Cores this process may run on."""
+    """The number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def instruction_set() -> str:
-    """The level in use: the best that this machine has, or what DSLIDE_ISA asks for."""
+    """The level in use: the best that this machine has, or the value of DSLIDE_ISA."""
     try:
         return _core.isa()
     except ValueError as error:

@@ -1,6 +1,24 @@
-"""Numbers with their units, as text."""
+"""Numbers with units, to text and from text."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from dslide.errors import ConfigError
+
+LEAST_RATE, MOST_RATE = 10**5, 10**11  # bits per second
+
+_BYTES = {
+    f"{letter}{binary}{b}": float(1024 if binary else 1000) ** power
+    for power, letter in enumerate(["", "k", "m", "g", "t"])
+    for binary in ("", "i")
+    for b in ("", "b")
+    if letter or not binary
+}
+_RATES = {"k": 10**3, "m": 10**6, "g": 10**9}
+_BITS_PER_SECOND = {f"{letter}bit{end}": size for letter, size in _RATES.items() for end in ("", "/s", "ps")}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def clock(seconds: float) -> str:
@@ -10,6 +28,11 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(count: float, noun: str) -> str:
+    """Like 1 node or 1,024 nodes."""
+    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
 
 
 def format_bytes(size: int) -> str:
@@ -24,6 +47,43 @@ def format_bytes(size: int) -> str:
     return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
 
 
-def counted(count: float, noun: str) -> str:
-    """Like 1 node or 1,024 nodes."""
-    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
+def format_rate(bits: int | None) -> str:
+    """Like 100 Mbit/s; None is unlimited."""
+    if bits is None:
+        return "unlimited"
+    letter = "g" if bits >= 10**9 else "m" if bits >= 10**6 else "k"
+    return f"{bits / _RATES[letter]:g} {letter.upper() if letter != 'k' else 'k'}bit/s"
+
+
+def parse_bytes(text: str, option: str = "size") -> int:
+    """The bytes that a text like `8GB`, `1.5 GiB` or `500000` stands for."""
+    size = _quantity(text, _BYTES)
+    if size is None:
+        raise ConfigError(f"{option}: expected a size like 8GB or 500MB, not {text!r}")
+    return int(size)
+
+
+def parse_rate(text: str, option: str = "rate") -> int | None:
+    """Bits per second of a text like `100mbit`, `2.5 Gbit/s` or `unlimited`, which gives None."""
+    if text.strip().lower() == "unlimited":
+        return None
+    rate = _quantity(text, _BITS_PER_SECOND)
+    if rate is None:
+        raise ConfigError(f"{option}: expected something like 100mbit, 1gbit or unlimited, not {text!r}")
+    if not LEAST_RATE <= round(rate) <= MOST_RATE:
+        raise ConfigError(f"{option}: expected {format_rate(LEAST_RATE)} to {format_rate(MOST_RATE)}, not {text!r}")
+    return round(rate)
+
+
+def parse_seconds(text: str, option: str = "time") -> float:
+    """The seconds that a text like `0.2ms`, `50us` or `1s` stands for."""
+    seconds = _quantity(text, _SECONDS)
+    if seconds is None:
+        raise ConfigError(f"{option}: expected a time like 0.2ms or 50us, not {text!r}")
+    return seconds
+
+
+def _quantity(text: str, units: Mapping[str, float]) -> float | None:
+    """A number followed by one of the units, times that unit; None if the text is anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z/]*)\s*", text.lower())
+    return None if match is None or match[2] not in units else float(match[1]) * units[match[2]]

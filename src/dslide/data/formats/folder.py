@@ -1,6 +1,6 @@
 """A dataset as a folder of raw arrays, opened by mapping them into memory.
 
-dataset.json       sizes, checksums, format version; written last
+dataset.json       sizes, checksums, format version: the manifest, written last
 x_indptr.i64  x_indices.i32  x_values.f32      little-endian; the same with y_ for labels
 label_names.txt  feature_names.txt  vectorizer.json      if there are any
 """
@@ -28,23 +28,33 @@ MANIFEST = "dataset.json"
 VERSION = 1
 _KIND = "dslide dataset"
 _PARTS = (("indptr", "i64", "<i8"), ("indices", "i32", "<i4"), ("values", "f32", "<f4"))
-_CHUNK = 1 << 22  # numbers handled at a time
+_CHUNK = 1 << 22  # numbers processed at a time
 
 
 class RowsFiles:
-    """Writes sparse rows to three files, piece by piece (a `Sink`)."""
+    """Writes sparse rows to three files, piece by piece (a `Sink`). A context manager: closes the files."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._files = {
-            part: open(folder / f"{name}_{part}.{suffix}", "w+b")  # noqa: SIM115 (see close)
+            part: open(folder / f"{name}_{part}.{suffix}", "w+b")  # noqa: SIM115 (see __exit__)
             for part, suffix, _ in _PARTS
         }
         self._sums = {part: 0 for part, _, _ in _PARTS}
         self._rows = self._nnz = 0
         self._write("indptr", np.zeros(1, np.int64))
 
+    def __enter__(self) -> RowsFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            with contextlib.suppress(
+                OSError
+            ):  # on a full disk closing fails as well; the first error is the one to raise
+                file.close()
+
     def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-        """Adds rows; `indptr` begins with 0."""
+        """Adds rows; `indptr` starts at 0."""
         self._write("indptr", indptr[1:] + self._nnz)
         self._write("indices", indices)
         self._write("values", values)
@@ -52,10 +62,8 @@ class RowsFiles:
         self._nnz += len(indices)
 
     def finish(self, rows: int, columns: int, base: int = 0) -> dict[str, Any]:
-        """Keeps the first `rows` rows (those left out must be empty) and takes `base` off every index.
-
-        Returns what the manifest says about these files.
-        """
+        """Keeps the first `rows` rows (all others must be empty) and subtracts `base` from every index. Returns the
+        manifest's entry for these files."""
         if rows < self._rows:
             self._files["indptr"].truncate(8 * (rows + 1))
             self._rewrite("indptr", "<i8", 0)
@@ -65,12 +73,6 @@ class RowsFiles:
             file.close()
         return {"columns": columns, "nnz": self._nnz, "crc32": self._sums}
 
-    def close(self) -> None:
-        """Closes the files if an error kept `finish` from it."""
-        for file in self._files.values():
-            with contextlib.suppress(OSError):  # that error is the one to tell, and a full disk refuses here again
-                file.close()
-
     def _write(self, part: str, array: NDArray[Any]) -> None:
         dtype = next(dtype for name, _, dtype in _PARTS if name == part)
         data = np.ascontiguousarray(array, dtype=dtype)
@@ -78,7 +80,7 @@ class RowsFiles:
         self._sums[part] = crc32(data, self._sums[part])
 
     def _rewrite(self, part: str, dtype: str, subtract: int) -> None:
-        """Subtracts in place and sums anew."""
+        """Subtracts in place and computes the checksum again."""
         file, self._sums[part] = self._files[part], 0
         file.seek(0)
         while data := file.read(_CHUNK):
@@ -92,18 +94,15 @@ class RowsFiles:
 def write_dataset(dataset: Dataset, folder: str | Path) -> None:
     """Writes a dataset to a new folder, which appears complete or not at all."""
     if dataset.users is not None:
-        raise DataError(f"{dataset.source}: interactions are not kept as folders, but read from their text each time")
+        raise DataError(f"{dataset.source}: interactions can't be written as a dataset folder, read their text instead")
     with new_folder(folder) as partial:
         about = {}
         for name, rows in (("x", dataset.x), ("y", dataset.y)):
-            files = RowsFiles(partial, name)
-            try:
+            with RowsFiles(partial, name) as files:
                 for begin, end in _row_blocks(rows):
                     block = rows.part(begin, end)
                     files.append(block.indptr, block.indices, block.values)
                 about[name] = files.finish(len(rows), rows.columns)
-            finally:
-                files.close()
         complete_folder(
             partial,
             len(dataset),
@@ -129,7 +128,7 @@ def complete_folder(
     feature_names: Sequence[str] | None = None,
     vectorizer: TextVectorizer | None = None,
 ) -> None:
-    """Writes what a folder needs besides the arrays (`about`: from `RowsFiles.finish`); the manifest last."""
+    """Writes the other files of a folder (`about`: from `RowsFiles.finish`), the manifest last."""
     for name, names in (("label_names.txt", label_names), ("feature_names.txt", feature_names)):
         if names is not None:
             write_names(folder / name, names)
@@ -150,7 +149,7 @@ def complete_folder(
 
 
 def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
-    """Maps a dataset folder into memory. Sizes are always checked, `verify` checks the contents too."""
+    """Maps a dataset folder into memory. Sizes are always checked; `verify` checks the contents as well."""
     folder = Path(folder)
     manifest = _read_manifest(folder)
     x, y = (_open_rows(folder, name, manifest["rows"], manifest[name], verify) for name in ("x", "y"))
@@ -171,7 +170,7 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
 
 
 def _row_blocks(rows: SparseRows) -> Iterable[tuple[int, int]]:
-    """Ranges of rows with some million values each (more if a single row has)."""
+    """Ranges of rows with at most `_CHUNK` values each, or of a single row with more."""
     begin = 0
     while begin < len(rows):
         limit = int(rows.indptr[begin]) + _CHUNK
@@ -205,7 +204,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_numbers(path: Path, manifest: dict[str, Any]) -> None:
-    """DataError if a number that is needed is not there, or none that it can be."""
+    """Raises DataError for a number that is missing or out of range."""
     places: dict[str, tuple[Any, dict[str, int]]]
     places = {"": (manifest, {"rows": 2**60, "base": 1, "unknown_labels": MAX_COLUMNS})}
     for name in ("x", "y"):
@@ -257,7 +256,7 @@ def _chunked_crc(array: NDArray[Any]) -> int:
 def _read_names(path: Path) -> list[str] | None:
     if not os.path.lexists(path):
         return None
-    open_plain(path, DataError).close()  # a link is refused
+    open_plain(path, DataError).close()  # refuses links
     return read_names(path)
 
 

@@ -1,8 +1,8 @@
-"""What users did with items: a line `user item item ...` per user, all whole numbers.
+"""Interactions of users with items: a line `user item item ...` for each user, all integers.
 
-A row's features are the items of its user and its labels the same items: a network learns which items go together. Of
-items that are held out, the labels are these and the features the user's earlier ones, their history. What a user has
-had already is not to be recommended again (`Dataset.seen`)."""
+For training, features and labels of a row both are the user's items: the network learns which items go together. For
+testing, labels are the held-out items and features the user's earlier ones, the history. Items of the history are not
+recommended again (`Dataset.seen`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from dslide import _core
 from dslide.data.dataset import Dataset
 from dslide.data.files import BLOCK_BYTES, line_blocks, quoted
-from dslide.data.rows import MAX_COLUMNS, RowsBuilder, SparseRows
-from dslide.errors import DataError
+from dslide.data.items import item_features
+from dslide.data.rows import MAX_COLUMNS, RowsBuilder
+from dslide.errors import ConfigError, DataError
+from dslide.util.csr import indptr_of
 from dslide.util.memory import check_memory, rss_bytes
 
 _NO_NUMBER = re.compile(rb"[^0-9 \t\r\n]")
@@ -26,13 +28,13 @@ _NO_NUMBER = re.compile(rb"[^0-9 \t\r\n]")
 def read_interactions(
     path: str | Path, items: int | None = None, threads: int | None = None, block_bytes: int = BLOCK_BYTES
 ) -> Dataset:
-    """A row for each line, with the same items as features and as labels. There are `items` items, or as many as the
-    largest number says; one that is there twice in a line counts once."""
-    lists, owners = RowsBuilder(), []
+    """A row for each line, with the same items as features and as labels; duplicates in a line count once. There are
+    `items` items; None: the largest number plus 1."""
+    rows, owners = RowsBuilder(), []
     largest, blank_end = -1, 0
     for line, block in line_blocks(path, block_bytes):
         _refuse_other_words(path, line, block)
-        parsed = _core.parse_rows(  # a user is read as the label of a libsvm row, the items as its features
+        parsed = _core.parse_rows(  # as libsvm rows: the user is the label, items are features
             block, (0, items or MAX_COLUMNS), (0, MAX_COLUMNS), False, threads=threads or 0
         )
         if parsed["fault"] is not None:
@@ -40,7 +42,7 @@ def read_interactions(
             what, end = ("a user", MAX_COLUMNS) if fault.startswith("label") else ("an item", items or MAX_COLUMNS)
             raise _not_a_number(path, line + fault_line, text, what, end)
         indptr, indices, values = parsed["x"]
-        lists.append(indptr, indices, np.ones_like(values))
+        rows.append(indptr, indices, np.ones_like(values))
         with_user = np.diff(parsed["y"][0]) > 0
         users = np.full(len(with_user), -1, np.int32)
         users[with_user] = parsed["y"][1]
@@ -51,17 +53,23 @@ def read_interactions(
     users = users[: len(users) - blank_end]
     _check_users(path, users)
     columns = items or largest + 1
-    # counts of all items; and a number may be a slip of the pen
+    # counts of all items; a single mistyped number can make them huge
     check_memory(rss_bytes() + 16 * columns, f"{path}: items up to number {columns - 1}", "number them from 0 on")
-    y = lists.finish(len(users), columns)
-    return Dataset(_as_input(y, _counts(y)), y, users=users, source=str(path))
+    y = rows.finish(len(users), columns)
+    return Dataset(item_features(y, y.column_counts()), y, users=users, source=str(path))
 
 
-def with_history(held_out: Dataset, history: Dataset) -> Dataset:
-    """The held-out items of users as labels, and what `history` has of the same users as features: nothing, if it
-    doesn't know them. Items that it lacks are labels behind all others, which can only be missed."""
+def read_with_history(
+    path: str | Path, items: int | None, threads: int | None, history: Dataset | str | Path
+) -> Dataset:
+    """The items in a file as labels, and those of the same users in `history`, a file or what was read from it, as
+    features: none for unknown users. Items that the history lacks get labels after all others: they are counted but
+    can't be predicted."""
+    if not isinstance(history, Dataset):
+        history = read_interactions(history, items, threads)
     if history.users is None:
         raise DataError(f"{history.source}: expected interactions as history")
+    held_out = read_interactions(path, None, threads)
     assert held_out.users is not None
     order = np.argsort(history.users)
     at = np.searchsorted(history.users, held_out.users, sorter=order)
@@ -69,58 +77,30 @@ def with_history(held_out: Dataset, history: Dataset) -> Dataset:
     known = np.append(history.users, -1)[rows] == held_out.users
     counts = np.zeros(len(known), np.int64)
     counts[known] = np.diff(history.x.indptr)[rows[known]]
-    inputs = history.x.take(rows[known])
-    x = SparseRows(_ends(counts), inputs.indices, inputs.values, inputs.columns)
+    x = dataclasses.replace(history.x.take(rows[known]), indptr=indptr_of(counts))
     return _with_labels_of(dataclasses.replace(held_out, x=x), x.columns)
 
 
 def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
-    """Interactions as a network of so many items takes them, which occurred `counts` times in its training data. Others
-    are left out of the features, and as labels they can only be missed."""
-    known = data.x.where(data.x.indices < items)
-    lists = SparseRows(known.indptr, known.indices, known.values, items)
-    x = _as_input(lists, np.zeros(items, np.int64) if counts is None else counts)
+    """Interactions for a network of `items` items, which occurred `counts` times in its training data. Other items are
+    left out of the features; as labels they are counted but can't be predicted."""
+    known = dataclasses.replace(data.x.where(data.x.indices < items), columns=items)
+    x = item_features(known, np.zeros(items, np.int64) if counts is None else counts)
     return _with_labels_of(dataclasses.replace(data, x=x), items)
 
 
+def item_count(features: int | None, labels: int | None) -> int | None:
+    """The number of items, given as that of features, of labels, or both."""
+    if features is not None and labels is not None and features != labels:
+        raise ConfigError(f"labels: interactions have as many labels as features, not {labels} and {features}")
+    return labels if features is None else features
+
+
 def _with_labels_of(data: Dataset, items: int) -> Dataset:
-    """The same with at least so many labels; those beyond are unknown."""
-    y = data.y
-    y = SparseRows(y.indptr, y.indices, y.values, max(int(y.indices.max(initial=-1)) + 1, items))
-    return dataclasses.replace(data, y=y, unknown_labels=y.columns - items)
-
-
-def split_items(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
-    """Users with some of their items, and the same users with the others as labels; each item is among the others with
-    the chance `share`. Users whom that leaves nothing to be recommended are in the first part only."""
-    y = data.y
-    out = rng.random(y.nnz) < share
-    if not 0 < out.sum() < y.nnz:
-        raise DataError(f"{data.source}: a share of {share} leaves one part of {y.nnz} items without any")
-    kept, others = y.where(~out), y.where(out)
-    train = dataclasses.replace(data, x=_as_input(kept, _counts(kept)), y=kept)
-    held_out = dataclasses.replace(data, x=train.x, y=others)
-    return train, held_out.take(np.flatnonzero(np.diff(others.indptr)))
-
-
-def _as_input(lists: SparseRows, counts: NDArray[np.integer]) -> SparseRows:
-    """Rows of length 1 in which an item that occurs n times in the training data counts 1 / sqrt(1 + n): that two users
-    share a place where everybody goes says little."""
-    values = 1 / np.sqrt(1.0 + counts[lists.indices])
-    per_row = np.diff(lists.indptr)
-    squares = np.bincount(np.repeat(np.arange(len(lists)), per_row), values**2, len(lists))
-    values /= np.repeat(np.sqrt(squares), per_row)
-    return SparseRows(lists.indptr, lists.indices, values.astype(np.float32), lists.columns)
-
-
-def _counts(lists: SparseRows) -> NDArray[np.int64]:
-    """How often each column occurs."""
-    return np.bincount(lists.indices, minlength=lists.columns)
-
-
-def _ends(counts: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Row bounds, from 0 on."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    """The same with at least `items` labels; those beyond are unknown."""
+    columns = max(int(data.y.indices.max(initial=-1)) + 1, items)
+    y = dataclasses.replace(data.y, columns=columns)
+    return dataclasses.replace(data, y=y, unknown_labels=columns - items)
 
 
 def _refuse_other_words(path: str | Path, first_line: int, block: bytes) -> None:
@@ -138,7 +118,7 @@ def _not_a_number(path: str | Path, line: int, word: bytes, what: str, end: int)
 
 
 def _check_users(path: str | Path, users: NDArray[np.int32]) -> None:
-    """Every line must begin with a user, each with another."""
+    """Every line must begin with a user, and each user have one line."""
     if len(users) and users.min() < 0:
         line = int(np.argmax(users < 0)) + 1
         raise DataError(f"{path}, line {line}: expected a user at its beginning, followed by items")

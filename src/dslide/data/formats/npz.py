@@ -1,4 +1,4 @@
-"""Pairs of scipy sparse matrices in .npz files, as PECOS keeps them."""
+"""Pairs of scipy sparse matrices in .npz files, as PECOS has them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ _PAIRS = (("X.npz", "Y.npz"), ("X.trn.npz", "Y.trn.npz"))
 
 
 def find_npz_pair(path: str | Path, y: str | Path | None) -> tuple[Path, Path] | None:
-    """The files of features and labels that `path` stands for, or None.
-
-    A folder stands for its X.npz and Y.npz, else for its X.trn.npz and Y.trn.npz; a file X.<any>.npz goes
-    with Y.<any>.npz beside it unless `y` names another.
-    """
+    """The files of features and labels for a path, or None: X.npz and Y.npz in a folder, else X.trn.npz and Y.trn.npz;
+    for a file X.<any>.npz also Y.<any>.npz beside it. `y` replaces the latter."""
     path = Path(path)
     if path.is_dir():
         pairs = [(path / a, path / b) for a, b in _PAIRS if (path / a).exists()]
@@ -40,7 +37,7 @@ def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
     if pair is None:
         if Path(path).is_dir():
             raise DataError(f"{path}: the folder has neither X.npz nor X.trn.npz")
-        open_file(path).close()  # if there is none, that is the fault to name
+        open_file(path).close()  # a missing file is reported first
         raise DataError(f"{path}: the labels' file is not known, give it as y")
     return Dataset(_read_matrix(pair[0]), _read_matrix(pair[1]), source=str(path))
 
@@ -48,16 +45,16 @@ def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
 def _read_matrix(path: Path) -> SparseRows:
     with open_file(path) as file:
         try:
-            with zipfile.ZipFile(file) as parts:  # what is said of sizes there is what is read at most
+            with zipfile.ZipFile(file) as parts:  # no more is read than the sizes declared there
                 unpacked = sum(part.file_size for part in parts.infolist())
             file.seek(0)
             check_memory(rss_bytes() + 2 * unpacked, f"reading {path}", "it has to fit into memory")
             matrix: Any = sp.load_npz(file)
         except MemoryNeeded:
             raise
-        except Exception:  # the file is at fault, however numpy, zipfile or scipy put it
+        except Exception:  # numpy, zipfile and scipy raise many types for bad files
             raise DataError(f"{path}: not a sparse matrix written by scipy.sparse.save_npz") from None
-    # a matrix that is kept otherwise than by rows may claim any number of them
+    # a matrix that is not stored by rows may declare any number of them
     check_memory(rss_bytes() + 16 * matrix.shape[0], f"{path}: a matrix of {matrix.shape[0]} rows", "it has to fit")
     try:
         return SparseRows.from_scipy(matrix)

@@ -1,5 +1,5 @@
 """Text rows `label,label:weight feature:value feature ...`: XMLRepository files (with a header) and
-multi-label libsvm files (without). Read block by block: a file larger than memory can go straight to disk."""
+multi-label libsvm files (without). Parsed block by block: a file larger than memory can be converted."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dslide import _core
+from dslide.data.dataset import Dataset
 from dslide.data.files import BLOCK_BYTES, is_compressed, line_blocks, quoted
-from dslide.data.rows import MAX_COLUMNS
+from dslide.data.rows import MAX_COLUMNS, RowsBuilder
 from dslide.errors import DataError
 
-CHUNK_BYTES = 1 << 18  # what a thread takes at a time
+CHUNK_BYTES = 1 << 18  # parsed by a thread at a time
 
 Base = Literal["auto", 0, 1]
 
@@ -34,13 +35,13 @@ _FAULTS = {
 
 
 class Sink(Protocol):
-    """Where rows go; `indptr` begins with 0."""
+    """Takes rows, to memory (`RowsBuilder`) or to disk (`RowsFiles`); `indptr` starts at 0."""
 
     def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None: ...
 
 
 class TextShape(NamedTuple):
-    """What the whole file turned out to be; a sink's indices still count from `base`."""
+    """Sizes of a file; indices in the sinks still start at `base`."""
 
     rows: int
     features: int
@@ -50,18 +51,18 @@ class TextShape(NamedTuple):
 
 @dataclass
 class _Kind:
-    """The indices of one kind, features or labels: how many there may be, and which occur (as written)."""
+    """Features or labels: how many there may be, and the range of indices found, as written in the file."""
 
     name: str
     declared: int | None
     base: Base
     min: int = MAX_COLUMNS + 1
     max: int = -1
-    max_line: int = 0  # where the largest index occurs first
+    max_line: int = 0  # of the first occurrence of the largest index
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Lowest index allowed, and the one above the highest."""
+        """The range of allowed indices, end excluded."""
         count = MAX_COLUMNS if self.declared is None else self.declared
         return (1, count + 1) if self.base == 1 else (0, count if self.base == 0 else count + 1)
 
@@ -83,7 +84,19 @@ class _Kind:
         return max(self.max + 1 - base, 0) if self.declared is None else self.declared
 
 
-def read_svm_text(
+def read_svm_text(path: str | Path, **options: Any) -> Dataset:
+    """The rows of a file in memory; options as for `parse_svm_text`."""
+    x, y = RowsBuilder(), RowsBuilder()
+    shape = parse_svm_text(path, x, y, **options)
+    return Dataset(
+        x.finish(shape.rows, shape.features, shape.base),
+        y.finish(shape.rows, shape.labels, shape.base),
+        source=str(path),
+        base=shape.base,
+    )
+
+
+def parse_svm_text(
     path: str | Path,
     x: Sink,
     y: Sink,
@@ -96,7 +109,7 @@ def read_svm_text(
     block_bytes: int = BLOCK_BYTES,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> TextShape:
-    """Appends the rows of a file to `x` and `y`; blank lines at its end count if the header says so."""
+    """Appends the rows of a file to `x` and `y`. Blank lines at its end count if the header says so."""
     promised: int | None = None
     x_kind, y_kind = _Kind("feature", features, base), _Kind("label", labels, base)
     rows = blank_end = 0
@@ -137,14 +150,14 @@ def read_svm_text(
 
 
 def _find_base(base: Base, x: _Kind, y: _Kind) -> Literal[0, 1]:
-    """With sizes known: 0, unless the index just beyond occurs and 0 does not."""
+    """With a header: 0, unless an index equals the number of columns and 0 does not occur."""
     if base != "auto":
         return base
     return 1 if min(x.min, y.min) > 0 and (x.max == x.declared or y.max == y.declared) else 0
 
 
 def _guess_base(x: _Kind, y: _Kind) -> Literal[0, 1]:
-    """Without a header: 1, unless a 0 occurs (or nothing at all)."""
+    """Without a header: 1, unless 0 or no index at all occurs."""
     return 1 if 0 < min(x.min, y.min) <= MAX_COLUMNS else 0
 
 
@@ -171,11 +184,11 @@ def _refuse_other_size(path: str | Path, kind: _Kind, given: int | None) -> None
 
 
 def looks_like_header(line: bytes) -> bool:
-    """Whether a first line says `rows features labels`."""
+    """Whether a first line has the form `rows features labels`."""
     return len(line) < 1000 and re.fullmatch(rb"[ \t]*\d+[ \t]+\d+[ \t]+\d+[ \t]*\r?\n?", line) is not None
 
 
 def looks_like_row(line: bytes) -> bool:
-    """Whether a line begins as a row without a header before it would (perhaps with a bad number)."""
+    """Whether a line starts like a row of libsvm text (perhaps with a bad number)."""
     words = line.split(b"#")[0].split()[:2]
     return all(re.fullmatch(rb"[-+0-9.,:eE]+|[0-9]+:\S*", word) for word in words)

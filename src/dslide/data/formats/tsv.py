@@ -1,4 +1,4 @@
-"""Raw text with labels: `label label<TAB>text` per line, or these two among other columns."""
+"""Text with labels: lines of `label label<TAB>text`, or these two among other columns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dslide.data.files import BLOCK_BYTES, decode_lines, line_blocks
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
+from dslide.util.csr import indptr_of
 
 USUAL_COLUMNS = (1, 2)  # of labels and text, counted from 1
 
@@ -25,13 +26,13 @@ def read_tsv(
     columns: tuple[int | None, int | None] = (None, None),
     block_bytes: int = BLOCK_BYTES,
 ) -> Dataset:
-    """Texts through the vectorizer (one learned from them if None is given), labels to numbers.
+    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered.
 
-    Without `label_names` labels are numbered by falling frequency, then by name. With them, labels they lack
-    get the numbers behind: a model can't predict those, but an honest recall has to count them.
+    Without `label_names` labels are numbered by falling frequency, then by name. With them, other labels get the
+    numbers after: a model can't predict those, but recall has to count them.
 
-    `columns` are those of labels and text, counted from 1. What is None is as in the file that the vectorizer was
-    learned from, or else as usual; with no column given at all, the file must have these two and no others.
+    `columns` are those of labels and text, counted from 1. None: as in the file that the vectorizer was learned from,
+    or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others.
     """
     chosen = _chosen(columns, None if vectorizer is None else vectorizer.file_columns)
     labels, texts = _read_columns(path, chosen, block_bytes)
@@ -40,9 +41,9 @@ def read_tsv(
     names = [*(label_names or ()), *new]
     number_of = {name: number for number, name in enumerate(names)}
     if len(number_of) < len(names):
-        raise DataError("label_names: a name is there more than once")
+        raise DataError("label_names: a name occurs more than once")
     indices = np.fromiter((number_of[label] for row in labels for label in row), np.int32)
-    indptr = np.cumsum([0, *map(len, labels)], dtype=np.int64)
+    indptr = indptr_of(np.array([len(row) for row in labels]))
     y = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=(len(labels), len(names)))
     try:
         if vectorizer is None or not vectorizer.words:
@@ -79,9 +80,9 @@ def _read_columns(
 ) -> tuple[list[list[str]], list[str]]:
     labels: list[list[str]] = []
     texts: list[str] = []
-    blank: int | None = None  # the first of the blank lines since the last row; fine if no row follows
+    blank: int | None = None  # the first blank line since the last row; allowed if no row follows
     label_column, text_column = chosen or USUAL_COLUMNS
-    width = 0 if chosen else 2  # columns of every line; 0: not known before the first
+    width = 0 if chosen else 2  # columns of every line; 0: as many as the first line has
     for first, block in line_blocks(path, block_bytes):
         for line, content in enumerate(decode_lines(path, first, block), first):
             columns = content.split("\t")
@@ -102,9 +103,9 @@ def _read_columns(
 
 
 def _unexpected(found: int, chosen: tuple[int, int] | None, width: int) -> str:
-    """What is wrong with the number of columns in a line."""
+    """The message for a line with a wrong number of columns."""
     if chosen is None:
-        hint = "; label_column and text_column say which to read of more columns" if found > 2 else ""
+        hint = "; choose among more columns with label_column and text_column" if found > 2 else ""
         return f"expected labels, one tab and a text, found {found - 1} tabs{hint}"
     if width:
         return f"expected {width} columns between tabs as in line 1, found {found}"

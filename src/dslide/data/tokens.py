@@ -1,0 +1,235 @@
+"""A stream of words to learn skip-grams from: given a word, predict the words around it.
+
+The stream is held as word numbers, 4 bytes each; rows are made batch by batch (skip_grams.py). Each epoch subsamples
+frequent words and draws a window for each word anew, from the seed and the number of the epoch alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dslide.config import check_fields, option
+from dslide.data.dataset import Dataset, combined_checksum, crc32, smoothed_frequencies
+from dslide.data.rows import SparseRows, join
+from dslide.data.skip_grams import WindowRows
+from dslide.errors import ConfigError, DataError
+from dslide.util.csr import indptr_of
+from dslide.util.units import counted
+
+PIECE_WORDS = 1 << 18  # of the stream, processed at a time: temporary arrays take up to 24 bytes per word
+NAME_BYTES = 100  # memory for the name of a word, about
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """How rows are made from a stream of words."""
+
+    window: int = option(
+        5, "largest window: words on each side of a word that are its labels; each epoch draws 1 to this many", 1, 255
+    )
+    min_count: int = option(2, "times that a word must occur to be in the stream", 1)
+    subsample: float = option(
+        1e-4,
+        "occurrences of a word with a share f of the stream above this are kept with probability sqrt(this / f); "
+        "0: always",
+        0,
+        1,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A stream of words. Features and labels both are the words, numbered from 0.
+
+    For training it has other rows in each `epoch`. For testing (`rows`) it has a row for each word of the stream, with
+    all words in the largest window as labels.
+    """
+
+    words: NDArray[np.int32]  # the stream: word numbers
+    offsets: NDArray[np.int64]  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    names: Sequence[str]
+    options: TokenOptions
+    source: str = ""
+    left_out: int = 0  # words of the file that are rare or unknown
+
+    vectorizer: ClassVar[None] = None
+    users: ClassVar[None] = None
+    seen: ClassVar[None] = None
+    base: ClassVar[int] = 0
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def features(self) -> int:
+        """The number of different words."""
+        return len(self.names)
+
+    labels = features
+
+    @property
+    def feature_names(self) -> Sequence[str]:
+        """The words."""
+        return self.names
+
+    label_names = feature_names
+
+    @cached_property
+    def label_counts(self) -> NDArray[np.int64]:
+        """The number of occurrences of each word: [labels]."""
+        return _counted(self.words, len(self.names))
+
+    @cached_property
+    def checksum(self) -> str:
+        """A digest of the stream, its words and the options."""
+        about = json.dumps([list(self.names), dataclasses.asdict(self.options)])
+        sums = {"words": crc32(self.words), "offsets": crc32(self.offsets), "about": zlib.crc32(about.encode())}
+        return combined_checksum(self.features, self.labels, sums)
+
+    @cached_property
+    def _chances(self) -> NDArray[np.float32]:
+        """The probability that an occurrence of each word is kept in an epoch."""
+        shares = np.maximum(self.label_counts, 1) / max(len(self), 1)
+        limit = self.options.subsample or 1.0
+        return np.minimum(np.sqrt(limit / shares), 1).astype(np.float32)
+
+    @cached_property
+    def _kept(self) -> NDArray[np.float64]:
+        """The expected number of occurrences of each word in an epoch."""
+        return self._chances.astype(np.float64) * self.label_counts.astype(np.float64)
+
+    def label_frequencies(self) -> NDArray[np.float64]:
+        """The approximate share of an epoch's rows with each label, smoothed so that none is 0 or 1. A row has
+        window + 1 labels on average."""
+        rows = self._kept.sum()
+        shares = 1 - (1 - self._kept / rows) ** (self.options.window + 1)
+        return smoothed_frequencies(shares * rows, rows)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """The expected number of rows in an epoch."""
+        return round(float(self._kept.sum()))
+
+    @property
+    def values_per_row(self) -> tuple[float, float]:
+        """The mean number of features and, if sentences are long, of labels of a row in training."""
+        return 1.0, self.options.window + 1.0
+
+    @property
+    def data_bytes(self) -> int:
+        """The memory for the data in training: the stream, twice while it is read, later with an epoch and the order of
+        its rows."""
+        stream = self.words.nbytes + self.offsets.nbytes
+        drawn = 0 if self.options.subsample == 0 else 4 * self._kept.sum() + self.offsets.nbytes
+        epoch = int(drawn + 9 * self._kept.sum())  # windows, row numbers, and their order
+        return stream + max(stream, epoch) + NAME_BYTES * len(self.names)
+
+    def epoch(self, number: int, seed: int) -> WindowRows:
+        """The rows of an epoch: frequent words subsampled, then a random window for each word."""
+        random = np.random.default_rng([seed, number, 1])  # [seed, number]: the order of rows
+        words, offsets = self.words, self.offsets
+        if self.options.subsample > 0:
+            words, offsets = self._subsampled(random)
+        window = self.options.window
+        reach = random.integers(1, window, len(words), np.uint8, endpoint=True)
+        return WindowRows(words, offsets, reach, window, len(self.names))
+
+    def _subsampled(self, random: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        pieces: deque[NDArray[np.int32]] = deque()
+        offsets, total = np.empty_like(self.offsets), 0
+        for begin in range(0, len(self), PIECE_WORDS):
+            piece = self.words[begin : begin + PIECE_WORDS]
+            keep = random.random(len(piece), np.float32) < self._chances[piece]
+            pieces.append(piece[keep])
+            first, last = np.searchsorted(self.offsets, [begin, begin + len(piece) + 1])
+            offsets[first:last] = total + indptr_of(keep)[self.offsets[first:last] - begin]
+            total += len(pieces[-1])
+        return join(pieces, np.int32), without_empty(offsets)
+
+    def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
+        """Features and labels of rows begin to end, for testing."""
+        return self._full_windows(np.arange(begin, end))
+
+    def take(self, row_ids: NDArray[np.integer]) -> Dataset:
+        """The chosen rows, for testing, in memory."""
+        x, y = self._full_windows(row_ids)
+        return Dataset(x, y, self.label_names, self.feature_names, source=self.source)
+
+    def _full_windows(self, row_ids: NDArray[np.integer]) -> tuple[SparseRows, SparseRows]:
+        window = self.options.window
+        reach = np.broadcast_to(np.uint8(window), len(self))
+        return WindowRows(self.words, self.offsets, reach, window, len(self.names)).batch(row_ids)
+
+    def split(self, share: float, seed: int = 0) -> tuple[Tokens, Tokens]:
+        """The stream without its last `share`, for training, and that part, for testing. Word numbers follow from the
+        first part alone. The cut is the same for all seeds: interleaved parts would leak into each other."""
+        if not 0 < share < 1:
+            raise ConfigError(f"share: expected a number above 0 and below 1, not {share!r}")
+        cut = round(len(self) * (1 - share))
+        counts = _counted(self.words[:cut], len(self.names))
+        order, number_of = rank_words(counts, self.names, self.options.min_count)
+        names = [self.names[i] for i in order]
+        parts = []
+        for begin, end, what in ((0, cut, "to train on"), (cut, len(self), "held out")):
+            words, offsets = _kept_words(
+                number_of[self.words[begin:end]], np.clip(self.offsets - begin, 0, end - begin)
+            )
+            if len(words) == 0:
+                raise DataError(f"{self.source}: no words are left in the part {what}, {end - begin} of {len(self)}")
+            left_out = end - begin - len(words)
+            parts.append(dataclasses.replace(self, words=words, offsets=offsets, names=names, left_out=left_out))
+        return parts[0], parts[1]
+
+    def in_words(self) -> str:
+        """A summary for people."""
+        lines = len(self.offsets) - 1
+        text = f"{len(self):,} words in {counted(lines, 'line')}, {len(self.names):,} different ones"
+        if self.left_out:
+            text += f"; {self.left_out:,} more that are rare or unknown were left out"
+        return text
+
+
+def _counted(words: NDArray[np.int32], columns: int) -> NDArray[np.int64]:
+    """The number of occurrences of each word."""
+    counts = np.zeros(columns, np.int64)
+    for begin in range(0, len(words), PIECE_WORDS):
+        counts += np.bincount(words[begin : begin + PIECE_WORDS], minlength=columns)
+    return counts
+
+
+def rank_words(counts: NDArray[np.int64], names: Sequence[str], min_count: int) -> tuple[list[int], NDArray[np.int32]]:
+    """Words that occur at least `min_count` times, by falling frequency and then by name, and the rank of every word
+    among them, -1 for other words."""
+    enough = np.flatnonzero(counts >= min_count)
+    order = sorted(enough.tolist(), key=lambda word: (-counts[word], names[word]))
+    rank_of = np.full(len(counts), -1, np.int32)
+    rank_of[order] = np.arange(len(order), dtype=np.int32)
+    return order, rank_of
+
+
+def _kept_words(ranks: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Stream and sentences without words of rank -1."""
+    known = ranks >= 0
+    return ranks[known], without_empty(indptr_of(known)[offsets])
+
+
+def without_empty(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The offsets without those of empty sentences."""
+    return offsets[np.diff(offsets, prepend=-1) > 0]
+
+
+Data = Dataset | Tokens  # for training or testing
+Rows = Dataset | WindowRows  # of an epoch
