@@ -22,7 +22,7 @@ from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.errors import Diverged
 from dslide.model import active_sets
 from dslide.model.activations import Activations, Arriving, Dense
-from dslide.model.label_prior import Lengths, row_lengths
+from dslide.model.label_prior import LabelPrior, Lengths, row_lengths
 from dslide.model.layer import Layer
 from dslide.model.lsh import hidden_sampling
 from dslide.model.micro_batches import micro_batches
@@ -70,7 +70,8 @@ class TrainStep:
         hits = self.look_up(arriving, step)
         inputs.append(arriving.wait())
         active = self.output_active(own, hits, step)
-        self.add_prior(x, lengths, active, own)
+        if network.prior is not None and lengths is not None:
+            self.add_prior(network.prior, x, lengths, active, own)
         output = network.loss.learn(inputs[-1], active, own, self.parts(x.rows))
         summary = network.collectives.summary(output.loss, active.mean, output.finite, vote)
         gradient = output.gradient.wait()  # reduce-scattered: of own activations, summed over ranks
@@ -208,10 +209,9 @@ class TrainStep:
         seed = stream_seed(config.seed, Stream.OUTPUT_NEGATIVES, step)
         return self._sampled(network.output, own, found, config.random_negatives, seed, config.correction)
 
-    def add_prior(self, x: Csr, lengths: Lengths | None, active: ActiveSet, own: Csr) -> None:
+    def add_prior(self, prior: LabelPrior, x: Csr, lengths: Lengths, active: ActiveSet, own: Csr) -> None:
         """Adds the label prior to the logits of the active set."""
-        if self.network.prior is not None and lengths is not None:
-            self.network.prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
+        prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
 
     def _sampled(
         self, layer: Layer, labels: Lists, hits: Lists | None, negatives: int, seed: int, correct: bool
