@@ -18,7 +18,7 @@ from dslide.netlab import parse_rate
 from dslide.planner.calibration import calibrate
 from dslide.planner.forecast import Forecast, forecast
 from dslide.planner.memory import plan
-from dslide.planner.step_time import Link
+from dslide.planner.step_time import NetworkSpeed
 from dslide.planner.trial_rows import rows_of
 from dslide.util.threads import available_cores
 from dslide.util.units import counted
@@ -58,7 +58,7 @@ def predicted(folder: str, nodes: int, rate: str, seed: int) -> dict[str, float]
     config = resolve(network_config(), rows.labels, rows)
     calibration = calibrate(config, rows_of(rows, BATCH, seed), [nodes, 1], cores=1)
     needed = plan(config, rows.features, rows.labels, rows.data_bytes, nodes, 1, True, rows.values_per_row[0])
-    found = forecast(config, rows.labels, needed, calibration, Link(parse_rate(rate), LATENCY))
+    found = forecast(config, rows.labels, needed, calibration, NetworkSpeed(parse_rate(rate), LATENCY))
     found = sharing_cores(found, available_cores())
     steps = -(-len(rows) // BATCH)
     seconds = found.seconds(config, EPOCHS * steps) - found.seconds(config, steps)
@@ -73,7 +73,7 @@ def sharing_cores(found: Forecast, cores: int) -> Forecast:
     """The forecast for nodes of one core each that are emulated on so many cores: more nodes than cores are slower."""
     slower = max(1.0, found.nodes / cores)
     step = replace(found.step, compute=slower * found.step.compute)
-    return replace(found, step=step, renewal=slower * found.renewal)
+    return replace(found, step=step, rebuild=slower * found.rebuild)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,8 +19,8 @@ from bench.lib.sections import Metric, Section
 from bench.lib.workload import AMAZON, BATCH, Shape, make_data
 from dslide.netlab import format_rate, parse_rate
 from dslide.planner.calibration import on_cores
-from dslide.planner.forecast import renewals
-from dslide.planner.step_time import Link, NodeStep, node_step
+from dslide.planner.forecast import rebuild_cost
+from dslide.planner.step_time import NetworkSpeed, NodeStep, node_step
 from dslide.planner.trial_steps import StepTime
 from dslide.training import phases
 from dslide.util.tables import markdown_table
@@ -118,7 +118,9 @@ class Scaling:
             speed = median(outcomes, self.training[n, rate, threads], "samples_per_second")
             if timed is None or speed is None:
                 continue
-            step = node_step(network_config(), self.shape.labels, n, timed.compute, Link(parse_rate(rate), LATENCY))
+            step = node_step(
+                network_config(), self.shape.labels, n, timed.compute, NetworkSpeed(parse_rate(rate), LATENCY)
+            )
             expected = self._speed(step, timed)
             found.append(
                 {"nodes": n, "threads": threads, "rate": rate, "modelled": expected, "measured": speed,
@@ -130,8 +132,8 @@ class Scaling:
         """Samples a second of the epochs after the first, rebuilds of hash tables included."""
         config, steps = network_config(), -(-self.shape.rows // BATCH)
         moved = timed.active / self.shape.labels
-        due = renewals(config, EPOCHS * steps, moved) - renewals(config, steps, moved)
-        return (EPOCHS - 1) * self.shape.rows / ((EPOCHS - 1) * steps * step.total + due * timed.renewal)
+        due = rebuild_cost(config, EPOCHS * steps, moved) - rebuild_cost(config, steps, moved)
+        return (EPOCHS - 1) * self.shape.rows / ((EPOCHS - 1) * steps * step.total + due * timed.rebuild)
 
     def modelled(self, outcomes: Mapping[System, Outcome]) -> list[dict[str, Any]]:
         """Strong and weak scaling of nodes with more cores than here, at several rates, by the model only."""
@@ -145,7 +147,7 @@ class Scaling:
                         continue
                     compute = on_cores(known, MODELLED_CORES).compute
                     labels = self.shape.labels * (n if grows else 1)
-                    step = node_step(network_config(), labels, n, compute, Link(parse_rate(rate), LATENCY))
+                    step = node_step(network_config(), labels, n, compute, NetworkSpeed(parse_rate(rate), LATENCY))
                     found.append(
                         {"scaling": "weak" if grows else "strong", "rate": rate, "nodes": n, "labels": labels,
                          "compute_ms": 1e3 * step.compute, "messages_ms": 1e3 * step.messages,

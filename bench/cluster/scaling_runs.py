@@ -14,7 +14,7 @@ from bench.lib.workload import BATCH, read_data
 from dslide import netlab
 from dslide.data import SparseRows
 from dslide.planner.calibration import time_alone, trial_parameters
-from dslide.planner.step_time import Link, node_step
+from dslide.planner.step_time import NetworkSpeed, node_step
 from dslide.planner.traffic import messages_per_step
 from dslide.planner.trial_rows import TrialRows, rows_of
 from dslide.training import phases
@@ -27,7 +27,7 @@ def exchanged(nodes: int, rate: str, labels: int, seconds: float, seed: int) -> 
     with lab(nodes, rate) as name:
         job = "bench.cluster.exchanges:time_step"
         found = run_job(job, name, EXCHANGE_LIMIT, labels=labels, seconds=seconds)
-    step = node_step(network_config(), labels, nodes, 0.0, Link(netlab.parse_rate(rate), 0.0))
+    step = node_step(network_config(), labels, nodes, 0.0, NetworkSpeed(netlab.parse_rate(rate), 0.0))
     return {
         "milliseconds": 1e3 * found["seconds"],
         "busy_milliseconds": 1e3 * found["busy"],
@@ -50,7 +50,7 @@ def alone(folder: str, nodes: int, threads: int, seconds: float, grows: bool, se
         "milliseconds": 1e3 * whole.compute,
         "packing_milliseconds": 1e3 * whole.phases.get(phases.PACKING, 0.0),
         "cut_milliseconds": 1e3 * cut.compute,
-        "rebuild_seconds": whole.renewal,
+        "rebuild_seconds": whole.rebuild,
         "active": whole.active,
     }
 

@@ -21,7 +21,7 @@ from dslide.comm.frames import OVERHEAD
 from dslide.config import Config
 from dslide.planner.forecast import Forecast
 from dslide.planner.memory import plan
-from dslide.planner.step_time import MESSAGE_SECONDS, Link, NodeStep, node_step
+from dslide.planner.step_time import MESSAGE_SECONDS, NetworkSpeed, NodeStep, node_step
 from dslide.planner.traffic import bytes_per_step, messages_per_step, rounds_per_step
 from dslide.planner.trial_rows import made_up
 from dslide.training import phases
@@ -64,7 +64,7 @@ def test_checks_compare_the_model_with_training(experiment: Scaling) -> None:
     ]  # fmt: skip
     assert checks[0]["modelled"] == pytest.approx(BATCH / 0.040)  # 10 steps of 256 rows an epoch, of 40 ms
     assert checks[1]["modelled"] == pytest.approx(BATCH / 0.030)
-    two = node_step(network_config(), SHAPE.labels, 2, 0.020, Link(10**8, LATENCY))
+    two = node_step(network_config(), SHAPE.labels, 2, 0.020, NetworkSpeed(10**8, LATENCY))
     assert checks[-1]["modelled"] == pytest.approx(BATCH / two.total)
     assert checks[-1]["ratio"] == pytest.approx(checks[-1]["modelled"] / 4000)
     assert f"| 2 | 1 | 100mbit | {BATCH / two.total:,.0f} | 4,000 |" in check_table(checks)
@@ -126,5 +126,5 @@ def test_nodes_that_share_cores_compute_longer(nodes: int, slower: float) -> Non
     needed = plan(Config(), 1000, 1000, ranks=nodes)
     found = predictions.sharing_cores(Forecast(nodes, needed, 0, 4, step, phases.REST, 0.5, 0.1, 256), cores=2)
     assert found.step.compute == pytest.approx(slower * 0.01)
-    assert found.renewal == pytest.approx(slower * 0.5)
+    assert found.rebuild == pytest.approx(slower * 0.5)
     assert found.step.wire == step.wire

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from dslide import Config
 from dslide.data import Dataset, SparseRows
 from dslide.errors import DataError
+from dslide.model.collectives import Collectives
+from dslide.model.lsh import Hits
 from dslide.planner import calibration, trial_rows
 from dslide.planner.calibration import Calibration, calibrate, on_cores
 from dslide.planner.forecast import Forecast, forecast, rebuild_cost, recommended
@@ -30,6 +32,7 @@ from dslide.planner.trial_rows import TrialRows, made_up, rows_of
 from dslide.planner.trial_steps import StepTime, time_step
 from dslide.training import phases
 from dslide.training.schedules import RebuildSchedule
+from dslide.util.csr import Lists
 
 PLAIN = {"hidden": (24,), "batch_size": 128, "prior_labels": 0, "threads": 1}
 KINDS = [
@@ -79,12 +82,10 @@ def test_a_lone_rank_sends_what_the_formula_says() -> None:
 
 def test_a_lone_rank_keeps_its_share_of_hits() -> None:
     """A row's hits compete with those of other rows, not with themselves: about a quarter of them stays."""
-    from dslide.model.collectives import Collectives
-
     comm, rows, want = LoneRank(4), 400, 4
     ranking = np.random.default_rng(0).integers(1, 2**31, rows * want).astype(np.uint32)
-    offsets = np.arange(rows + 1, dtype=np.int64) * want
-    _, kept = Collectives(comm, "float32").best_hits(offsets, np.arange(rows * want, dtype=np.int32), ranking, want)()
+    lists = Lists(np.arange(rows + 1, dtype=np.int64) * want, np.arange(rows * want, dtype=np.int32))
+    kept = Collectives(comm, "float32").best_hits(Hits(lists, ranking), want).wait().indices
     comm.close()
     assert len(kept) / len(ranking) == pytest.approx(1 / 4, rel=0.15)
     assert len(set((kept // want).tolist())) > rows / 2  # of many rows
