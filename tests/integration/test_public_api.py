@@ -209,3 +209,22 @@ def test_there_are_options_and_names_to_check() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     assert len(re.findall(r"--[a-z]", "\n".join(code_of(text)))) > 200
     assert len(re.findall(r"dslide\.[a-zA-Z_]", text)) > 10
+
+
+def test_files_and_functions_of_the_map_exist() -> None:
+    """CONTRIBUTING.md: files and folders, and every function of the walk of a batch."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    folders = ("src", "tests", "bench", "docs", "recipes", "examples")
+    paths = {
+        f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder, *(ROOT / folder).rglob("*"))
+    }
+    files = {span.rstrip("/") for span in re.findall(r"`([\w./]+(?:/|\.[ch]pp|\.py))`", text)}
+    assert len(files) > 40
+    assert [name for name in files if not any(path.endswith(f"/{name}") for path in paths)] == []
+
+    walk = text.partition("## The walk of a batch")[2].partition("\n## ")[0]
+    names = {name for span in re.findall(r"`([\w.]+)`", walk) if not span.endswith("pp") for name in span.split(".")}
+    assert len(names) > 40
+    sources = list((ROOT / "src" / "dslide").rglob("*"))
+    code = "\n".join(path.read_text() for path in sources if path.suffix == ".py")
+    assert names - set(re.findall(r"(?:def|class) (\w+)", code)) - {path.stem for path in sources} == set()
