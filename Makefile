@@ -63,7 +63,7 @@ sanitize: ## the core's tests under address, undefined-behaviour and thread sani
 	PYTHON=$(PYTHON) bash tests/sanitize.sh thread
 
 clean: ## remove all that was made
-	rm -rf .venv .venv-* build demo
+	rm -rf .venv .venv-* build demo .coverage .coverage.*
 
 # The package is installed as a user would have it, and again whenever a source changed.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/__pycache__/*')
