@@ -1,52 +1,69 @@
-# For newcomers: `make demo`, `make report` and `make test`. Everything is made inside this folder (.venv, demo/).
+# Everything is made inside this folder: .venv, .venv-*, build/, demo/.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
+CORE_SOURCES := $(shell find src/core src/bindings -name '*.[ch]pp')
 
-.PHONY: demo report test test-waiting test-others lint fuzz bench micro sanitize clean
+.PHONY: help demo report test test-waiting test-others lint format coverage fuzz bench micro sanitize clean
+.DEFAULT_GOAL := help
 
-demo: .venv/installed
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  while IFS='|' read -r target text; do printf '%-18s%s\n' "$$target" "$$text"; done
+
+demo: .venv/installed ## train with 200,000 labels, on one rank and two, and predict
 	rm -rf demo
 	$(BIN)/python examples/demo.py demo
 
-# A page with charts of the demo's two runs, which are made if they are not there.
-report: .venv/installed
+report: .venv/installed ## charts of the demo's two runs in demo/report.html (runs the demo if needed)
 	test -f demo/two-ranks/summary.json || $(MAKE) --no-print-directory demo
 	$(BIN)/dslide report demo/run demo/two-ranks --out demo/report.html
 
-# Tests that mostly wait, for ranks and nodes that are lost, run beside the others; what they print comes at their end.
-WAITING := $(wildcard tests/integration/test_elastic*.py) tests/netlab/test_netlab.py tests/bench/test_cluster_peers.py
-test: .venv/installed-tests
+test: .venv/installed-tests ## lint and all tests
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory -j2 test-waiting test-others
 
+# Tests that mostly wait run beside the others; their output is printed at their end.
 test-waiting:
-	$(BIN)/python -m pytest -p no:cacheprovider $(WAITING) > .venv/waiting.log 2>&1 || (cat .venv/waiting.log; exit 1)
+	$(BIN)/python -m pytest -p no:cacheprovider -m waiting > .venv/waiting.log 2>&1 || (cat .venv/waiting.log; exit 1)
 	@echo; tail -n 1 .venv/waiting.log
 
 test-others:
-	$(BIN)/python -m pytest $(WAITING:%=--ignore=%)
+	$(BIN)/python -m pytest -m 'not waiting'
 
-lint: .venv/installed-tests
+lint: .venv/installed-tests ## check format, style, types and imports between packages
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(CORE_SOURCES)
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(shell find src/core src/bindings -name '*.[ch]pp')
+	$(BIN)/lint-imports --no-cache
 
-# Damaged input for every reader, other damage each time: make fuzz MINUTES=60 TARGETS="model npz"
-MINUTES ?= 10
-fuzz: .venv/installed-tests
+format: .venv/installed-tests ## format Python and C++, sort imports
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CORE_SOURCES)
+
+coverage: .venv/installed-tests ## which lines of Python and of the core the tests run (build/coverage-*/index.html)
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m pytest -p no:cacheprovider --cov --cov-report=term --cov-report=html:build/coverage-python
+	PYTHON=$(PYTHON) bash tests/coverage.sh
+
+fuzz: .venv/installed-tests ## damaged input for every reader: make fuzz MINUTES=60 TARGETS="model npz"
 	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) $(TARGETS)
+MINUTES ?= 10
 
-# Compared with PyTorch too if it is there: .venv/bin/pip install torch==2.13.0
-bench: .venv/installed-bench
+bench: .venv/installed-bench ## speed, memory and accuracy, beside PyTorch if .venv has it (pip install torch==2.13.0)
 	$(BIN)/python -m bench
 
-micro: .venv/installed-bench
+micro: .venv/installed-bench ## time every kernel at every instruction-set level
 	$(BIN)/python -m pytest bench/micro --benchmark-only
 
-sanitize:
+sanitize: ## the core's tests under address, undefined-behaviour and thread sanitizers
 	PYTHON=$(PYTHON) bash tests/sanitize.sh address
 	PYTHON=$(PYTHON) bash tests/sanitize.sh thread
+
+clean: ## remove all that was made
+	rm -rf .venv .venv-* build demo .coverage .coverage.*
 
 # The package is installed as a user would have it, and again whenever a source changed.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/__pycache__/*')
@@ -65,6 +82,3 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/
 .venv/installed-bench: .venv/bin/python $(SOURCES)
 	$(PIP) install '.[bench]'
 	touch $@ .venv/installed
-
-clean:
-	rm -rf .venv .venv-* build demo

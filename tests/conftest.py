@@ -1,6 +1,5 @@
-"""How many examples hypothesis tries: as each test says, or few where everything is slow (DSLIDE_TEST_PROFILE=quick,
-as under sanitizers). And Ctrl-C, which tests send to what they start, is heard even if a script runs them in the
-background."""
+"""Few hypothesis examples with DSLIDE_TEST_PROFILE=quick (under sanitizers everything is slow). And SIGINT, which tests
+send to processes they start, is not ignored even if a script runs pytest in the background."""
 
 from __future__ import annotations
 

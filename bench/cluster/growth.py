@@ -172,12 +172,14 @@ class Growth:
         }
         self.batches = {at: self._speed(f"batch {at:,}", batch_size=at) for at in sweeps.batches}
         self.hits = {at: self._speed(f"{at} hash hits", **_hash_hits(at)) for at in sweeps.hash_hits}
-        self.negatives = {at: self._speed(f"{at:,} random negatives", draws=at) for at in sweeps.random_negatives}
+        self.negatives = {
+            at: self._speed(f"{at:,} random negatives", random_negatives=at) for at in sweeps.random_negatives
+        }
         self.batch_accuracy = {at: self._accuracy(f"batch {at:,}", batch_size=at) for at in sweeps.batches}
         self.scaled_accuracy = {at: self._scaled(at) for at in sweeps.batches if at > BATCH}
         self.hits_accuracy = {at: self._accuracy(f"{at} hash hits", **_hash_hits(at)) for at in sweeps.hash_hits}
         self.negatives_accuracy = {
-            at: self._accuracy(f"{at:,} random negatives", draws=at) for at in sweeps.random_negatives
+            at: self._accuracy(f"{at:,} random negatives", random_negatives=at) for at in sweeps.random_negatives
         }
         self.wires = [self._wire(format) for format in WIRES]
         self.sections = self._sections()

@@ -106,7 +106,7 @@ def setups(nodes: int) -> dict[str, Setup]:
     # the same number of rows in a step.
     found = {
         "default": dslide("default sampling", BATCH),
-        "random": dslide(f"{NEGATIVES:,} random negatives", nodes * BATCH, output="random", draws=NEGATIVES),
+        "random": dslide(f"{NEGATIVES:,} random negatives", nodes * BATCH, output="random", random_negatives=NEGATIVES),
         "full": dslide("all outputs", BATCH, output="full", loss="softmax"),
         "ddp-sampled": ddp(BATCH, NEGATIVES),
         "ddp-dense": ddp(DENSE_BATCH),

@@ -37,19 +37,17 @@ def test_near_the_best_are_those_that_differ_by_little(curve: list[tuple[float, 
 
 def test_descriptions_of_sweeps() -> None:
     speed, precision = [(1, 50.0), (2, 98.0), (4, 100.0), (8, 80.0)], [(1, 0.9), (2, 0.895), (4, 0.7), (8, 0.5)]
-    assert sweeps.describe_speed("hash_hits", speed) == (
+    assert sweeps.describe_speed("hits", speed) == (
         "- hits, speed: best at 4 (100 samples/s); at least 95% of that from 2 to 4; 80% of it at 8."
     )
-    assert "best at 1 (P@1 0.900); at most 0.01 below that from 1 to 2" in sweeps.describe_precision(
-        "hash_hits", precision
-    )
-    assert sweeps.describe_choice("hash_hits", speed, precision, 4) == (
+    assert "best at 1 (P@1 0.900); at most 0.01 below that from 1 to 2" in sweeps.describe_precision("hits", precision)
+    assert sweeps.describe_choice("hits", speed, precision, 4) == (
         "- **hits: 2 is the fastest of those within 0.01 of the best P@1** (98 samples/s, P@1 0.895); the default, 4, "
         "has 102% of its speed and P@1 0.700."
     )
-    assert sweeps.describe_choice("hash_hits", speed, precision, 3).endswith("the default, 3, has no results.")
-    assert sweeps.describe_choice("hash_hits", speed, [], 4) == "- hits: no setting has results of both."
-    assert sweeps.describe_speed("hash_hits", []) == sweeps.describe_precision("hash_hits", []) == "- hits: no results."
+    assert sweeps.describe_choice("hits", speed, precision, 3).endswith("the default, 3, has no results.")
+    assert sweeps.describe_choice("hits", speed, [], 4) == "- hits: no setting has results of both."
+    assert sweeps.describe_speed("hits", []) == sweeps.describe_precision("hits", []) == "- hits: no results."
 
 
 def test_systems_without_results_are_no_points() -> None:

@@ -24,6 +24,7 @@ from dslide import netlab
 from dslide.comm import launched_as
 from dslide.data import load, synthesize
 
+pytestmark = pytest.mark.waiting
 NAME = f"clustertest{os.getpid()}"
 HERE = "tests.test_bench_cluster_peers"  # as ranks import it
 FEATURES, LABELS = 300, 2000

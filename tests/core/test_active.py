@@ -1,4 +1,4 @@
-"""Active sets against slow ones made of Python sets."""
+"""Active sets against Python sets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def csr(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.array(list(itertools.chain.from_iterable(lists)), np.int32)
 
 
-def sampled(per_row, neurons, labels, hits, draw, seed=0, correct=True, **stripe):
+def sampled(per_row, neurons, labels, hits, negatives, seed=0, correct=True, **stripe):
     found = (None, None) if hits is None else csr(hits)
-    return _core.ActiveSet.sampled(per_row, neurons, *csr(labels), *found, draw, seed, correct, **stripe)
+    return _core.ActiveSet.sampled(per_row, neurons, *csr(labels), *found, negatives, seed, correct, **stripe)
 
 
 def row_sets(active) -> list[list[int]]:
@@ -39,7 +39,7 @@ def row_sets(active) -> list[list[int]]:
 
 @st.composite
 def batches(draw):
-    """Neurons, label lists and hit lists (or None), with repetitions and empty lists, and a number of draws."""
+    """Neurons, labels and hash hits of rows (None: no hits), with repetitions and empty lists, and random negatives."""
     neurons = draw(st.sampled_from([1, 2, 3, 17, 64, 300]))
     rows = draw(st.integers(1, 9))
     lists = st.lists(st.lists(st.integers(0, neurons - 1), max_size=6), min_size=rows, max_size=rows)
@@ -58,9 +58,9 @@ def test_everything():
 
 @settings(max_examples=150, deadline=None)
 @given(batch=batches(), per_row=st.booleans(), correct=st.booleans(), seed=st.integers(0, 2**64 - 1))
-def test_sampled_sets_are_labels_hits_and_draws(batch, per_row, correct, seed):
-    neurons, labels, hits, draws = batch
-    active = sampled(per_row, neurons, labels, hits, draws, seed, correct)
+def test_sampled_sets_are_labels_hash_hits_and_random_negatives(batch, per_row, correct, seed):
+    neurons, labels, hits, negatives = batch
+    active = sampled(per_row, neurons, labels, hits, negatives, seed, correct)
     certain = [set(own) | set(found) for own, found in zip(labels, hits or [[]] * len(labels), strict=True)]
     if not per_row:
         certain = [set().union(*certain)] * len(labels)
@@ -70,10 +70,10 @@ def test_sampled_sets_are_labels_hits_and_draws(batch, per_row, correct, seed):
         assert ids == sorted(set(ids))  # ascending, each once
         assert sure <= set(ids)
         free = set(ids) - sure
-        assert len(free) <= draws
+        assert len(free) <= negatives
         assert all(0 <= neuron < neurons for neuron in ids)
         logs = weights[active.row_begin[i] : active.row_begin[i + 1]] if per_row else weights
-        chance = 1 - (1 - 1 / neurons) ** draws  # to be drawn at least once
+        chance = 1 - (1 - 1 / neurons) ** negatives  # to be drawn at least once
         expected = -math.log(chance) if correct and free else 0.0
         for neuron, log in zip(ids, logs, strict=True):
             assert log == pytest.approx(0.0 if neuron in sure else expected, rel=1e-6, abs=1e-7)
@@ -86,16 +86,17 @@ def test_sampled_sets_are_labels_hits_and_draws(batch, per_row, correct, seed):
 @settings(max_examples=60, deadline=None)
 @given(batch=batches(), per_row=st.booleans(), ranks=st.integers(1, 5), seed=st.integers(0, 2**64 - 1))
 def test_stripes_of_a_set_make_up_the_whole(batch, per_row, ranks, seed):
-    """Every rank's set of its own neurons, put together, is the set of one process, weights included."""
-    neurons, labels, hits, draws = batch
-    whole = sampled(per_row, neurons, labels, hits, draws, seed)
+    """The sets of all ranks joined equal the set of one process, weights included."""
+    neurons, labels, hits, negatives = batch
+    whole = sampled(per_row, neurons, labels, hits, negatives, seed)
     together = [{} for _ in labels]
     for rank in range(min(ranks, neurons)):
         step = min(ranks, neurons)
         own = [[[i // step for i in row if i % step == rank] for row in lists] for lists in (labels, hits or [])]
         count = len(range(rank, neurons, step))
-        part = sampled(
-            per_row, count, own[0], own[1] or None, draws, seed, layer_neurons=neurons, first=rank, step=step
+        rank_part = {"layer_neurons": neurons, "first": rank, "step": step}
+        part = sampled(per_row, count, own[0], own[1] or None, negatives, seed, **rank_part)
+            per_row, count, own[0], own[1] or None, negatives, seed, layer_neurons=neurons, first=rank, step=step
         )
         for row, ids, weights in zip(together, row_sets(part), row_weights(part), strict=True):
             row.update(zip([i * step + rank for i in ids], weights, strict=True))
@@ -122,14 +123,14 @@ def test_sets_follow_from_the_seed_and_not_from_threads(batch, per_row, seed):
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_other_seeds_and_rows_draw_other_neurons():
+def test_negatives_differ_between_seeds_and_rows():
     nothing = [[], []]
     first, second = (sampled(True, 10_000, nothing, None, 50, seed) for seed in (1, 2))
     assert row_sets(first) != row_sets(second)
     assert row_sets(first)[0] != row_sets(first)[1]
 
 
-def test_draws_are_uniform():
+def test_negatives_are_uniform():
     """Each of 50 neurons is drawn equally often: chi-squared with 49 degrees of freedom, bound at 1 in 10^6."""
     counts = np.zeros(50)
     for seed in range(4000):
@@ -139,10 +140,10 @@ def test_draws_are_uniform():
 
 
 @pytest.mark.parametrize("per_row", [False, True])
-@pytest.mark.parametrize(("draws", "runs"), [(20, 4000), (200, 1500), (1000, 500)])
-def test_weighted_sums_estimate_sums_over_all_neurons(per_row, draws, runs):
+@pytest.mark.parametrize(("negatives", "runs"), [(20, 4000), (200, 1500), (1000, 500)])
+def test_weighted_sums_estimate_sums_over_all_neurons(per_row, negatives, runs):
     """The mean of many estimates of sum(exp(z)) is within 4 standard errors of the truth (chance of failing by luck
-    1 in 16,000, and the seeds are fixed). Weights of 1 in their place miss by far."""
+    1 in 16,000, and the seeds are fixed). With all weights 1 it is far off."""
     neurons = 300
     z = np.random.default_rng(5).standard_normal(neurons)
     truth = np.exp(z).sum()
@@ -150,14 +151,14 @@ def test_weighted_sums_estimate_sums_over_all_neurons(per_row, draws, runs):
     corrected, plain = [], []
     for seed in range(runs):
         for results, correct in ((corrected, True), (plain, False)):
-            active = sampled(per_row, neurons, labels, hits, draws, seed, correct)
+            active = sampled(per_row, neurons, labels, hits, negatives, seed, correct)
             ids = slots_of(active)[1] if per_row else active.ids
             first = slice(0, active.row_begin[1] if per_row else None)  # the estimate of row 0
             results.append(np.exp(z[ids] + active.log_weight)[first].sum())
     error = np.std(corrected) / math.sqrt(runs)
     assert abs(np.mean(corrected) - truth) < 4 * error
     assert error < truth / 50  # the bound above means something
-    if draws < 1000:
+    if negatives < 1000:
         assert np.mean(plain) < 0.6 * truth
 
 

@@ -77,7 +77,7 @@ def test_codes_that_fill_several_words_are_those_of_the_reference(family, k, tab
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_many_rows_are_hashed_as_each_alone_on_any_number_of_threads(family):
+def test_many_rows_are_hashed_as_single_ones_on_any_number_of_threads(family):
     # More rows, projections and coordinates than any block of the kernels holds.
     x = vectors(700, 300, 0.5, 0, 2)
     functions = _core.HashFunctions(family, 300, 9, 10, 16, 3)
@@ -89,7 +89,7 @@ def test_many_rows_are_hashed_as_each_alone_on_any_number_of_threads(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_chosen_rows_are_hashed_in_the_order_asked_for(family):
+def test_chosen_rows_are_hashed_in_the_given_order(family):
     x = vectors(20, 30, 0.3, 0, 4)
     functions = _core.HashFunctions(family, 30, 4, 6, 12, 5)
     rows = np.array([3, 19, 0, 3], dtype=np.int32)

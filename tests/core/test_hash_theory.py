@@ -1,4 +1,4 @@
-"""How often two vectors get the same code, against what theory says of each family."""
+"""How often two vectors get the same code, against the theory of each family."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at_angle(rng: np.random.Generator, dimension: int, angle: float) -> tuple[np
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8])
 def test_simhash_agrees_with_one_minus_the_angle_over_pi(share):
-    # Exact for Gaussian projections; for +-1 and a few hundred coordinates nearly so, hence an allowance.
+    # Exact for Gaussian projections; nearly so for +-1 and a few hundred coordinates, hence the tolerance.
     a, b = at_angle(np.random.default_rng(1), 512, share * np.pi)
     assert_close(agreement("simhash", a, b, 1), 1 - share, allowance=0.002)
 
@@ -57,7 +57,7 @@ def test_wta_agrees_as_often_as_winners_of_independent_subsets_do(family, noise)
     rng.permuted(subsets, axis=1, out=subsets)
     first, second = (winners(x, subsets, family == "wta") for x in (a, b))
     if family == "dwta":
-        # Rare empty bins borrow: as an independent subset with a winner would.
+        # Empty bins are rare; they borrow, like an independent subset with a winner.
         first, second = (np.where(codes < 0, rng.choice(codes[codes >= 0], count), codes) for codes in (first, second))
     reference = (first == second).mean()
     # Both sides are estimates; bins of one permutation are disjoint, which only lowers the variance.
@@ -65,7 +65,7 @@ def test_wta_agrees_as_often_as_winners_of_independent_subsets_do(family, noise)
 
 
 def test_dwta_borrows_for_sparse_vectors_so_that_they_agree_with_themselves_and_not_with_others():
-    # 60 of 2,000 coordinates are there: nearly 8 in 10 bins of 8 are empty. Vectors in the same order agree;
+    # 60 of 2,000 coordinates are nonzero: nearly 8 in 10 bins of 8 are empty. Vectors in the same order agree;
     # disjoint ones agree by chance, one time in 8, not whenever both are empty.
     rng = np.random.default_rng(3)
     columns = rng.permutation(2000)

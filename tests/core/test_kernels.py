@@ -27,7 +27,7 @@ def floats(rng, *shape, offset=0):
 
 
 def stats(kernels, z, shift, reference, total):
-    """Reference and sum of every row of z, each begun with the given numbers."""
+    """Reference and sum of every row of z, starting from the given ones."""
     references, totals = (np.full(len(z), start, np.float32) for start in (reference, total))
     kernels.softmax_stats(z, shift, references, totals)
     return references, totals
@@ -57,7 +57,7 @@ def test_gemm(kernels, m, n, k, pad, transposed, accumulate, seed):
     REFERENCE.gemm(a, transposed, b, expected, n, accumulate)
     kernels.gemm(a, transposed, b, got, n, accumulate)
     assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-    assert np.array_equal(got[:, n:], c[:, n:])  # columns past n are somebody else's
+    assert np.array_equal(got[:, n:], c[:, n:])  # columns past n are not written
 
 
 def test_reference_gemm_is_a_matrix_product():
@@ -105,7 +105,7 @@ def test_pack(kernels, count, more, fours, pad, seed):
     assert_array_equal(got, expected)
     assert_array_equal(expected[:, :count], rows.T)
     assert not expected[:, count:width].any()
-    assert_array_equal(expected[:, width:], out[:, width:])  # columns past the width are somebody else's
+    assert_array_equal(expected[:, width:], out[:, width:])  # columns past the width are not written
 
 
 @few
@@ -255,8 +255,8 @@ def test_optimizers(kernels, n, steps, seed):
 
 @few
 @given(n=st.integers(1, 200), data=st.data())
-def test_a_number_that_is_none_is_not_hidden(kernels, n, data):
-    """NaN in gives NaN out: divergence must be seen."""
+def test_nan_is_not_hidden(kernels, n, data):
+    """NaN in gives NaN out, so that divergence is detected."""
     z, zeros, ones = (np.full(n, value, np.float32) for value in (0.5, 0, 1))
     at = data.draw(st.integers(0, n - 1))
     z[at] = np.nan

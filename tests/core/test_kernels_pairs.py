@@ -25,7 +25,7 @@ def halves(rng, rows, columns):
 
 
 def pairs_of_columns(x):
-    """LocalRanks in a row as pairs: (rows, half of the columns, rounded up)."""
+    """Neighbours in a row as pairs: (rows, half of the columns, rounded up)."""
     wide = np.concatenate([x, np.zeros((len(x), x.shape[1] % 2), np.float32)], axis=1)
     bits = nearest(wide).astype(np.uint32)
     return np.ascontiguousarray(bits[:, ::2] | bits[:, 1::2] << 16)
@@ -49,7 +49,7 @@ def test_product(kernels, m, n, k, pad, transposed, accumulate, seed):
     )
     expected = a.astype(float) @ b.astype(float) + (c if accumulate else 0)
     assert_allclose(got[:, :n], expected[:, :n], rtol=1e-5, atol=1e-5 * (1 + k))
-    assert_array_equal(got[:, n:], c[:, n:])  # left alone
+    assert_array_equal(got[:, n:], c[:, n:])  # not written
 
 
 @few
@@ -63,7 +63,7 @@ def test_dot(kernels, n, seed):
 @few
 @given(n=lengths, size=st.sampled_from([1e-30, 1.0, 1e30]), seed=seeds)
 def test_rounding(kernels, n, size, seed):
-    """To the nearest, of two as near the even one."""
+    """To the nearest, ties to even."""
     low, high = (size * np.random.default_rng(seed).standard_normal((2, n))).astype(np.float32)
     low[::3] = (low[::3].view(np.uint32) & 0xFFFF0000 | 0x8000).view(np.float32)  # between two
     up, beside = np.zeros(n, np.uint32), np.zeros((n + 1) // 2, np.uint32)
@@ -73,7 +73,7 @@ def test_rounding(kernels, n, size, seed):
     assert_array_equal(beside, pairs_of_columns(low[None])[0])
 
 
-def test_infinities_and_what_is_no_number_stay_so(kernels):
+def test_infinities_and_nan_are_kept(kernels):
     x = np.tile(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3.4e38], np.float32), 12)
     up, beside = np.zeros(len(x), np.uint32), np.zeros(len(x) // 2, np.uint32)
     kernels.pair_up(x, x, up)

@@ -1,5 +1,5 @@
-"""Kernels on rows that are stored as bf16, at every instruction-set level: against the slow reference, and rounding at
-random by what it promises."""
+"""Kernels on rows that are stored as bf16, at every instruction-set level: against the slow reference, and the
+properties of stochastic rounding."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_widening(kernels, n, seed):
 def test_rounding_is_the_same_to_the_bit_at_every_level(kernels, n, seed, data):
     bits = np.random.default_rng(seed).integers(0, 1 << 32, n, np.uint32)
     x = np.where(np.isfinite(bits.view(np.float32)), bits.view(np.float32), np.float32(1))
-    x = np.where(np.abs(x) < 1e-37, 0, x)  # arithmetic may take denormals for 0
+    x = np.where(np.abs(x) < 1e-37, 0, x)  # denormals may be flushed to 0
     got = rounded(kernels, x, seed)
     assert_array_equal(got, rounded(REFERENCE, x, seed))
     if n:  # a column's random bits don't depend on where a row is cut
@@ -91,24 +91,24 @@ def test_rounding_is_the_same_to_the_bit_at_every_level(kernels, n, seed, data):
         assert_array_equal(rounded(kernels, x[first:], (seed + first * COLUMN_SEED) % 2**32), got[first:])
 
 
-# ---- what rounding at random promises -------------------------------------------------------------------------------
+# ---- properties of stochastic rounding ------------------------------------------------------------------------------
 
 
-def test_rounding_is_to_a_neighbour_and_right_on_average(kernels):
+def test_rounding_is_to_a_neighbour_and_unbiased(kernels):
     """Each of 64 numbers with 4,096 random seeds: the mean is within 5 standard deviations of the number."""
     rng = np.random.default_rng(5)
     x = (rng.standard_normal(64) * 10.0 ** rng.integers(-20, 20, 64)).astype(np.float32)
-    draws = 4096
-    many = np.stack([widened(rounded(kernels, x, int(s))) for s in rng.integers(0, 1 << 32, draws)]).astype(float)
+    samples = 4096
+    many = np.stack([widened(rounded(kernels, x, int(s))) for s in rng.integers(0, 1 << 32, samples)]).astype(float)
     below = widened((x.view(np.uint32) >> 16).astype(np.uint16)).astype(float)
     above = widened((x.view(np.uint32) >> 16).astype(np.uint16) + np.uint16(1)).astype(float)
     assert ((many == below) | (many == above)).all()
     chance = (x - below) / (above - below)
-    deviation = np.abs(above - below) * np.sqrt(chance * (1 - chance) / draws)
+    deviation = np.abs(above - below) * np.sqrt(chance * (1 - chance) / samples)
     assert (np.abs(many.mean(axis=0) - x) <= 5 * deviation + 1e-3 * np.abs(above - below)).all()
 
 
-def test_what_bf16_can_hold_stays(kernels):
+def test_bf16_values_are_kept(kernels):
     every = np.arange(1 << 16, dtype=np.uint16)
     numbers = every[np.isfinite(widened(every)) & ((np.abs(widened(every)) > 1e-37) | (widened(every) == 0))]
     for seed in (0, 0xFFFF, 0x12345678):

@@ -1,4 +1,4 @@
-"""Counting links, and what they add to logits, against the slow ones of reference_links.py."""
+"""The label prior, counted and added to logits, against the slow version in reference/label_prior.py."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def data(draw: Any) -> tuple[SparseRows, SparseRows]:
 
 @settings(deadline=None)
 @given(data(), st.integers(1, 8), st.booleans(), st.integers(1, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
-def test_counting_is_that_of_the_slow_links(some, most, same, threads, power):
+def test_counts_equal_those_of_the_reference(some, most, same, threads, power):
     x, y = some
     _core.set_threads(threads)
-    links, slow = count(x, y, most, same, power=power), SlowLabelPrior.count(x, y, most, same, power)
-    fast = SlowLabelPrior.of_arrays(links.begin, links.neuron, links.weight, links.share)
+    prior, slow = count(x, y, most, same, power=power), SlowLabelPrior.count(x, y, most, same, power)
+    fast = SlowLabelPrior.of_arrays(prior.begin, prior.neuron, prior.weight, prior.share)
     assert_array_equal(fast.weight, slow.weight)
     assert_array_equal(fast.share, slow.share)
-    assert len(links.neuron) == np.count_nonzero(slow.weight)
-    for begin, end in zip(links.begin[:-1], links.begin[1:], strict=True):
-        assert np.all(np.diff(links.neuron[begin:end]) > 0)
+    assert len(prior.neuron) == np.count_nonzero(slow.weight)
+    for begin, end in zip(prior.begin[:-1], prior.begin[1:], strict=True):
+        assert np.all(np.diff(prior.neuron[begin:end]) > 0)
 
 
 @settings(deadline=None, max_examples=30)
 @given(data(), st.integers(1, 4), st.integers(1, 4))
-def test_shards_have_the_links_to_their_labels(some, most, size):
-    """Put together they are those of one shard, and cut again those of any other number."""
+def test_shards_have_the_weights_of_their_labels(some, most, size):
+    """Joined they equal one shard; split again they equal any other number of shards."""
     x, y = some
     whole = count(x, y, most).state()
     parts = [(shard := Shard(rank, size), count(x, y, most, shard=shard).state()) for rank in range(size)]
@@ -77,22 +77,22 @@ def test_shards_have_the_links_to_their_labels(some, most, size):
 
 
 def test_ties_go_to_the_lower_label():
-    links = count(rows_of([[1], [1], [1], [1]]), rows_of(np.eye(4)[[2, 0, 3, 1]]), 2)
-    assert_array_equal(links.neuron, [0, 1])
-    assert_array_equal(links.weight, [1, 1])
+    prior = count(rows_of([[1], [1], [1], [1]]), rows_of(np.eye(4)[[2, 0, 3, 1]]), 2)
+    assert_array_equal(prior.neuron, [0, 1])
+    assert_array_equal(prior.weight, [1, 1])
 
 
-def test_a_feature_of_a_label_that_others_have_too_has_its_part_of_the_centroid():
+def test_weights_are_normalised_by_the_centroid_of_the_label():
     """By hand: label 0 has the rows (1, 0) and (1, 1) / sqrt(2), whatever their lengths were."""
-    links = count(rows_of([[5, 0], [0.25, 0.25]]), rows_of([[1], [1]]), 4)
+    prior = count(rows_of([[5, 0], [0.25, 0.25]]), rows_of([[1], [1]]), 4)
     half = np.sqrt(0.5)
     length = np.hypot(1 + half, half)
-    assert_allclose(links.weight, [(1 + half) / length, half / length], rtol=1e-6)
-    assert_allclose(links.share, [1 / length], rtol=1e-6)
+    assert_allclose(prior.weight, [(1 + half) / length, half / length], rtol=1e-6)
+    assert_allclose(prior.share, [1 / length], rtol=1e-6)
 
 
-def test_with_less_power_more_links_lead_to_frequent_labels():
-    """By hand: feature 0 goes with label 0 in four rows, of length 4 together, and with label 1 in one."""
+def test_less_power_favours_frequent_labels():
+    """By hand: feature 0 occurs with label 0 in four rows (centroid length 4), with label 1 in one."""
     x, y = rows_of(np.ones((5, 1))), rows_of(np.eye(2)[[0, 0, 0, 0, 1]])
     for power, weights in ((0.0, [4, 1]), (0.5, [2, 1]), (1.0, [1, 1]), (2.0, [0.25, 1])):
         assert_allclose(count(x, y, 2, power=power).weight, weights, rtol=1e-6)
@@ -104,34 +104,34 @@ def test_lengths_of_rows_beyond_what_float32_can_square():
     x = rows_of([[3e38, 3e38], [1e-30, 0], [0, 0], [3, 4]])
     lengths = _core.row_norms(x.indptr, x.values)
     assert_allclose(lengths, [np.sqrt(2) * 3e38, 1e-30, 1, 5], rtol=1e-4)
-    links = count(x, rows_of(np.eye(4)), 4)
-    assert_allclose(links.weight, [np.sqrt(0.5), 1, 0.6, np.sqrt(0.5), 0.8], rtol=1e-4)
+    prior = count(x, rows_of(np.eye(4)), 4)
+    assert_allclose(prior.weight, [np.sqrt(0.5), 1, 0.6, np.sqrt(0.5), 0.8], rtol=1e-4)
 
 
 CASES = st.tuples(
     st.integers(1, 20), st.integers(1, 15), st.integers(1, 90), st.integers(1, 5), st.integers(0, 2**31)
-)  # rows, features, labels, links, seed
+)  # rows, features, labels, labels of a feature, seed
 
 
 @settings(deadline=None)
 @given(CASES, st.sampled_from(["everything", "shared"]), st.booleans(), st.sampled_from([1.0, 0.7]))
-def test_what_is_added_is_that_of_the_slow_links(case, kind, trained, keep):
+def test_added_logits_equal_those_of_the_reference(case, kind, trained, keep):
     rows, features, labels, most, seed = case
     x, matrix, _ = sparse_input(rows, features, seed)
     targets = make_targets(rows, labels, seed, softmax=False)
-    links = count(
+    prior = count(
         SparseRows(x.indptr, x.indices, x.values, features),
         SparseRows(targets.indptr, targets.indices, targets.values, labels),
         most,
         scale=3.0,
     )
-    slow = SlowLabelPrior.of_arrays(links.begin, links.neuron, links.weight, links.share)
+    slow = SlowLabelPrior.of_arrays(prior.begin, prior.neuron, prior.weight, prior.share)
     expected = slow.added(matrix, 3.0, lengths_of(x), targets.matrix > 0 if trained else None, keep)
     found = []
     for threads in (1, 2):
         _core.set_threads(threads)
         active = make_active(kind, labels, rows, seed)
-        links.add(x, row_lengths(x), active, targets if trained else None, keep)
+        prior.add(x, row_lengths(x), active, targets if trained else None, keep)
         found.append((active.prior_begin.copy(), active.prior_position.copy(), active.prior_value.copy()))
     for one, two in zip(*found, strict=True):
         assert_array_equal(one, two)
@@ -143,18 +143,18 @@ def test_what_is_added_is_that_of_the_slow_links(case, kind, trained, keep):
     assert_allclose(added, np.where(np.isin(np.arange(labels), active.ids), expected, 0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_row_does_not_meet_itself():
-    """Labels and features that occur once tell a row nothing in training, whatever dropout left of it."""
+def test_a_row_does_not_count_for_itself():
+    """A label or feature that occurs only in this row adds nothing in training, whatever dropout leaves of the row."""
     x, y = rows_of([[1, 2, 0], [0, 0, 3]]), rows_of(np.eye(2))
-    links = count(x, y, 5)
+    prior = count(x, y, 5)
     lengths = _core.row_norms(x.indptr, x.values)
     for keep, offsets, ids, values in ((1.0, x.indptr, x.indices, x.values), (0.5, [0, 1, 2], [1, 2], [4, 6])):
         active = _core.ActiveSet.everything(2, 2)
         arrays = np.array(offsets, np.int64), np.array(ids, np.int32), np.array(values, np.float32)
-        links._native.add(*arrays, lengths, active, y.indptr, y.indices, keep)
+        prior._native.add(*arrays, lengths, active, y.indptr, y.indices, keep)
         assert_allclose(active.prior_value, 0, atol=1e-6)
-        links._native.add(*arrays, lengths, active)
-        assert np.all(active.prior_value > 0.1)  # others that come later do meet it
+        prior._native.add(*arrays, lengths, active)
+        assert np.all(active.prior_value > 0.1)  # other rows get it
 
 
 BEGIN, NEURON = np.array([0, 1, 3], np.int64), np.array([0, 1, 2], np.int32)
@@ -171,14 +171,14 @@ BEGIN, NEURON = np.array([0, 1, 3], np.int64), np.array([0, 1, 2], np.int32)
         ([], [], 3, "as many weights as neurons"),
     ],
 )
-def test_lists_that_are_none_are_refused(begin, neuron, share, why):
+def test_invalid_lists_are_refused(begin, neuron, share, why):
     begin, neuron = np.array(begin, np.int64), np.array(neuron, np.int32)
     with pytest.raises(ValueError, match=why):
         _core.LabelPrior(begin, neuron, np.zeros(len(neuron), np.float32), np.zeros(share, np.float32), 1.0)
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    links = _core.LabelPrior(BEGIN, NEURON, np.ones(3, np.float32), np.ones(3, np.float32), 1.0)
+    prior = _core.LabelPrior(BEGIN, NEURON, np.ones(3, np.float32), np.ones(3, np.float32), 1.0)
     x = np.array([0, 1], np.int64), np.array([1], np.int32), np.ones(1, np.float32)
     one = np.ones(1)
     for arguments, why in (
@@ -189,4 +189,4 @@ def test_arguments_that_do_not_fit_are_refused():
         ((*x, one, _core.ActiveSet.everything(3, 1), x[0], np.array([3], np.int32)), "an id is out of range"),
     ):
         with pytest.raises(ValueError, match=why):
-            links.add(*arguments)
+            prior.add(*arguments)

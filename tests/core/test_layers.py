@@ -1,4 +1,4 @@
-"""Dense and sparse layers against the slow network, for all kinds of active sets and shapes that fit no block."""
+"""Dense and sparse layers against the reference network, for all kinds of active sets and shapes that fit no block."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_learning_over_several_steps(sparse, optimizer, rows, neurons, inputs, k
         dz = np.random.default_rng(seed + step).standard_normal((rows, neurons)) * activity.mask / rows
         dz = dz.astype(np.float32).astype(np.float64)
         before = {name: array.copy() for name, array in layer.arrays.items()}
-        fine, dx = layer.learn(x, active, gradients_for(layer, active, dz))
+        finite, dx = layer.learn(x, active, gradients_for(layer, active, dz))
         expected_dx = reference.learn(matrix, present, activity, dz, config.learning_rate)
-        assert fine
+        assert finite
         if sparse:
             assert_allclose(dx, expected_dx[np.nonzero(present)], **STEPPED)
         else:
@@ -145,15 +145,15 @@ def test_loss_and_learning_in_one_pass(loss, optimizer, keep, cut, rows, neurons
         dx = np.full_like(x.values, np.nan)
         if loss == "softmax":
             kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
-            fine, got, norm = softmax_learn(layer, x, active, labels, dx, 1 / rows, kept, cut)
+            finite, got, norm = softmax_learn(layer, x, active, labels, dx, 1 / rows, kept, cut)
             shifted = np.where(activity.mask, z + np.log(np.where(activity.mask, activity.weight, 1)), -np.inf)
             assert_allclose(norm, np.log(np.exp(shifted).sum(axis=1)), **STEPPED)
         else:
-            fine, got = layer.native.sigmoid_learn(x.values, active, labels, 1 / rows, dx, layer.optimizer)
+            finite, got = layer.native.sigmoid_learn(x.values, active, labels, 1 / rows, dx, layer.optimizer)
         expected_dx = reference.learn(
             matrix, np.ones_like(matrix, bool), activity, np.where(activity.mask, dz, 0) / rows, 0.05
         )
-        assert fine
+        assert finite
         assert_allclose(got, expected_loss, rtol=1e-4, atol=1e-4)
         assert_allclose(dx[:, :inputs], expected_dx, **STEPPED)
         assert not dx[:, inputs:].any()
@@ -223,14 +223,14 @@ def test_topk_is_a_stable_sort_of_all_logits(k, ties, rows, neurons, inputs, see
 @few
 @given(k=st.sampled_from([1, 2, 5, 64, 131, 200]), share=st.sampled_from([0, 0.02, 0.5, 0.98, 1]),
        **{name: shapes[name] for name in ("rows", "neurons", "inputs", "seed", "threads")})  # fmt: skip
-def test_topk_without_what_is_left_out(k, share, rows, neurons, inputs, seed, threads):
+def test_topk_without_excluded_neurons(k, share, rows, neurons, inputs, seed, threads):
     _core.set_threads(threads)
     layer = make_layer(inputs, neurons, False, base, seed)
     x, _ = dense_input(rows, inputs, seed)
     z = layer.forward(x, layer.everything(rows))[:, :neurons]
     rng = np.random.default_rng(seed)
     gone = rng.random((rows, neurons)) < share
-    gone[np.arange(rows), z.argmax(axis=1)] |= rng.random(rows) < share  # what would be given first
+    gone[np.arange(rows), z.argmax(axis=1)] |= rng.random(rows) < share  # the best one
     ids, scores = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
     offsets, left_out = np.append(0, np.cumsum(gone.sum(axis=1))), np.nonzero(gone)[1].astype(np.int32)
     layer.native.topk(x.values, ids, scores, offsets, left_out)
@@ -241,7 +241,7 @@ def test_topk_without_what_is_left_out(k, share, rows, neurons, inputs, seed, th
         assert scores[row].tolist() == [*z[row, order], *[-np.inf] * nothing]
 
 
-def test_lists_of_what_is_left_out_are_checked():
+def test_lists_of_excluded_neurons_are_checked():
     layer = make_layer(3, 70, False, base)
     x, ids, scores = dense_input(1, 3, 0)[0].values, np.empty((1, 2), np.int32), np.empty((1, 2), np.float32)
     for wrong, message in (([5, 3], "in order"), ([70], "out of range"), ([-1], "out of range")):
@@ -255,8 +255,8 @@ def test_topk_of_nothing_is_nothing():
     layer.native.topk(dense_input(2, 3, 0)[0].values, ids, scores)
 
 
-def test_topk_with_logits_that_are_no_numbers():
-    """Inputs so large that sums overflow end in an order all the same: numbers first."""
+def test_topk_with_logits_that_are_not_finite():
+    """Where sums overflow the order is still defined: numbers before NaN."""
     layer = make_layer(2, 70, False, base)
     layer.arrays["weights"][:, :2] = [1, 1]
     layer.arrays["weights"][::2, 1] = -1
@@ -275,7 +275,7 @@ def test_topk_with_logits_that_are_no_numbers():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gradient_that_is_not_finite_is_reported_and_not_taken(sparse, optimizer, bad, kind):
+def test_a_gradient_that_is_not_finite_is_reported_and_not_applied(sparse, optimizer, bad, kind):
     config = base.replace(optimizer=optimizer)
     layer = make_layer(20, 70, sparse, config)
     x = sparse_input(6, 20, 1)[0] if sparse else dense_input(6, 20, 1)[0]
@@ -283,20 +283,20 @@ def test_a_gradient_that_is_not_finite_is_reported_and_not_taken(sparse, optimiz
     dz = np.zeros((6, 70))
     dz[np.nonzero(Activity.of(active, 70).mask)] = 0.1
     dz[2, Activity.of(active, 70).mask[2]] = bad
-    fine, _ = layer.learn(x, active, gradients_for(layer, active, dz))
-    assert not fine
+    finite, _ = layer.learn(x, active, gradients_for(layer, active, dz))
+    assert not finite
     for name, array in layer.arrays.items():
         assert np.isfinite(array).all(), name
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_step_too_large_for_a_float_is_reported_and_not_taken(optimizer):
+def test_a_step_too_large_for_a_float_is_reported_and_not_applied(optimizer):
     config = base.replace(optimizer=optimizer, learning_rate=1000.0)
     layer = make_layer(20, 70, False, config)
     x, _ = dense_input(6, 20, 1)
     x.values[:, :20] = 1e36
-    fine, _ = layer.learn(x, layer.everything(6), np.full((6, 70), 1.0, np.float32))
-    assert not fine
+    finite, _ = layer.learn(x, layer.everything(6), np.full((6, 70), 1.0, np.float32))
+    assert not finite
     for name, array in layer.arrays.items():
         assert np.isfinite(array).all(), name
 
@@ -320,16 +320,16 @@ def test_softmax_of_large_logits_does_not_overflow():
     z = reference.forward(matrix, activity)
     top = z.max(axis=1)
     assert z.max() > 200
-    fine, loss, norm = softmax_learn(layer, x, active, labels, np.empty_like(x.values), 0.2)
+    finite, loss, norm = softmax_learn(layer, x, active, labels, np.empty_like(x.values), 0.2)
     assert_allclose(norm, top + np.log(np.exp(z - top[:, None]).sum(axis=1)), rtol=1e-5)
-    assert fine
+    assert finite
     assert_allclose(loss, softmax_loss(z, activity, targets.matrix)[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("order", [1, -1])
 def test_softmax_of_logits_that_rise_and_fall_from_block_to_block(keep, order):
-    """By hundreds: what exponentials are relative to changes on the way, and what was summed is brought along."""
+    """By hundreds: the reference of the exponentials changes on the way, and the sums so far are rescaled."""
     _core.set_threads(1)
     config = base.replace(optimizer="sgd", learning_rate=0.05)
     layer = make_layer(4, 400, False, config)
@@ -341,15 +341,15 @@ def test_softmax_of_logits_that_rise_and_fall_from_block_to_block(keep, order):
     labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
     dx = np.full_like(x.values, np.nan)
     kept = np.full(layer.native.kept_size(active), np.nan, np.float32) if keep else None
-    fine, loss, _ = softmax_learn(layer, x, active, labels, dx, 1 / 20, kept)
+    finite, loss, _ = softmax_learn(layer, x, active, labels, dx, 1 / 20, kept)
     expected_dx = reference.learn(matrix, np.ones_like(matrix, bool), activity, dz / 20, 0.05)
-    assert fine
+    assert finite
     assert_allclose(loss, expected_loss, rtol=1e-5)
     assert_allclose(dx[:, :4], expected_dx, rtol=1e-3, atol=1e-5)
     assert_same_state(layer, reference)
 
 
-def test_fresh_weights_have_the_asked_spread_and_zero_padding():
+def test_initial_weights_have_the_requested_deviation_and_zero_padding():
     value = np.full((500, padded(130)), np.nan, np.float32)
     _core.initialise(value, 130, 0.25, 9)
     assert not value[:, 130:].any()
@@ -360,7 +360,7 @@ def test_fresh_weights_have_the_asked_spread_and_zero_padding():
     assert_array_equal(again, value[:20])  # a weight depends on seed, row and column alone
 
 
-def test_too_little_room_for_logits_is_refused():
+def test_a_scratch_buffer_too_small_for_the_logits_is_refused():
     layer = make_layer(3, 70, False, base, 0)
     x, _ = dense_input(2, 3, 0)
     active = layer.everything(2)

@@ -74,8 +74,8 @@ def test_hits_are_those_of_the_reference(neurons, tables, table_bits, rows, want
 
 @pytest.mark.parametrize("neurons", [8192, 8193, 70_000])
 @pytest.mark.parametrize("want", [5, None])
-def test_neurons_that_share_a_slot_are_told_apart(neurons, want):
-    """Rows that meet far more neurons than the look-up of first meetings has slots."""
+def test_neurons_that_share_a_slot_are_kept_apart(neurons, want):
+    """Rows retrieve far more neurons than the filter of neurons seen before has slots."""
     table = filled_tables(neurons, tables=6, table_bits=2, seed=4)
     codes = np.random.default_rng(1).integers(0, 4, (3, 6), dtype=np.uint32)
     offsets, ids, counts, _ = _core.Query(table).topk(codes, want, 7, 8)
@@ -87,8 +87,8 @@ def test_neurons_that_share_a_slot_are_told_apart(neurons, want):
 @settings(max_examples=40, deadline=None)
 @given(ranks=st.integers(1, 5), want=st.integers(1, 12), split=st.integers(0, 6), seed=st.integers(0, 2**64 - 1))
 def test_best_ranked_hits_of_all_stripes_are_those_of_the_whole(ranks, want, split, seed):
-    """Each rank asks tables over its own neurons, in two parts of the batch; the highest rankings of all of them
-    together are what one process with all neurons picks."""
+    """Each rank queries tables of its own neurons, in two parts of the batch. The best ranked hits of all ranks are the
+    ones that one process with all neurons picks."""
     neurons, tables, rows = 200, 6, 7
     codes = np.random.default_rng(seed % 99).integers(0, 8, (neurons, tables), dtype=np.uint32)
     asked = np.random.default_rng(seed % 98).integers(0, 8, (rows, tables), dtype=np.uint32)
@@ -124,7 +124,7 @@ def test_hits_do_not_depend_on_the_number_of_threads():
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_neuron_met_in_every_table_comes_first():
+def test_a_neuron_found_in_every_table_comes_first():
     table = filled_tables(5000, 10, 6, 5)
     own = np.array([[next(b for b in range(64) if 123 in table.bucket(t, b)) for t in range(10)]], dtype=np.uint32)
     _, ids, counts, _ = _core.Query(table).topk(own, 1, 0, 0)
@@ -140,7 +140,7 @@ def one_bucket(neurons: int) -> _core.Tables:
 
 
 @pytest.mark.parametrize("mode", ["vanilla", "topk"])
-def test_what_is_cut_off_is_decided_without_regard_to_numbers(mode):
+def test_which_hits_are_cut_off_does_not_depend_on_neuron_numbers(mode):
     # All 50 neurons are in one bucket, 5 are wanted: over steps and rows each should be taken equally often.
     query = _core.Query(one_bucket(50))
     codes = np.zeros((100, 2), dtype=np.uint32)
@@ -154,21 +154,21 @@ def test_what_is_cut_off_is_decided_without_regard_to_numbers(mode):
     assert stats.chi2.sf(((taken - 400) ** 2 / 400).sum() / scale, 49) > 0.0005
 
 
-def test_the_one_smallest_lot_wins_in_every_row():
-    # So many rows that in some the short cut past most of the lots finds none and all have to be looked at.
+def test_the_smallest_random_tie_break_wins_in_every_row():
+    # So many rows that in some the fast path, which skips most tie-breaks, finds none and all are compared.
     rows, neurons = 30_000, 60
     _, ids, *_ = _core.Query(one_bucket(neurons)).topk(np.zeros((rows, 2), dtype=np.uint32), 1, 0, 0)
     step_key = reference.mix(0, 0)
     keys = reference.mix_array(np.uint64(step_key) ^ np.arange(rows, dtype=np.uint64))
-    lots = reference.mix_array(reference.mix_array(keys)[:, None] ^ np.arange(neurons, dtype=np.uint64))
-    np.testing.assert_array_equal(ids, (lots >> np.uint64(32)).argmin(axis=1))
+    tie_breaks = reference.mix_array(reference.mix_array(keys)[:, None] ^ np.arange(neurons, dtype=np.uint64))
+    np.testing.assert_array_equal(ids, (tie_breaks >> np.uint64(32)).argmin(axis=1))
 
 
-def test_lots_differ_between_steps_rows_and_seeds():
+def test_tie_breaks_differ_between_steps_rows_and_seeds():
     query = _core.Query(one_bucket(1000))
     codes = np.zeros((2, 2), dtype=np.uint32)
-    draws = [row for seed in (0, 1) for step in (0, 1) for row in lists(*query.topk(codes, 10, seed, step)[:2])]
-    assert len({tuple(draw) for draw in draws}) == 8
+    picks = [row for seed in (0, 1) for step in (0, 1) for row in lists(*query.topk(codes, 10, seed, step)[:2])]
+    assert len({tuple(pick) for pick in picks}) == 8
 
 
 def test_empty_tables_give_no_hits():
@@ -179,7 +179,7 @@ def test_empty_tables_give_no_hits():
         assert found[1].tolist() == []
 
 
-def test_a_query_follows_its_tables_when_they_are_renewed():
+def test_a_query_sees_rebuilt_tables():
     table = one_bucket(4)
     query = _core.Query(table)
     table.set_codes(np.array([2], dtype=np.int32), np.ones((1, 2), dtype=np.uint32))
@@ -187,7 +187,7 @@ def test_a_query_follows_its_tables_when_they_are_renewed():
     assert query.candidates(np.ones((1, 2), dtype=np.uint32))[1].tolist() == [2]
 
 
-def test_several_python_threads_may_ask_at_once():
+def test_several_python_threads_may_query_at_once():
     table = filled_tables(3000, 8, 6, 9)
     codes = np.random.default_rng(3).integers(0, 64, (40, 8), dtype=np.uint32)
     query = _core.Query(table)

@@ -1,4 +1,4 @@
-"""Hash tables: every neuron is where its codes say unless the bound dropped it; renewal forgets nothing."""
+"""Hash tables: every neuron is in the buckets of its codes unless the bound dropped it, also after a rebuild."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_buckets_are_those_of_the_reference_also_after_changes(
 
 @pytest.mark.parametrize("policy", ["fifo", "reservoir"])
 @pytest.mark.parametrize("bound", [0, 20])
-def test_renewal_after_changes_equals_building_from_scratch(policy, bound):
+def test_rebuilding_after_changes_equals_building_from_scratch(policy, bound):
     neurons, tables, bits = 20_000, 7, 9
     rng = np.random.default_rng(1)
     codes = random_codes(neurons, tables, bits, 1)
@@ -126,7 +126,7 @@ def test_reservoirs_of_two_tables_are_independent():
     assert abs(both - bound * bound / neurons) < 5 * np.sqrt(bound * bound / neurons)
 
 
-def test_fifo_keeps_the_newest_and_spares_no_neuron_by_its_number():
+def test_fifo_keeps_the_newest_and_favours_no_neuron_number():
     neurons, bound, tables = 100, 10, 64
     table = _core.Tables(neurons, tables, 1, bound, "fifo", 1)
     table.set_codes(np.arange(neurons, dtype=np.int32), np.zeros((neurons, tables), dtype=np.uint32))
@@ -140,7 +140,7 @@ def test_fifo_keeps_the_newest_and_spares_no_neuron_by_its_number():
     assert (kept > 0).mean() > 0.95
 
 
-def test_tables_that_were_never_renewed_are_empty():
+def test_tables_that_were_never_built_are_empty():
     table = _core.Tables(10, 2, 3, 0, "fifo", 0)
     assert contents(table, 2, 3) == [[[]] * 8] * 2
     table.rebuild()  # no neuron has codes yet

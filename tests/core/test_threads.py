@@ -1,4 +1,4 @@
-"""The pool of threads: any number of them gives the same, children of fork() and many callers at once work."""
+"""The thread pool: any number of threads gives the same; children of fork() and concurrent callers work."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_fork_while_others_compute():
 
 
 def test_calls_from_many_threads_at_once_are_right():
-    """Six Python threads, each training a layer of its own and asking a common one, while the number of threads is
-    changed again and again: what is kept per thread must fit whatever number is in force."""
+    """Six Python threads, each training a layer of its own and querying a shared one, while the number of threads is
+    changed again and again: per-thread buffers must fit every number."""
     common = make_layer(33, 700, False, Config())
     x, _ = dense_input(97, 33, 5)
     _core.set_threads(2)
@@ -156,8 +156,8 @@ def test_calls_from_many_threads_at_once_are_right():
     assert failures == []
 
 
-def test_too_few_threads_from_the_system_is_an_error_and_not_the_end():
-    """With little address space left 1,024 threads can't be had; the process says so and can go on with two."""
+def test_threads_that_cannot_be_started_are_an_error_and_not_a_crash():
+    """With little address space left 1,024 threads cannot be started: an error, after which two still work."""
     pytest.importorskip("resource")
     if "asan" in os.environ.get("LD_PRELOAD", "") or "tsan" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("sanitizers need more address space than that")
@@ -175,11 +175,11 @@ except (RuntimeError, MemoryError) as error:
     print("refused:", error)
 _core.set_threads(2)
 _core.initialise(value, 16, 1.0, 0)
-print("goes on:", bool(value.any()))
+print("works:", bool(value.any()))
 """
     if not os.path.exists("/proc/self/status"):
         pytest.skip("needs /proc")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "refused:" in done.stdout
-    assert "goes on: True" in done.stdout
+    assert "works: True" in done.stdout

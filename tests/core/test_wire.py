@@ -1,4 +1,4 @@
-"""Messages between ranks: against a slow reference, for what they promise of numbers, and against damaged ones."""
+"""Messages between ranks: against a slow reference, their precision, and damaged ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ few = settings(max_examples=100, deadline=None)
 
 @st.composite
 def matrices(draw, special=True):
-    """(x, first, step, columns): random numbers with a share of zeros and, if wanted, of numbers that are special."""
+    """(x, first, step, columns): random numbers with a share of zeros and, if wanted, of special values."""
     rows, columns = draw(st.integers(0, 6)), draw(lengths)
     first, step = draw(st.integers(0, 5)), draw(st.integers(1, 5))
     stride = first + max(0, columns - 1) * step + draw(st.integers(1, 4))
@@ -38,7 +38,7 @@ def matrices(draw, special=True):
 
 
 def bits(x):
-    """What two arrays must share to be the same: NaN is equal to itself, and 0 is not -0."""
+    """Bits of the values, to compare: NaN equals itself, and 0 is not -0."""
     return x.view(np.uint32).tolist()
 
 
@@ -121,7 +121,7 @@ def test_bf16_is_the_nearest_even(upper, lower):
 
 @few
 @given(format=formats, columns=st.integers(1, 150), zeros=st.sampled_from([0.0, 0.95]), data=st.data())
-def test_what_is_not_finite_is_not_hidden(format, columns, zeros, data):
+def test_values_that_are_not_finite_are_not_hidden(format, columns, zeros, data):
     x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
     x[np.random.default_rng(1).random(x.shape) < zeros] = 0
     at, value = data.draw(st.integers(0, columns - 1)), data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
@@ -162,7 +162,7 @@ def test_zeros_are_left_out_where_that_is_shorter(format):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("share", [1.0, 0.4])
 def test_threads_change_nothing(format, share):
-    """A message large enough for threads, also more of them than there are rows; and its rows alone, without any."""
+    """A message large enough for threads, more threads than rows too; and each row alone, without threads."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((67, 6003)).astype(np.float32)
     x[rng.random(x.shape) >= share] = 0
@@ -188,7 +188,7 @@ def test_threads_change_nothing(format, share):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_ranks_shares_add_up_to_the_whole(format):
-    """What shard.py's ranks send of a layer, put together by one that knows only who sent it."""
+    """The parts of a layer that ranks send, joined by a rank that knows only the senders."""
     x = np.maximum(np.random.default_rng(0).standard_normal((5, 11)), 0).astype(np.float32)
     ranks, out = 4, np.full((5, 11), 9, np.float32)
     for rank in range(ranks):
@@ -207,7 +207,7 @@ def test_damaged_messages_are_refused_or_as_the_reference_reads_them(case, forma
     message = bytearray(_core.wire_encode(x, *where, format))
     for _ in range(data.draw(st.integers(1, 4))):
         kind = data.draw(st.sampled_from(["flip", "flip", "cut", "grow"]))
-        begin = data.draw(st.sampled_from([0, 12, 12, 12]))  # mostly behind the header
+        begin = data.draw(st.sampled_from([0, 12, 12, 12]))  # mostly after the header
         at = data.draw(st.integers(min(begin, len(message)), len(message)))
         if kind == "flip" and at < len(message):
             message[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -225,7 +225,7 @@ def test_damaged_messages_are_refused_or_as_the_reference_reads_them(case, forma
 def test_random_bytes_are_refused_or_as_the_reference_reads_them(
     number, sparse, rows, columns, extra, honest, missing, seed
 ):
-    """Behind a header that is right for its first `honest` bytes, often as many as header and mask ask for."""
+    """After a header whose first `honest` bytes are valid; often as many bytes as header and mask require."""
     header = struct.pack("<2sBBII", b"DW", number, sparse, rows, columns)[:honest]
     scale_bytes, value_bytes = (4 * rows, 1) if number == 2 else (0, 4 if number == 0 else 2)
     rng = np.random.default_rng(seed)
@@ -259,7 +259,7 @@ def test_headers_of_huge_messages_allocate_nothing(number, sparse, rows, columns
         _core.wire_decode(message, np.zeros((3, 4), np.float32), 0, 1, 4, False)
 
 
-def test_each_fault_has_its_sentence():
+def test_each_fault_has_its_message():
     x = np.arange(1, 21, dtype=np.float32).reshape(2, 10)
     x[:, 3:] = 0
     out = np.zeros_like(x)

@@ -21,6 +21,7 @@ from launch.test_launcher import processes_of
 
 from dslide.cli import main
 
+pytestmark = pytest.mark.waiting
 RANKS = 3
 LIMIT = 60.0  # seconds for any run here
 SAVED_EVERY = 0.3

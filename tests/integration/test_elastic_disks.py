@@ -22,6 +22,7 @@ from dslide.checkpoint.disks import buddy
 from dslide.checkpoint.manifest import OPTIMIZER, WEIGHTS, shard_file
 from dslide.launch.remote_shell import SHELL
 
+pytestmark = pytest.mark.waiting
 AGAIN = 15.0  # seconds in which training must go on after a loss; it takes 3 to 5
 DELIVERY = 2.0  # seconds that a checkpoint may take to be written and to arrive on other disks
 HOSTS = ["one", "two", "three", "four"]

@@ -19,6 +19,7 @@ from launch.test_launcher import LIMIT
 from dslide.errors import ConfigError
 from dslide.launch.remote_shell import SHELL, who_answers
 
+pytestmark = pytest.mark.waiting
 HOSTS = ["one", "two", "three"]
 SSH = """#!{sh}
 while true; do

@@ -18,6 +18,7 @@ from netlab.test_netlab import missing
 from dslide import netlab
 from dslide.netlab import system
 
+pytestmark = pytest.mark.waiting
 NAME = f"dslidecut{os.getpid()}"
 CUT = 1  # the node
 LONGER = 4 * EPOCHS  # not done before the node is back

@@ -24,6 +24,7 @@ from dslide.cli import main
 from dslide.errors import ConfigError
 from dslide.netlab import jobs, lab, system
 
+pytestmark = pytest.mark.waiting
 NAME = f"dslidetest{os.getpid()}"
 NODES = 3
 COMMAND = [sys.executable, "-m", "dslide.cli", "netlab"]

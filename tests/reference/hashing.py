@@ -1,4 +1,4 @@
-"""Slow, obvious versions of what the core does in hash*.cpp, tables.cpp and query.cpp, for tests."""
+"""Slow, obvious versions of the hash functions, tables and queries in src/core/hashing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mix(*words: int) -> int:
 
 
 def mix_array(x: np.ndarray) -> np.ndarray:
-    """mix(a) of every number in an array of uint64."""
+    """mix(a) of every element of an array of uint64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -168,9 +168,9 @@ def vanilla(row_buckets: list[list[int]], want: int | None, seed: int, step: int
 def counted(
     row_buckets: list[list[int]], at_least: int, want: int | None, seed: int, step: int, row: int
 ) -> list[tuple[int, int]]:
-    """(neuron, in how many tables it was met), ascending."""
+    """(neuron, number of tables it was found in), ascending."""
     key = mix(seed, step, row)
     counts = Counter(neuron for bucket in row_buckets for neuron in bucket)
-    met = [neuron for neuron in counts if counts[neuron] >= at_least]
-    met.sort(key=lambda neuron: (-counts[neuron], mix(key, neuron) >> 32, neuron))
-    return sorted((neuron, counts[neuron]) for neuron in met[:want])
+    found = [neuron for neuron in counts if counts[neuron] >= at_least]
+    found.sort(key=lambda neuron: (-counts[neuron], mix(key, neuron) >> 32, neuron))
+    return sorted((neuron, counts[neuron]) for neuron in found[:want])

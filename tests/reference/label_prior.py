@@ -1,4 +1,4 @@
-"""The label prior again, slowly and obviously: counted row by row, and what they add as a matrix."""
+"""A slow, obvious label prior: counted row by row, with dense matrices."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dslide.util.csr import Csr
 Matrix = npt.NDArray[np.float64]
 
 
-def lengths_of(x: SparseRows | Csr) -> list[float]:
-    """Of rows; 1 for those that have none."""
+def lengths_of(x: Csr) -> list[float]:
+    """Euclidean lengths of rows; 1 for rows of zeros."""
     offsets = x.indptr
     lengths = []
     for begin, end in pairwise(offsets.tolist()):
@@ -30,7 +30,7 @@ def lengths_of(x: SparseRows | Csr) -> list[float]:
 
 @dataclass
 class SlowLabelPrior:
-    """`weight` (features, labels) is 0 where there is no link; `share` (labels)."""
+    """`weight` (features, labels) is 0 where a feature does not count for a label; `share` (labels)."""
 
     weight: Matrix
     share: Matrix
@@ -63,13 +63,13 @@ class SlowLabelPrior:
 
     @classmethod
     def of_arrays(cls, begin: Any, neuron: Any, weight: Any, share: Any) -> SlowLabelPrior:
-        """Of those that the fast ones have."""
+        """From the arrays of the fast one."""
         whole = np.zeros((len(begin) - 1, len(share)))
         whole[np.repeat(np.arange(len(begin) - 1), np.diff(begin)), neuron] = weight
         return cls(whole, share.astype(np.float64))
 
     def added(self, x: Matrix, scale: float, lengths: Any = None, own: Any = None, keep: float = 1.0) -> Matrix:
-        """What rows (rows, features) add to logits; `own` (rows, labels) are labels that rows have in training."""
+        """What rows `x` (rows, features) add to logits; `own` (rows, labels) are the labels of rows in training."""
         units = x / np.asarray(lengths_of(SparseRows.from_scipy(x)) if lengths is None else lengths)[:, None]
         total = units @ self.weight
         if own is not None:

@@ -1,7 +1,7 @@
-"""The whole network again, slowly and obviously: every matrix dense and in float64, an active set a mask with weights.
+"""A slow, obvious network: every matrix dense and in float64, an active set a mask with weights.
 
-What the fast network chooses at random (its active sets) is taken over from it as `Activity`; everything that follows
-from the choice (sums, losses, gradients, optimizer steps) is computed here anew. Dropout is not covered.
+The random choices of the fast network (its active sets) are taken from it as `Activity`; everything that follows from
+them (logits, losses, gradients, optimizer steps) is computed here. Dropout is not covered.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def to_slots(active: Any, matrix: Matrix) -> npt.NDArray[np.float32]:
 
 
 def from_slots(active: Any, slots: npt.NDArray[np.float32], neurons: int) -> Matrix:
-    """The opposite of `to_slots`; 0 where a neuron is not active."""
+    """The inverse of `to_slots`; 0 where a neuron is not active."""
     matrix = np.zeros((active.rows, neurons))
     matrix[slots_of(active)] = slots.reshape(-1)
     return matrix
@@ -79,7 +79,7 @@ LOSSES = {"softmax": softmax_loss, "sigmoid": sigmoid_loss}
 
 
 class Numbers:
-    """Trainable numbers, their moments, and how often each was within a touched row."""
+    """Trainable numbers and their moments."""
 
     def __init__(self, value: Matrix, config: Config):
         self.value, self.config = value, config
@@ -104,8 +104,8 @@ class Numbers:
 
 
 class ReferenceLayer:
-    """A layer with weights (inputs, neurons), however the fast one stores them; `input_major` says whose the clocks
-    of the weights are, the inputs' or the neurons'."""
+    """A layer with weights (inputs, neurons), whatever orientation the fast one has; `input_major`: the clocks of the
+    weights are those of inputs, not of neurons."""
 
     def __init__(self, layer: Layer, config: Config):
         stored = widened(layer.arrays["weights"]).astype(np.float64)
@@ -117,12 +117,12 @@ class ReferenceLayer:
         self.bias_clock = np.zeros(layer.neurons)
 
     def forward(self, x: Matrix, activity: Activity) -> Matrix:
-        """Sums, 0 where a neuron is not active."""
+        """Logits, 0 where a neuron is not active."""
         return np.where(activity.mask, x @ self.weights.value + self.bias.value, 0)
 
     def learn(self, x: Matrix, present: Mask, activity: Activity, dz: Matrix, rate: float) -> Matrix:
-        """Steps along dz, which is 0 where a neuron is not active; returns the gradient of x. `present` says which
-        inputs a sparse row stores, be it with value 0."""
+        """One step along dz, which is 0 where a neuron is not active; returns the gradient of x. `present`: the inputs
+        that a sparse row stores, with value 0 too."""
         dx = dz @ self.weights.value.T
         seen = activity.mask.any(axis=0)
         if self.input_major:
@@ -139,11 +139,11 @@ class ReferenceLayer:
 
     def arrays(self) -> dict[str, Matrix]:
         """State under the names and in the orientation of `Layer.arrays`, without padding."""
-        turn = (lambda a: a) if self.input_major else np.transpose
+        oriented = (lambda a: a) if self.input_major else np.transpose
         named = {"weights_clock": self.weights_clock, "bias_clock": self.bias_clock}
         for part in ("value", "moment1", "moment2"):
             suffix = "" if part == "value" else f"_{part}"
-            named[f"weights{suffix}"] = turn(getattr(self.weights, part))
+            named[f"weights{suffix}"] = oriented(getattr(self.weights, part))
             named[f"bias{suffix}"] = getattr(self.bias, part)[:, None]
         return named
 
@@ -158,7 +158,7 @@ class ReferenceNetwork:
     def forward(
         self, x: Matrix, activities: list[Activity], added: Matrix | float = 0.0
     ) -> tuple[list[Matrix], Matrix]:
-        """What each layer gets, and the output's sums; `added` to these is what links add."""
+        """Inputs of each layer, and the logits; `added` is what the label prior adds to them."""
         inputs = [x]
         for layer, activity in zip(self.layers[:-1], activities[:-1], strict=True):
             z = layer.forward(inputs[-1], activity)

@@ -1,4 +1,4 @@
-"""Slow, obvious versions of what the core does in wire.cpp, with the same signatures, for tests."""
+"""Slow, obvious versions of the functions in src/core/wire, with the same signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bf16 as numpy has it not: uint16, made of floats."""
+"""bf16, which numpy lacks, as uint16."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy.typing as npt
 
 from dslide.model.storage import widened
 
-UNIT = 2.0**-7  # a bf16's last place is at most this part of it
+UNIT = 2.0**-7  # unit in the last place of a bf16, relative to it, at most
 SMALLEST = 2.0**-133  # above 0
 STORED = ["float32", "bf16"]
 
 
 def nearest(x: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """The nearest bf16, of two as near the even one."""
+    """The nearest bf16, ties to even."""
     x = np.asarray(x, np.float32)
     below = (x.view(np.uint32) >> 16).astype(np.uint16)
     above = below + np.uint16(1)

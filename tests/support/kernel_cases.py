@@ -1,4 +1,4 @@
-"""What the tests of kernels draw from."""
+"""Strategies for tests of kernels."""
 
 from __future__ import annotations
 

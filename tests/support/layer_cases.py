@@ -1,4 +1,4 @@
-"""Layers, inputs, active sets and labels of any shape for the tests of layers."""
+"""Layers, inputs, active sets and labels of any shape, for tests of layers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def make_active(kind: str, neurons: int, rows: int, seed: int, labels: Any = Non
         return _core.ActiveSet.everything(neurons, rows)
     if labels is None:
         labels = np.zeros(rows + 1, np.int64), np.zeros(0, np.int32)
-    draws = max(1, neurons // 2)
-    return _core.ActiveSet.sampled(kind == "row", neurons, *labels, None, None, draws, seed, True)
+    negatives = max(1, neurons // 2)
+    return _core.ActiveSet.sampled(kind == "row", neurons, *labels, None, None, negatives, seed, True)
 
 
 def dense_input(rows: int, inputs: int, seed: int) -> tuple[Dense, np.ndarray]:
@@ -94,8 +94,8 @@ def softmax_learn(
     layer: Layer, x: Dense, active: Any, labels: Any, dx: np.ndarray, scale: float, kept: np.ndarray | None = None,
     cut: int = 0,
 ) -> tuple[bool, float, np.ndarray]:  # fmt: skip
-    """A step along softmax's gradients, the batch cut in two before row `cut`: whether all were finite, the loss and
-    the normalisers' logarithms; dx is set."""
+    """A step along softmax's gradients, the batch split before row `cut`: whether all were finite, the loss and the
+    logarithms of the normalisers; dx is set."""
     reference, total = np.full((2, x.rows), np.nan, np.float32)
     parts = [(0, cut), (cut, x.rows)] if 0 < cut < x.rows else [(0, x.rows)]
     for begin, end in parts:
@@ -105,5 +105,5 @@ def softmax_learn(
         layer.native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
         for begin, end in parts
     )
-    fine = layer.native.softmax_step(x.values, active, labels, log_norm, scale, layer.optimizer, kept)
-    return fine, loss, log_norm
+    finite = layer.native.softmax_step(x.values, active, labels, log_norm, scale, layer.optimizer, kept)
+    return finite, loss, log_norm

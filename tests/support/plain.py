@@ -1,4 +1,4 @@
-"""Options for tests that compare numbers or learning: they are given, so that other defaults change nothing here."""
+"""Options for tests that compare numbers or learning, so that changed defaults do not change these tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Layers and a small training run with whatever kernels DSLIDE_ISA names: `python -m support.run_at_level OUT.npz`.
+"""Layers and a small training run with the kernels that DSLIDE_ISA names: `python -m support.run_at_level OUT.npz`.
 
-A process of its own, because the level is chosen once per process; test_levels.py compares what comes out.
+A process of its own, because the level is chosen once per process; core/test_levels.py compares the results.
 """
 
 from __future__ import annotations
