@@ -94,10 +94,8 @@ def test_stripes_of_a_set_make_up_the_whole(batch, per_row, ranks, seed):
         step = min(ranks, neurons)
         own = [[[i // step for i in row if i % step == rank] for row in lists] for lists in (labels, hits or [])]
         count = len(range(rank, neurons, step))
-        rank_part = {"layer_neurons": neurons, "first": rank, "step": step}
-        part = sampled(per_row, count, own[0], own[1] or None, negatives, seed, **rank_part)
-            per_row, count, own[0], own[1] or None, negatives, seed, layer_neurons=neurons, first=rank, step=step
-        )
+        stripe = {"layer_neurons": neurons, "first": rank, "step": step}
+        part = sampled(per_row, count, own[0], own[1] or None, negatives, seed, **stripe)
         for row, ids, weights in zip(together, row_sets(part), row_weights(part), strict=True):
             row.update(zip([i * step + rank for i in ids], weights, strict=True))
     expected = [
