@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide import _core
-from dslide.checkpoint.snapshot import Snapshot
 from dslide.config import Config
 from dslide.model.activations import (
     Activations,
@@ -26,7 +25,7 @@ from dslide.model.hash_parameters import training_family
 from dslide.model.lsh import Codes, LshIndex
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
-from dslide.model.storage import widened
+from dslide.model.storage import ChangeListener, widened
 
 COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they are stored
 
@@ -63,7 +62,7 @@ class Layer:
             else _core.DenseLayer(of_weights, of_bias, config.products == "bf16")
         )
         self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number kept from the first pass to the second
-        self.snapshot: Snapshot | None = None  # is told what is about to change
+        self.snapshot: ChangeListener | None = None  # is told what is about to change
         family = training_family(config.family)
         self.lsh = LshIndex(total, inputs, family, config, seed, shard) if sampled and trainable else None
 

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide import _core
-from dslide.checkpoint.snapshot import Snapshot
 from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.data import SparseRows
 from dslide.errors import Diverged
@@ -40,7 +39,7 @@ from dslide.model.lsh import hidden_sampling_sizes, sampling_sizes
 from dslide.model.micro_batches import exchanged_parts
 from dslide.model.predictor import Predictor
 from dslide.model.state_layout import CODES, MOVED
-from dslide.model.storage import checked
+from dslide.model.storage import ChangeListener, checked
 from dslide.model.targets import Labels
 from dslide.training import phases, work
 from dslide.training.profiler import Profile, timed
@@ -99,7 +98,7 @@ class Network(Predictor):
                 checked(arrays, codes, own.dtype, own.shape), checked(arrays, moved, np.dtype(np.bool_), own.shape[1:])
             )
 
-    def watch(self, snapshot: Snapshot | None) -> None:
+    def watch(self, snapshot: ChangeListener | None) -> None:
         """From now on the snapshot, which is of this network's state, is told of every change; None: nobody is."""
         for layer in self.layers:
             layer.snapshot = snapshot

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dslide import _core
-from dslide.checkpoint.reshard import ScatteredArrays
 from dslide.comm import Communicator, solo
 from dslide.config import Config
 from dslide.data import SparseRows
@@ -27,7 +26,7 @@ from dslide.model.label_prior import LabelPrior, prior_arrays, row_lengths
 from dslide.model.layer import Layer
 from dslide.model.lsh import LshIndex, resolve_output
 from dslide.model.state_layout import array_dtype
-from dslide.model.storage import checked
+from dslide.model.storage import ArraySource, checked
 from dslide.model.targets import targets
 from dslide.util.memory import check_memory, rss_bytes
 
@@ -302,7 +301,7 @@ class Predictor:
         """Copies arrays given by name over the network's own; all of them must be there. LabelPrior are those given, or
         none."""
         for name, own in self._layer_state().items():
-            if isinstance(arrays, ScatteredArrays):
+            if isinstance(arrays, ArraySource):
                 arrays.copy_into(name, own)
             else:
                 own[...] = checked(arrays, name, own.dtype, own.shape)

@@ -16,7 +16,6 @@ from dslide.model.sharding import WHOLE, Shard, neuron_axis
 from dslide.model.storage import STORAGE
 
 CODES, MOVED = "codes", "moved"  # a sampled layer's hash tables: buckets of neurons, and which changed since
-TABLES_SINCE = 5  # the format of models with them; those of format 4 were of more tables, and are made anew
 MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # what optimizers keep of a parameter
 
 
@@ -38,7 +37,6 @@ class ArrayLayout:
     neurons: int  # of the whole layer
     axis: int | None
     rest: tuple[int, ...]  # the shape without that axis
-    since: int = 1  # the format of models that has it
     is_padded: bool = True  # where neurons lie along rows
 
     def shape(self, shard: Shard = WHOLE) -> tuple[int, ...]:
@@ -68,9 +66,9 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             layouts[f"layer{i}.{clock}"] = ArrayLayout(array_dtype(config, clock), neurons, axis, of_clock)
         if sampled[i]:
             tables = config.tables or automatic(neurons, inputs, training_family(config.family)).tables
-            codes = ArrayLayout(np.dtype(np.uint32), neurons, 1, (tables,), since=TABLES_SINCE, is_padded=False)
+            codes = ArrayLayout(np.dtype(np.uint32), neurons, 1, (tables,), is_padded=False)
             layouts[f"layer{i}.{CODES}"] = codes
-            layouts[f"layer{i}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), neurons, 0, (), since=TABLES_SINCE)
+            layouts[f"layer{i}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), neurons, 0, ())
         inputs, sparse_input = neurons, i < len(shares) and sampled[i]
     return layouts
 

@@ -1,21 +1,41 @@
-"""Weights and moments as they are kept in memory and in files: float32, or bf16, which takes half the room.
+"""Weights and moments as they are stored in memory and in files (float32, or bf16, which takes half the space), where
+they are read from, and who is notified before they change.
 
 numpy has no bf16. Arrays of uint16 stand for it, each number being the upper half of a float32.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dslide.errors import ModelError
+from dslide.model.activations import Ids
 
 Array = npt.NDArray[Any]
 
 STORAGE: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
+
+
+class ArraySource(Mapping[str, Array], abc.ABC):
+    """Arrays by name that can be copied into memory the caller has already: they may be larger than what is free."""
+
+    @abc.abstractmethod
+    def copy_into(self, name: str, into: Array) -> None:
+        """Fills `into` with the array of this name; ModelError if type or shape differ."""
+
+
+class ChangeListener(Protocol):
+    """Is notified before arrays that it contains change."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def before_change(self, name: str, rows: Ids | None = None) -> None:
+        """These rows of an array, or all of them, are about to change."""
 
 
 def widened(stored: Array) -> npt.NDArray[np.float32]:
