@@ -1,5 +1,5 @@
 """Ranks that load a model together, wherever its files lie: each gets exactly its slices of the whole, from the newest
-save of which every file is somewhere."""
+save of which every file is on some disk."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def disks_of(tmp_path: Path, count: int) -> list[Path]:
 
 
 def check_newest(disks: Sequence[Path], step: int, config: Config = ONE, optimizer: bool = True) -> None:
-    """Ranks on these disks get their parts of the checkpoint, and write nothing."""
+    """Ranks on these disks load their shards of the checkpoint, and write nothing."""
 
     def work(comm: Communicator) -> None:
         folder, model = load_newest(disks[comm.rank], comm, optimizer=optimizer)
@@ -117,7 +117,7 @@ def test_any_number_of_ranks_reads_from_local_disks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrote: int, reads: int, config: Config
 ) -> None:
     """Readers on the nodes of the writers, as far as there are, and on new ones. Blocks are small, so that arrays
-    travel in several."""
+    are sent in several."""
     monkeypatch.setattr(remote_arrays, "BLOCK", 600)
     disks = disks_of(tmp_path, max(wrote, reads))
     save_on(disks[:wrote], 5, config)
@@ -218,7 +218,7 @@ def test_a_damaged_file_is_replaced_by_its_copy(tmp_path: Path, name: str) -> No
     check_newest(disks, 4)
 
 
-def test_damage_everywhere_is_told(tmp_path: Path) -> None:
+def test_damage_on_all_disks_is_reported(tmp_path: Path) -> None:
     disks = disks_of(tmp_path, 2)
     save_on(disks, 5)
     for disk in disks:
@@ -272,7 +272,7 @@ def test_a_disk_that_got_no_manifest_any_more(tmp_path: Path) -> None:
     def work(comm: Communicator) -> Any:
         return open_newest(disks[comm.rank], comm, verify=False)
 
-    assert [folder.name for folder, _ in run_ranks(2, work)] == [step_name(4)] * 2  # found without being asked to
+    assert [folder.name for folder, _ in run_ranks(2, work)] == [step_name(4)] * 2  # without verify, too
 
 
 def test_a_node_that_comes_back_with_another_save_of_the_step(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_no_checkpoints_at_all(tmp_path: Path) -> None:
     assert set(errors_of(disks)) == {f"no checkpoint can be used: rank 1: {path}: damaged: not valid JSON"}
 
 
-def test_damage_on_a_shared_disk_is_told_once(tmp_path: Path) -> None:
+def test_damage_on_a_shared_disk_is_reported_once(tmp_path: Path) -> None:
     save_on([tmp_path / "disk"] * 3, 5)
     path = tmp_path / "disk" / step_name(5) / "weights-1-of-3.safetensors"
     damage(path)

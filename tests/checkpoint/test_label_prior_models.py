@@ -225,7 +225,7 @@ def fitted() -> SlideClassifier:
 
 def test_estimators_keep_their_prior(tmp_path):
     model = fitted()
-    links = model.network_.prior.state()
+    prior = model.network_.prior.state()
     x = DATA.x.to_scipy()
     expected = model.predict_topk(x, 3)[1]
     model.save(tmp_path / "m")
@@ -233,7 +233,7 @@ def test_estimators_keep_their_prior(tmp_path):
     for copy in (pickle.loads(pickle.dumps(model)), *loaded):
         assert_array_equal(copy.predict_topk(x, 3)[1], expected)
         assert (copy.prior_labels, copy.prior_scale) == (5, 3.0)
-        for name, array in links.items():
+        for name, array in prior.items():
             assert_array_equal(copy.network_.prior.state()[name], array, strict=True)
     new = clone(model)
     assert new.prior_labels == 5
@@ -243,10 +243,10 @@ def test_estimators_keep_their_prior(tmp_path):
 def test_partial_fit_keeps_the_prior_of_fit():
     """A network that saw its first rows in partial_fit has none."""
     model = fitted()
-    links = {name: array.copy() for name, array in model.network_.prior.state().items()}
+    prior = {name: array.copy() for name, array in model.network_.prior.state().items()}
     other = make_data(seed=1)
     model.partial_fit(other.x.to_scipy(), other.y.to_scipy())
-    for name, array in links.items():
+    for name, array in prior.items():
         assert_array_equal(model.network_.prior.state()[name], array)
     new = SlideClassifier(hidden=(8,), threads=1).partial_fit(other.x.to_scipy(), sp.csr_matrix(other.y.to_scipy()))
     assert new.network_.prior is None

@@ -110,7 +110,7 @@ def test_other_folders_are_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_lost_leaves_the_old_model(folder: Path) -> None:
-    """Its state can't be saved, which is no user's mistake: the others learn of it as of any rank that dies."""
+    """Its state can't be saved, which is not a user's mistake: for the others it is a rank that dies."""
 
     def work(comm: Communicator) -> None:
         model = a_model(ONE, FEATURES, LABELS, Shard(comm.rank, 4), seed=1)
@@ -126,7 +126,7 @@ def test_a_rank_that_is_lost_leaves_the_old_model(folder: Path) -> None:
     assert names_in(folder.parent) == ["model"]
 
 
-def test_what_crashes_left_is_not_in_the_way(folder: Path) -> None:
+def test_remains_of_crashes_are_replaced(folder: Path) -> None:
     shutil.copytree(folder, folder.with_name("model.new"))
     folder.rename(folder.with_name("model.old"))
     check(folder, ONE, Shard(2, 4))

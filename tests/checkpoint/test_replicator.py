@@ -185,7 +185,7 @@ def test_pace_sets_the_size_of_pieces(size: int, seconds: float) -> None:
     assert (following >= size) == (seconds < PIECE_SECONDS or size == PIECE_LEAST)
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------------------------
 
 
 def failing(
@@ -262,7 +262,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "leaves", "falls silent", "replicator closes"])
-def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_receiver_that_is_lost_during_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(replicator, "SHARE", 0.01)  # so that it takes long
     if how == "replicator closes":
         monkeypatch.setattr(replicator, "_PATIENCE", 0.1)
@@ -299,7 +299,7 @@ def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer"])
-def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_a_file_that_changes_while_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(replicator, "SHARE", 0.02)
 
     def work(comm: Communicator) -> Any:
@@ -356,7 +356,7 @@ def test_only_other_ranks_get_files(tmp_path: Path) -> None:
     run_ranks(2, work)
 
 
-def test_what_is_sent_aside_to_nobody_is_dropped() -> None:
+def test_messages_without_a_receiver_are_dropped() -> None:
     def work(comm: Communicator) -> None:
         comm.send_aside(1 - comm.rank, b"anybody?")
         comm.barrier("next")

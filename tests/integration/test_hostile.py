@@ -1,5 +1,4 @@
-"""Input that wants to do harm, or looks like it: what fuzz.py found, sizes that are only claimed, and what the package
-must never do with data."""
+"""Hostile input: what fuzzing found, sizes that are only claimed, and what the package must never do with data."""
 
 from __future__ import annotations
 
@@ -252,7 +251,7 @@ def test_data_that_outgrows_memory_ends_in_a_sentence(tmp_path: Path, monkeypatc
             read()
 
 
-# ---- claims that are not worth the paper ---------------------------------------------------------------------------
+# ---- claimed sizes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

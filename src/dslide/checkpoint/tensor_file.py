@@ -34,14 +34,14 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def stream_tensors(
-    write: Callable[[Any], object], arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
+    write: Callable[[Any], object], arrays: Mapping[str, Array],
     read: Callable[[str], Iterable[Array]] | None = None,
 ) -> None:  # fmt: skip
     """Passes the bytes of the file to `write`, piece by piece. `read` gives the content of an array by its name, flat,
     in pieces; by default the content of `arrays` is written."""
     # Largest items first: every array is then aligned to its item size without gaps, which the format forbids.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: dict[str, Any] = {}
     end = 0
     for name in names:
         array = arrays[name]
