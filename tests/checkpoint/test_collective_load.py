@@ -1,5 +1,5 @@
 """Ranks that load a model together, wherever its files lie: each gets exactly its slices of the whole, from the newest
-save of which every file is somewhere."""
+save of which every file is on some disk."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from support.inprocess import InProcess, run_ranks
 from support.mpi_run import run_mpi
 from support.saved_models import CONFIGS, FEATURES, LABELS, ONE, a_model, names_in, network_state, same_arrays
 
-from dslide.checkpoint import remote_arrays as remote_arrays
-from dslide.checkpoint.collective_load import load_newest, load_together
+from dslide.checkpoint import remote_arrays
+from dslide.checkpoint.collective_load import load_on_all_ranks, open_newest, open_on_all_ranks, restore_network
 from dslide.checkpoint.disks import buddy, find_disks
-from dslide.checkpoint.remote_arrays import links_to
+from dslide.checkpoint.remote_arrays import RemoteArrays, prior_for
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.comm.frames import Kind, unpack
@@ -62,18 +62,18 @@ def disks_of(tmp_path: Path, count: int) -> list[Path]:
 
 
 def check_newest(disks: Sequence[Path], step: int, config: Config = ONE, optimizer: bool = True) -> None:
-    """Ranks on these disks get their parts of the checkpoint, and write nothing."""
+    """Ranks on these disks load their shards of the checkpoint, and write nothing."""
 
     def work(comm: Communicator) -> None:
-        found = load_newest(disks[comm.rank], comm, optimizer=optimizer, verify=True)
-        assert found is not None
-        folder, model = found
+        folder, model = load_newest(disks[comm.rank], comm, optimizer=optimizer)
         assert folder == disks[comm.rank] / step_name(step)
         expected = network_state(config, FEATURES, LABELS, Shard(comm.rank, comm.size), step)
         if not optimizer:
             expected = {name: array for name, array in expected.items() if name.endswith((".weights", ".bias"))}
-        for _ in range(2):  # asked for again, they are the same
+        if comm.rank % 2:  # each rank reads in an order of its own, and some twice
+            expected = dict(reversed(expected.items()))
             same_arrays(model.state, expected)
+        same_arrays(model.state, expected)
         assert model.progress == {"step": step}
         assert model.label_names == [f"label {i}" for i in range(LABELS)]
         np.testing.assert_array_equal(model.label_counts, np.arange(LABELS))
@@ -83,10 +83,19 @@ def check_newest(disks: Sequence[Path], step: int, config: Config = ONE, optimiz
     assert sorted(path for disk in disks for path in disk.rglob("*")) == before
 
 
+def load_newest(place: Path, comm: Communicator, **options: Any) -> tuple[Path, SavedModel]:
+    """The newest checkpoint, with all transfers done."""
+    found = open_newest(place, comm, **options)
+    assert found is not None
+    if isinstance(found[1].state, RemoteArrays):
+        found[1].state.receive()
+    return found
+
+
 def errors_of(disks: Sequence[Path]) -> list[str]:
     def work(comm: Communicator) -> str:
         with pytest.raises(ModelError) as error:
-            load_newest(disks[comm.rank], comm)
+            open_newest(disks[comm.rank], comm)
         assert error.value.collective
         return str(error.value).removeprefix(f"{disks[comm.rank]}: ")
 
@@ -108,7 +117,7 @@ def test_any_number_of_ranks_reads_from_local_disks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrote: int, reads: int, config: Config
 ) -> None:
     """Readers on the nodes of the writers, as far as there are, and on new ones. Blocks are small, so that arrays
-    travel in several."""
+    are sent in several."""
     monkeypatch.setattr(remote_arrays, "BLOCK", 600)
     disks = disks_of(tmp_path, max(wrote, reads))
     save_on(disks[:wrote], 5, config)
@@ -148,11 +157,10 @@ def test_on_a_shared_disk_no_arrays_are_sent(
     Counting.sent = 0
 
     def work(comm: Communicator) -> None:
-        found = load_newest(disk, comm)
-        assert found is not None
-        same_arrays(found[1].state, network_state(ONE, FEATURES, LABELS, Shard(comm.rank, comm.size), 5))
+        _, model = load_newest(disk, comm)
+        same_arrays(model.state, network_state(ONE, FEATURES, LABELS, Shard(comm.rank, comm.size), 5))
         if wrote == reads:
-            for array in found[1].state.values():
+            for array in model.state.values():
                 assert not array.flags.owndata  # it is mapped
 
     run_ranks(reads, work)
@@ -168,10 +176,7 @@ def test_only_slices_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Counting.sent = 0
 
     def work(comm: Communicator) -> None:
-        found = load_newest(disks[comm.rank], comm, optimizer=False, verify=False)
-        assert found is not None
-        for name in found[1].state:
-            found[1].state[name]
+        load_newest(disks[comm.rank], comm, optimizer=False, verify=False)
 
     run_ranks(3, work)
     whole = sum((disks[0] / step_name(1)).joinpath(name).stat().st_size for name in ["weights.safetensors"])
@@ -213,7 +218,7 @@ def test_a_damaged_file_is_replaced_by_its_copy(tmp_path: Path, name: str) -> No
     check_newest(disks, 4)
 
 
-def test_damage_everywhere_is_told(tmp_path: Path) -> None:
+def test_damage_on_all_disks_is_reported(tmp_path: Path) -> None:
     disks = disks_of(tmp_path, 2)
     save_on(disks, 5)
     for disk in disks:
@@ -265,9 +270,9 @@ def test_a_disk_that_got_no_manifest_any_more(tmp_path: Path) -> None:
     check_newest(disks, 4)
 
     def work(comm: Communicator) -> Any:
-        return load_newest(disks[comm.rank], comm, verify=False)
+        return open_newest(disks[comm.rank], comm, verify=False)
 
-    assert [folder.name for folder, _ in run_ranks(2, work)] == [step_name(4)] * 2  # found without being asked to
+    assert [folder.name for folder, _ in run_ranks(2, work)] == [step_name(4)] * 2  # without verify, too
 
 
 def test_a_node_that_comes_back_with_another_save_of_the_step(tmp_path: Path) -> None:
@@ -291,18 +296,18 @@ def test_a_disk_that_missed_the_last_checkpoint(tmp_path: Path) -> None:
 
 def test_no_checkpoints_at_all(tmp_path: Path) -> None:
     disks = disks_of(tmp_path, 3)
-    assert run_ranks(3, lambda comm: load_newest(disks[comm.rank], comm)) == [None] * 3
+    assert run_ranks(3, lambda comm: open_newest(disks[comm.rank], comm)) == [None] * 3
     for disk in disks:
         (disk / step_name(5)).mkdir(parents=True)  # which was cut short
         (disk / "step-5").mkdir()
         (disk / "latest").write_text("step-000000005")
-    assert run_ranks(3, lambda comm: load_newest(disks[comm.rank], comm)) == [None] * 3
+    assert run_ranks(3, lambda comm: open_newest(disks[comm.rank], comm)) == [None] * 3
     (disks[1] / step_name(5) / "manifest.json").write_text("{")
     path = disks[1] / step_name(5) / "manifest.json"
     assert set(errors_of(disks)) == {f"no checkpoint can be used: rank 1: {path}: damaged: not valid JSON"}
 
 
-def test_damage_on_a_shared_disk_is_told_once(tmp_path: Path) -> None:
+def test_damage_on_a_shared_disk_is_reported_once(tmp_path: Path) -> None:
     save_on([tmp_path / "disk"] * 3, 5)
     path = tmp_path / "disk" / step_name(5) / "weights-1-of-3.safetensors"
     damage(path)
@@ -325,8 +330,8 @@ def test_a_checkpoint_without_what_training_needs(tmp_path: Path, ranks: int) ->
     name = "optimizer.safetensors" if ranks == 1 else f"optimizer-0-of-{ranks}.safetensors"
     (said,) = set(errors_of(disks))
     assert said == (
-        f"no checkpoint can be used: step-000000005: there is no {name}; it was saved without what training needs to "
-        f"go on"
+        f"no checkpoint can be used: step-000000005: there is no {name}; it was saved without the state that "
+        f"resuming needs"
     )
 
 
@@ -374,10 +379,11 @@ def test_wherever_files_lie(
 
 
 @pytest.mark.parametrize(("wrote", "reads"), [(1, 3), (4, 3), (3, 3), (2, 4)])
-def test_a_network_with_links_from_other_disks(
+def test_a_network_is_restored_from_other_disks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrote: int, reads: int
 ) -> None:
-    """Of the links, too, each rank gets exactly its own; none of the readers but the first has any file."""
+    """None of the readers but the first has any file. Each gets exactly its part of the label prior, too, and its
+    arrays are received straight into those of the network."""
     from checkpoint.test_label_prior_models import CONFIG, DATA, save
     from checkpoint.test_label_prior_models import FEATURES as INPUTS
     from checkpoint.test_label_prior_models import LABELS as OUTPUTS
@@ -387,31 +393,69 @@ def test_a_network_with_links_from_other_disks(
     ids, _ = save(disks[0] / step_name(3), wrote)
 
     def work(comm: Communicator) -> Any:
-        found = load_newest(disks[comm.rank], comm)
+        found = open_newest(disks[comm.rank], comm)
         assert found is not None
         network = Network(CONFIG, INPUTS, OUTPUTS, comm=comm)
-        comm.together("loading", lambda: network.load_state(found[1].state))
-        local = load_together(disks[0] / step_name(3), comm, optimizer=True)
+        restore_network(network, found[1].state)
+        local = load_on_all_ranks(disks[0] / step_name(3), comm, optimizer=True)
         same_arrays(network.state(), dict(local.state))
         assert network.prior is not None
+        own = network.output.arrays["weights"]
+        assert np.shares_memory(found[1].state["layer1.weights"], own) == (comm.rank > 0)
         return network.predict_topk(DATA.x, 4)[0]
 
     for found in run_ranks(reads, work):
         np.testing.assert_array_equal(found, ids)
 
 
-def test_links_are_sent_to_those_who_have_their_labels() -> None:
+def test_arrays_on_other_disks_can_not_be_read_before_they_are_received(tmp_path: Path) -> None:
+    """A look-up never communicates: it fails on the rank that lacks the file, and works on the one that has it."""
+    disks = disks_of(tmp_path, 2)
+    run_ranks(1, lambda comm: save_model(disks[0] / step_name(1), a_model(ONE, FEATURES, LABELS, WHOLE, 1)))
+    expected = network_state(ONE, FEATURES, LABELS, Shard(0, 2), 1)
+
+    def work(comm: Communicator) -> None:
+        model = open_on_all_ranks(disks[comm.rank] / step_name(1), comm, optimizer=True)
+        assert set(model.state) == set(expected)
+        if comm.rank == 0:
+            same_arrays(model.state, expected)
+            return
+        into = np.zeros_like(network_state(ONE, FEATURES, LABELS, Shard(1, 2))["layer0.weights"])
+        with pytest.raises(RuntimeError, match=r"array layer0\.weights is on the disks of other ranks"):
+            model.state["layer0.weights"]
+        with pytest.raises(RuntimeError, match=r"call receive\(\) on all ranks first"):
+            model.state.copy_into("layer0.weights", into)  # type: ignore[attr-defined]
+
+    run_ranks(2, work)
+
+
+def test_arrays_that_do_not_fit_are_refused_before_any_is_sent(tmp_path: Path) -> None:
+    disks = disks_of(tmp_path, 2)
+    run_ranks(1, lambda comm: save_model(disks[0] / step_name(1), a_model(ONE, FEATURES, LABELS, WHOLE, 1)))
+
+    def work(comm: Communicator) -> str:
+        model = open_on_all_ranks(disks[comm.rank] / step_name(1), comm, optimizer=True)
+        assert isinstance(model.state, RemoteArrays)
+        with pytest.raises(ModelError) as error:
+            model.state.receive({"layer0.weights": np.zeros((11, 32), np.float32)})
+        return str(error.value)
+
+    message = "rank 1: array layer0.weights is float32[11, 16], expected float32[11, 32]"
+    assert run_ranks(2, work) == [message] * 2
+
+
+def test_the_prior_is_sent_to_the_ranks_that_have_its_labels() -> None:
     """Three writers, two readers: what a writer sends to both together is what it has."""
     from checkpoint.test_label_prior_models import CONFIG, DATA
     from checkpoint.test_label_prior_models import FEATURES as INPUTS
     from checkpoint.test_label_prior_models import LABELS as OUTPUTS
 
     for rank in range(3):
-        links = LabelPrior.count(DATA.x, DATA.y, INPUTS, OUTPUTS, CONFIG, Shard(rank, 3), False).state()
-        sent = [links_to(Shard(reader, 2), Shard(rank, 3), links) for reader in range(2)]
+        prior = LabelPrior.count(DATA.x, DATA.y, INPUTS, OUTPUTS, CONFIG, Shard(rank, 3), False).state()
+        sent = [prior_for(Shard(reader, 2), Shard(rank, 3), prior) for reader in range(2)]
         for reader, its in enumerate(sent):
             assert set((its["prior.neuron"] * 3 + rank) % 2) == {reader}
-        assert sum(len(its["prior.weight"]) for its in sent) == len(links["prior.weight"]) > 0
+        assert sum(len(its["prior.weight"]) for its in sent) == len(prior["prior.weight"]) > 0
 
 
 def test_a_plain_model_that_only_one_rank_has(tmp_path: Path) -> None:
@@ -419,7 +463,7 @@ def test_a_plain_model_that_only_one_rank_has(tmp_path: Path) -> None:
     run_ranks(1, lambda comm: save_model(folders[1], a_model(ONE, FEATURES, LABELS, WHOLE, 8)))
 
     def work(comm: Communicator) -> None:
-        loaded: SavedModel = load_together(folders[comm.rank], comm, optimizer=True, verify=True)
+        loaded: SavedModel = load_on_all_ranks(folders[comm.rank], comm, optimizer=True, verify=True)
         same_arrays(loaded.state, network_state(ONE, FEATURES, LABELS, Shard(comm.rank, comm.size), 8))
 
     run_ranks(3, work)
@@ -430,13 +474,13 @@ MPI = """
 import sys
 from pathlib import Path
 from dslide.comm import job
-from dslide.checkpoint.collective_load import load_newest
+from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.model.sharding import Shard
 from support.saved_models import FEATURES, LABELS, ONE, network_state, same_arrays
 comm = job(20.0)
-disk = Path(sys.argv[1]) / f"node-{comm.rank}/checkpoints"
-folder, model = load_newest(disk, comm)
-assert folder == disk / "step-000000005"
+run = Path(sys.argv[1]) / f"node-{comm.rank}"
+model = load_on_all_ranks(run, comm, optimizer=True, verify=True)
+assert model.progress == {"step": 5}
 same_arrays(model.state, network_state(ONE, FEATURES, LABELS, Shard(comm.rank, comm.size), 5))
 print("done\\n", end="")
 """
@@ -456,32 +500,44 @@ MEMORY = """
 import sys
 from pathlib import Path
 from dslide.comm import job
-from dslide.checkpoint.collective_load import load_newest
+from dslide.checkpoint.collective_load import load_on_all_ranks, open_on_all_ranks, restore_network
+from dslide.model.network import Network
 def peak():
     return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 comm = job(20.0)
-_, model = load_newest(Path(sys.argv[1]) / f"{comm.rank}", comm, optimizer=False)
-before, largest = peak(), 0
-for name in model.state:
-    array = model.state[name]
-    assert name.endswith("bias") or array[-1, 0] == array[0, 9] == 1, name
-    largest = max(largest, array.nbytes)
+folder = Path(sys.argv[1]) / f"{comm.rank}/m"
+if sys.argv[2] == "restore":
+    model = open_on_all_ranks(folder, comm, optimizer=True)
+    network = Network(model.config, model.features, model.labels, comm=comm)
+    before = peak()
+    restore_network(network, model.state)
+    state, needed = network.state(), 0
+else:
+    before = peak()
+    model = load_on_all_ranks(folder, comm)
+    sizes = [model.state[name].nbytes for name in model.state]
+    state, needed = model.state, sum(sizes) if comm.rank == 1 else max(sizes)  # the first assembles one at a time
+for name in ("layer0.weights", "layer1.weights"):
+    array = state[name]
+    assert array[-1, 0] == array[0, 9] == 1, name
     del array
-for each in comm.gather_objects("memory", [peak() - before, largest]):
+for each in comm.gather_objects("memory", [peak() - before, needed]):
     if comm.rank == 0:
         print(*each)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_holds_the_result_and_little_else(tmp_path: Path) -> None:
-    """Whole arrays take 67 MB, and the second of two ranks has no file."""
-    config, size = Config(hidden=(40,)), 349_526
-    layouts = {n: a for n, a in array_layouts(config, size, size).items() if n.endswith((".weights", ".bias"))}
-    state = {name: np.ones(layout.shape(), layout.dtype) for name, layout in layouts.items()}
-    save_model(tmp_path / "0" / step_name(1), SavedModel(config, size, size, state), optimizer=False)
-    run = run_mpi(2, MEMORY, tmp_path)
+@pytest.mark.parametrize("use", ["restore", "predict"])
+def test_memory_holds_the_result_and_little_else(tmp_path: Path, use: str) -> None:
+    """Two arrays of 67 MB, half of them for each of two ranks, the second of which has no file. A network that is
+    restored has memory of its own for them, which they are received into; for prediction they are received once."""
+    config, size = Config(hidden=(40,), optimizer="sgd", output="full"), 349_526
+    state = {name: np.ones(a.shape(), a.dtype) for name, a in array_layouts(config, size, size).items()}
+    save_model(tmp_path / "0/m", SavedModel(config, size, size, state, progress={"step": 1}))
+    run = run_mpi(2, MEMORY, tmp_path, use)
     assert run.code == 0, run
+    assert len(run.stdout.splitlines()) == 2
     for line in run.stdout.splitlines():
-        grown, largest = map(int, line.split())
-        assert grown < largest + (48 << 20)
+        grown, needed = map(int, line.split())
+        assert grown < needed + (48 << 20)

@@ -17,8 +17,8 @@ from support.inprocess import run_ranks
 from support.plain import PLAIN, PLAIN_ARGUMENTS
 
 from dslide import Config, Network, SlideClassifier, Trainer, Vectors, load_model
-from dslide.checkpoint.collective_load import load_together
-from dslide.checkpoint.manifest import MANIFEST, WEIGHTS, Manifest, write_arrays, write_json
+from dslide.checkpoint.collective_load import load_on_all_ranks
+from dslide.checkpoint.manifest import WEIGHTS, Manifest, write_arrays, write_json
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.checkpoint.tensor_file import read_tensors
 from dslide.cli import main
@@ -67,14 +67,14 @@ def test_any_number_of_ranks_opens_what_any_other_saved(tmp_path, writers, reade
     ids, scores = save(tmp_path / "m", writers)
 
     def work(comm):
-        saved = load_together(tmp_path / "m", comm, optimizer=True, verify=True)
+        saved = load_on_all_ranks(tmp_path / "m", comm, optimizer=True, verify=True)
         weights = Network(saved.config, FEATURES, LABELS, comm=comm, trainable=False, weights=saved.state)
         again = Network(saved.config, FEATURES, LABELS, comm=comm)
         again.load_state(saved.state)
         again.predict_topk(DATA.x, 4)
         for name, array in again.prior.state().items():
             assert_array_equal(array, saved.state[name], strict=True)
-            assert array.flags.owndata  # training goes on when the file is replaced
+            assert array.flags.owndata  # training continues when the file is replaced
         return weights.predict_topk(DATA.x, 4)
 
     for found, found_scores in run_ranks(readers, work):
@@ -82,7 +82,7 @@ def test_any_number_of_ranks_opens_what_any_other_saved(tmp_path, writers, reade
         assert_allclose(found_scores, scores, rtol=1e-5, atol=1e-5)
 
 
-def test_links_are_mapped_from_the_file_for_prediction(tmp_path):
+def test_the_prior_is_mapped_from_the_file_for_prediction(tmp_path):
     save(tmp_path / "m", 1)
     saved = load_model(tmp_path / "m")
     network = Network(saved.config, FEATURES, LABELS, trainable=False, weights=saved.state)
@@ -92,28 +92,11 @@ def test_links_are_mapped_from_the_file_for_prediction(tmp_path):
     assert len(Vectors.open(tmp_path / "m")) == FEATURES
 
 
-def test_the_manifest_has_format_5_and_format_2_opens(tmp_path):
-    """Models of format 2 had no links, and no options for them."""
-    plain = CONFIG.replace(prior_labels=0)
-    ids, _ = save(tmp_path / "m", 1, plain)
-    assert json.loads((tmp_path / "m" / MANIFEST).read_text())["format"] == 5
-    options = json.loads((tmp_path / "m/config.json").read_text())
-    del options["prior_labels"], options["prior_scale"]
-    files = Manifest.read(tmp_path / "m").files | {"config.json": write_json(tmp_path / "m/config.json", options)}
-    about = {"format": 2, "dslide": "0.1", "shards": 1, "files": files}
-    write_json(tmp_path / "m" / MANIFEST, about)
-    saved = load_model(tmp_path / "m", optimizer=True, verify=True)
-    network = Network(saved.config, FEATURES, LABELS)
-    network.load_state(saved.state)
-    assert network.prior is None
-    assert_array_equal(network.predict_topk(DATA.x, 4)[0], ids)
-
-
 # ---- damage ---------------------------------------------------------------------------------------------------------
 
 
 def damaged(folder: Path, shards: int = 1, rank: int = 0, **changes: Any) -> Path:
-    """A model whose links have other arrays, None for one that is not there, in one of its files."""
+    """A model with changed arrays of the label prior, None for one that is missing, in one of its files."""
     save(folder, shards)
     name = WEIGHTS if shards == 1 else f"weights-{rank}-of-{shards}.safetensors"
     arrays = dict(read_tensors(folder / name))
@@ -151,7 +134,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_links_are_refused(tmp_path, kind):
+def test_a_damaged_prior_is_refused(tmp_path, kind):
     changes, why = DAMAGE[kind]
     path = damaged(tmp_path / "m", **changes)
     for shard in (Shard(), Shard(1, 2)):
@@ -161,7 +144,7 @@ def test_damaged_links_are_refused(tmp_path, kind):
         assert "\n" not in str(caught.value)
 
 
-def test_an_array_of_links_that_there_is_none_of_is_refused(tmp_path):
+def test_an_unexpected_array_of_the_prior_is_refused(tmp_path):
     path = damaged(tmp_path / "m", share=None)
     arrays = dict(read_tensors(path)) | {"prior.more": np.zeros(1, np.float32)}
     with pytest.raises(ModelError, match=r"array prior.share is missing"):
@@ -169,28 +152,28 @@ def test_an_array_of_links_that_there_is_none_of_is_refused(tmp_path):
     arrays["prior.share"] = np.ones(LABELS, np.float32)
     path.unlink()
     Manifest(1, Manifest.read(tmp_path / "m").files | {path.name: write_arrays(path, arrays)}).write(tmp_path / "m")
-    with pytest.raises(ModelError, match=r"array 'prior.more' is none of the network that config.json describes"):
+    with pytest.raises(ModelError, match=r"unexpected array 'prior.more': the network .* has none"):
         load_model(tmp_path / "m")
 
 
-def test_shards_without_links_beside_others_that_have_them_are_refused(tmp_path):
+def test_shards_without_a_prior_beside_others_that_have_one_are_refused(tmp_path):
     nothing = dict.fromkeys(("begin", "neuron", "weight", "share"))
     damaged(tmp_path / "m", shards=3, rank=1, **nothing)
-    with pytest.raises(ModelError, match="some of its shards have links and others have none"):
+    with pytest.raises(ModelError, match="some of its shards have a label prior and others have none"):
         load_model(tmp_path / "m")
 
 
 @pytest.mark.parametrize("options", [{"prior_labels": 0}, {"active_sets": "row"}, {"hidden_share": [0.5]}])
-def test_links_of_a_network_that_can_have_none_are_refused(tmp_path, options):
+def test_a_prior_of_a_network_that_can_have_none_is_refused(tmp_path, options):
     save(tmp_path / "m", 1)
     content = json.loads((tmp_path / "m/config.json").read_text()) | options
     files = Manifest.read(tmp_path / "m").files | {"config.json": write_json(tmp_path / "m/config.json", content)}
     Manifest(1, files).write(tmp_path / "m")
-    with pytest.raises(ModelError, match=r"array 'prior.\w+' is none of the network that config.json describes"):
+    with pytest.raises(ModelError, match=r"unexpected array 'prior.\w+': the network .* has none"):
         load_model(tmp_path / "m")
 
 
-# ---- going on -------------------------------------------------------------------------------------------------------
+# ---- resuming -------------------------------------------------------------------------------------------------------
 
 
 def test_training_from_saved_state_is_that_without_a_break(tmp_path):
@@ -240,9 +223,9 @@ def fitted() -> SlideClassifier:
     return SlideClassifier(**options).fit(DATA.x.to_scipy(), DATA.y.to_scipy())
 
 
-def test_estimators_keep_their_links(tmp_path):
+def test_estimators_keep_their_prior(tmp_path):
     model = fitted()
-    links = model.network_.prior.state()
+    prior = model.network_.prior.state()
     x = DATA.x.to_scipy()
     expected = model.predict_topk(x, 3)[1]
     model.save(tmp_path / "m")
@@ -250,26 +233,26 @@ def test_estimators_keep_their_links(tmp_path):
     for copy in (pickle.loads(pickle.dumps(model)), *loaded):
         assert_array_equal(copy.predict_topk(x, 3)[1], expected)
         assert (copy.prior_labels, copy.prior_scale) == (5, 3.0)
-        for name, array in links.items():
+        for name, array in prior.items():
             assert_array_equal(copy.network_.prior.state()[name], array, strict=True)
     new = clone(model)
     assert new.prior_labels == 5
     assert not hasattr(new, "network_")
 
 
-def test_partial_fit_goes_on_with_the_links_there_are():
-    """Those of fit stay as they are; a network that saw its first rows in partial_fit has none."""
+def test_partial_fit_keeps_the_prior_of_fit():
+    """A network that saw its first rows in partial_fit has none."""
     model = fitted()
-    links = {name: array.copy() for name, array in model.network_.prior.state().items()}
+    prior = {name: array.copy() for name, array in model.network_.prior.state().items()}
     other = make_data(seed=1)
     model.partial_fit(other.x.to_scipy(), other.y.to_scipy())
-    for name, array in links.items():
+    for name, array in prior.items():
         assert_array_equal(model.network_.prior.state()[name], array)
     new = SlideClassifier(hidden=(8,), threads=1).partial_fit(other.x.to_scipy(), sp.csr_matrix(other.y.to_scipy()))
     assert new.network_.prior is None
 
 
-def test_state_without_links_takes_them_away_and_damaged_state_is_refused():
+def test_state_without_a_prior_removes_it_and_damaged_state_is_refused():
     trainer = Trainer(CONFIG, FEATURES, LABELS)
     trainer.fit(DATA)
     state = {name: array.copy() for name, array in trainer.network.state().items()}
@@ -285,7 +268,7 @@ def test_state_without_links_takes_them_away_and_damaged_state_is_refused():
 # ---- the plan -------------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_counts_what_links_take_at_most():
+def test_the_plan_bounds_the_memory_of_the_prior():
     for ranks in (1, 3):
         needed = plan(CONFIG, FEATURES, LABELS, ranks=ranks).parts["label prior"]
         taken = []

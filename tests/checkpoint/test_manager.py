@@ -19,12 +19,14 @@ from support.planted import prototypes
 import dslide.checkpoint.manager
 import dslide.checkpoint.snapshot
 from dslide import Config, Trainer, load_model
-from dslide.checkpoint.collective_load import load_together
-from dslide.checkpoint.manager import CheckpointManager, name_latest
+from dslide.checkpoint.collective_load import load_on_all_ranks
+from dslide.checkpoint.manager import name_latest
 from dslide.checkpoint.run_folder import checkpoints, newest
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import solo
+from dslide.comm.votes import Vote
 from dslide.errors import Diverged, ModelError
+from dslide.training.checkpointing import Checkpointing
 from dslide.training.trainer import Callback
 
 PROBLEM = prototypes(labels=300, features=200)
@@ -35,7 +37,7 @@ MODES = {
     "full": {"output": "full"},
     "sigmoid": {"output": "full", "loss": "sigmoid"},
     "sampled hidden": {"output": "lsh", "hidden": (16, 64), "hidden_share": (1.0, 0.25)},
-    "adagrad and links": {"output": "lsh", "optimizer": "adagrad", "learning_rate": 0.05, "prior_labels": 8},
+    "adagrad and label prior": {"output": "lsh", "optimizer": "adagrad", "learning_rate": 0.05, "prior_labels": 8},
     "bf16 and dropout": {"output": "lsh", "weights": "bf16", "moments": "bf16", "dropout_input": 0.2},
 }
 
@@ -46,9 +48,9 @@ def a_config(**options) -> Config:
     )
 
 
-def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=None, last=None):
-    """A trainer and the checkpoints of its run."""
-    comm = comm or solo()
+def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, warnings=None, last=None):
+    """A trainer, and the manager of the checkpoints of its run."""
+    config = config.replace(checkpoint_seconds=seconds, checkpoints_kept=kept)
     trainer = Trainer(config, PROBLEM.train.features, PROBLEM.train.labels, comm=comm)
 
     def model() -> SavedModel:
@@ -58,15 +60,14 @@ def begin(run: Path, config: Config, comm=None, seconds=0.0, kept=10**6, told=No
             network.config, network.features, network.labels, network.state(), names, progress=trainer.progress()
         )
 
-    tell = (lambda words: None) if told is None else told.append
-    keeper = CheckpointManager(run, comm, model, seconds, kept, tell, last)
-    trainer.callbacks.append(keeper)
-    return trainer, keeper
+    checkpointing = Checkpointing(trainer, run, model, [].append if warnings is None else warnings.append, last)
+    trainer.callbacks.append(checkpointing)
+    return trainer, checkpointing.manager
 
 
-def go_on(folder: Path, config: Config, comm=None) -> Trainer:
-    """A trainer that took up a checkpoint and trained to the end."""
-    saved = load_together(folder, comm or solo(), optimizer=True, verify=True)
+def resume(folder: Path, config: Config, comm=None) -> Trainer:
+    """A trainer that resumed from a checkpoint and trained to the end."""
+    saved = load_on_all_ranks(folder, comm or solo(), optimizer=True, verify=True)
     trainer = Trainer(config, PROBLEM.train.features, PROBLEM.train.labels, comm=comm)
     trainer.network.load_state(saved.state)
     trainer.load_progress(saved.progress)
@@ -78,15 +79,15 @@ def state_of(trainer: Trainer) -> dict[str, np.ndarray]:
     return {name: array.copy() for name, array in trainer.network.state().items()}
 
 
-class Unhurried(Callback):
-    """Lets some checkpoints be completed in a short run: after some steps each part of one is waited for."""
+class Patient(Callback):
+    """Completes some checkpoints in a short run: after every fourth step it waits for the present stage."""
 
-    def __init__(self, keeper):
-        self.keeper = keeper
+    def __init__(self, manager):
+        self.manager = manager
 
     def on_step(self, trainer, info):
         end = time.monotonic() + 20
-        while info.step % 4 == 0 and self.keeper.vote(trainer) == 0 and time.monotonic() < end:
+        while info.step % 4 == 0 and self.manager.vote() == Vote.NONE and time.monotonic() < end:
             time.sleep(0.001)
 
 
@@ -105,37 +106,37 @@ def slow_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_training_goes_on_from_any_checkpoint_bit_for_bit(tmp_path, slow_disk, mode):
+def test_training_resumes_from_any_checkpoint_bit_for_bit(tmp_path, slow_disk, mode):
     config = a_config(**MODES[mode])
     whole = Trainer(config, PROBLEM.train.features, PROBLEM.train.labels)
     whole.fit(PROBLEM.train)
     expected = state_of(whole)
-    trainer, keeper = begin(tmp_path / "run", config, seconds=1e-9)
-    trainer.callbacks.append(Unhurried(keeper))
+    trainer, manager = begin(tmp_path / "run", config, seconds=1e-9)
+    trainer.callbacks.append(Patient(manager))
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     found = checkpoints(tmp_path / "run")
     assert list(found)[-1] == trainer.step
     assert len(found) >= 2
-    assert newest(tmp_path / "run") == keeper.last == list(found.values())[-1]
+    assert newest(tmp_path / "run") == manager.last == list(found.values())[-1]
     for steps, folder in found.items():
-        other = go_on(folder, config)
+        other = resume(folder, config)
         assert set(other.network.state()) == set(expected), steps
         for name, array in other.network.state().items():
             assert_array_equal(array, expected[name], strict=True, err_msg=f"{name} after {steps}")
 
 
 def test_a_step_is_in_a_checkpoint_whole_or_not_at_all(tmp_path, slow_disk, monkeypatch):
-    """With hardly any room to put rows aside training waits, and what is written is the same."""
-    monkeypatch.setattr(dslide.checkpoint.manager, "room", lambda size: 4096)
+    """With a tiny copy-on-write buffer training waits, and the same is written."""
+    monkeypatch.setattr(dslide.checkpoint.manager, "buffer_bytes", lambda size: 4096)
     config = a_config(**MODES["lsh"])
-    trainer, keeper = begin(tmp_path / "run", config, seconds=1e-9)
-    trainer.callbacks.append(Unhurried(keeper))
+    trainer, manager = begin(tmp_path / "run", config, seconds=1e-9)
+    trainer.callbacks.append(Patient(manager))
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     expected = state_of(trainer)
     for folder in checkpoints(tmp_path / "run").values():
-        for name, array in go_on(folder, config).network.state().items():
+        for name, array in resume(folder, config).network.state().items():
             assert_array_equal(array, expected[name], strict=True, err_msg=name)
 
 
@@ -144,11 +145,11 @@ def test_ranks_make_checkpoints_together(tmp_path, slow_disk, ranks):
     config = a_config(**MODES["lsh"], threads=1)
 
     def train(comm):
-        trainer, keeper = begin(tmp_path / "run", config, comm, seconds=1e-9)
+        trainer, manager = begin(tmp_path / "run", config, comm, seconds=1e-9)
         if comm.rank == 0:
-            trainer.callbacks.append(Unhurried(keeper))
+            trainer.callbacks.append(Patient(manager))
         trainer.fit(PROBLEM.train)
-        keeper.save(trainer)
+        manager.save()
         return state_of(trainer)
 
     expected = run_ranks(ranks, train)
@@ -156,33 +157,33 @@ def test_ranks_make_checkpoints_together(tmp_path, slow_disk, ranks):
     assert len(found) >= 2
     first = next(iter(found.values()))
     assert (first / f"weights-1-of-{ranks}.safetensors").exists()
-    again = run_ranks(ranks, lambda comm: state_of(go_on(first, config, comm)))
+    again = run_ranks(ranks, lambda comm: state_of(resume(first, config, comm)))
     for one, other in zip(again, expected, strict=True):
         for name, array in one.items():
             assert_array_equal(array, other[name], strict=True, err_msg=name)
 
 
-def test_old_checkpoints_go_and_what_a_crash_left(tmp_path):
+def test_old_checkpoints_and_remains_of_a_crash_are_removed(tmp_path):
     left = tmp_path / "run/checkpoints/step-000000001"
     left.mkdir(parents=True)
     (left / "weights.safetensors").write_bytes(b"half")
-    later = tmp_path / "run/checkpoints/step-999999999"  # other disks may have the rest of it
+    later = tmp_path / "run/checkpoints/step-999999999"  # other disks may have its files
     later.mkdir()
-    trainer, keeper = begin(tmp_path / "run", a_config(), seconds=1e-9, kept=2)
-    trainer.callbacks.append(Unhurried(keeper))
+    trainer, manager = begin(tmp_path / "run", a_config(), seconds=1e-9, kept=2)
+    trainer.callbacks.append(Patient(manager))
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     assert len(checkpoints(tmp_path / "run")) == 2
     names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert names == ["latest", *(path.name for path in checkpoints(tmp_path / "run").values()), later.name]
     load_model(tmp_path / "run", optimizer=True, verify=True)
 
 
-def test_what_stays_the_same_is_written_once(tmp_path):
-    trainer, keeper = begin(tmp_path / "run", a_config(), seconds=1e-9)
-    trainer.callbacks.append(Unhurried(keeper))
+def test_files_that_do_not_change_are_written_once(tmp_path):
+    trainer, manager = begin(tmp_path / "run", a_config(), seconds=1e-9)
+    trainer.callbacks.append(Patient(manager))
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     one, other = list(checkpoints(tmp_path / "run").values())[:2]
     assert os.path.samefile(one / "labels.json", other / "labels.json")
     assert not os.path.samefile(one / "progress.json", other / "progress.json")
@@ -201,10 +202,10 @@ class At(Callback):
             self.work(trainer)
 
 
-def test_a_checkpoint_that_can_not_be_written_is_told_and_training_goes_on(tmp_path):
-    told: list[str] = []
-    trainer, keeper = begin(tmp_path / "run", a_config(epochs=4), seconds=1e-9, told=told)
-    trainer.callbacks.append(Unhurried(keeper))
+def test_a_checkpoint_that_can_not_be_written_is_reported_and_training_continues(tmp_path):
+    warnings: list[str] = []
+    trainer, manager = begin(tmp_path / "run", a_config(epochs=4), seconds=1e-9, warnings=warnings)
+    trainer.callbacks.append(Patient(manager))
     folder = tmp_path / "run/checkpoints"
 
     def block(_):
@@ -218,19 +219,19 @@ def test_a_checkpoint_that_can_not_be_written_is_told_and_training_goes_on(tmp_p
     trainer.callbacks += [At(20, block), At(40, clear)]
     result = trainer.fit(PROBLEM.train)
     assert not result.interrupted
-    assert told
-    assert "the checkpoint can't be written" in told[0]
-    assert "training goes on, and the last checkpoint is" in told[0]
-    keeper.save(trainer)
-    assert newest(tmp_path / "run") == keeper.last
+    assert warnings
+    assert "the checkpoint can't be written" in warnings[0]
+    assert "training continues, and the last checkpoint is" in warnings[0]
+    manager.save()
+    assert newest(tmp_path / "run") == manager.last
     assert load_model(tmp_path / "run", optimizer=True, verify=True).progress["step"] == trainer.step
 
 
 def test_a_full_disk_costs_no_checkpoint_of_an_earlier_start(tmp_path):
-    """A run at its end is started again, and finds no room to save what is saved already."""
-    trainer, keeper = begin(tmp_path / "run", a_config())
+    """A run at its end is started again, and there is no disk space to save what is saved already."""
+    trainer, manager = begin(tmp_path / "run", a_config())
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     again, other = begin(tmp_path / "run", a_config())
     saved = load_model(tmp_path / "run", optimizer=True)
     again.network.load_state(saved.state)
@@ -240,37 +241,37 @@ def test_a_full_disk_costs_no_checkpoint_of_an_earlier_start(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(ModelError, match="File too large"):
-            other.save(again)
+            other.save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert load_model(tmp_path / "run", optimizer=True, verify=True).progress["step"] == trainer.step
 
 
-def test_what_training_went_on_from_is_not_saved_again(tmp_path):
-    trainer, keeper = begin(tmp_path / "run", a_config())
+def test_the_checkpoint_that_training_resumed_from_is_not_saved_again(tmp_path):
+    trainer, manager = begin(tmp_path / "run", a_config())
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
-    written = (keeper.last / "weights.safetensors").stat().st_mtime_ns
-    again, other = begin(tmp_path / "run", a_config(), last=keeper.last)
+    manager.save()
+    written = (manager.last / "weights.safetensors").stat().st_mtime_ns
+    again, other = begin(tmp_path / "run", a_config(), last=manager.last)
     again.load_progress(trainer.progress())
-    other.save(again)
-    assert (keeper.last / "weights.safetensors").stat().st_mtime_ns == written
-    assert other.last_in_words() == f"the last checkpoint is {keeper.last}"
+    other.save()
+    assert (manager.last / "weights.safetensors").stat().st_mtime_ns == written
+    assert other.last_in_words() == f"the last checkpoint is {manager.last}"
 
 
-def test_ranks_give_up_a_checkpoint_together(tmp_path):
-    """The disk of one rank refuses."""
-    told: list[str] = []
+def test_ranks_abandon_a_checkpoint_together(tmp_path):
+    """Writing fails on the disk of one rank."""
+    warnings: list[str] = []
 
     def train(comm):
         run = tmp_path / f"disk{comm.rank}"
-        trainer, keeper = begin(run, a_config(threads=1), comm, told=told)
+        trainer, manager = begin(run, a_config(threads=1), comm, warnings=warnings)
         if comm.rank == 1:
             (run / "checkpoints").rmdir()
             (run / "checkpoints").touch()
         trainer.fit(PROBLEM.train)
         with pytest.raises(ModelError, match=r"rank 1: .*step-.*can't be written") as caught:
-            keeper.save(trainer)
+            manager.save()
         assert caught.value.collective
         return newest(run)
 
@@ -280,31 +281,31 @@ def test_ranks_give_up_a_checkpoint_together(tmp_path):
 
 @pytest.mark.parametrize("weights", ["float32", "bf16"])
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, weights):
-    """A neuron that no row meets any more goes bad: gradients don't tell."""
-    trainer, keeper = begin(tmp_path / "run", a_config(output="random", random_negatives=1, weights=weights))
+    """A neuron that is active in no row has weights that are not finite: gradients don't show that."""
+    trainer, manager = begin(tmp_path / "run", a_config(output="random", random_negatives=1, weights=weights))
 
     def spoil(trainer):
         stored = trainer.network.output.arrays["weights"]
         stored[7] = np.nan if weights == "float32" else 0x7F80
 
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
-    good = keeper.last
+    manager.save()
+    good = manager.last
     trainer.step += 1
     spoil(trainer)
     with pytest.raises(Diverged, match=r"layer1: weights not finite at step \d+ with learning rate \S+$"):
-        keeper.save(trainer)
+        manager.save()
     assert newest(tmp_path / "run") == good
 
 
-def test_a_checkpoint_in_the_making_is_given_up_when_the_run_ends(tmp_path, slow_disk):
+def test_a_pending_checkpoint_is_abandoned_when_the_run_ends(tmp_path, slow_disk):
     """Not its own step's: that one is finished instead."""
-    trainer, keeper = begin(tmp_path / "run", a_config(epochs=1), seconds=1e-9)
+    trainer, manager = begin(tmp_path / "run", a_config(epochs=1), seconds=1e-9)
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     assert newest(tmp_path / "run").name == f"step-{trainer.step:09}"
     assert not [layer for layer in trainer.network.layers if layer.snapshot]
-    keeper.save(trainer)  # again: there is nothing to do
+    manager.save()  # again: there is nothing to do
     names = {path.name for path in (tmp_path / "run/checkpoints").iterdir()}
     assert names == {"latest", *(path.name for path in checkpoints(tmp_path / "run").values())}
 
@@ -323,35 +324,20 @@ def test_the_newest_checkpoint_is_the_one_that_latest_names(tmp_path):
     assert newest(tmp_path).name == "step-000000020"
 
 
-def test_models_without_tables_still_go_on(tmp_path):
-    """As those of earlier versions are: tables are made from the weights."""
-    config = a_config(**MODES["lsh"])
-    trainer, keeper = begin(tmp_path / "run", config)
-    trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
-    saved = load_model(tmp_path / "run", optimizer=True)
-    assert {"layer1.codes", "layer1.moved"} <= set(saved.state)
-    other = Trainer(config.replace(epochs=3), PROBLEM.train.features, PROBLEM.train.labels)
-    other.network.load_state({n: a for n, a in saved.state.items() if n not in ("layer1.codes", "layer1.moved")})
-    other.load_progress(saved.progress)
-    other.fit(PROBLEM.train)
-    assert PROBLEM.precision(other.network) >= PROBLEM.precision(trainer.network) - 0.05
-
-
 @pytest.mark.parametrize(("wrote", "reads"), [(1, 4), (4, 3), (3, 1)])
-def test_tables_go_to_any_number_of_ranks(tmp_path, wrote, reads):
+def test_any_number_of_ranks_reads_hash_tables(tmp_path, wrote, reads):
     config = a_config(**MODES["lsh"], threads=1)
 
     def write(comm):
-        trainer, keeper = begin(tmp_path / "run", config, comm)
+        trainer, manager = begin(tmp_path / "run", config, comm)
         trainer.fit(PROBLEM.train)
-        keeper.save(trainer)
+        manager.save()
         return trainer.network.output.lsh.tables.codes.copy()
 
     written = run_ranks(wrote, write)
 
     def read(comm):
-        state = load_together(tmp_path / "run", comm, optimizer=True).state
+        state = load_on_all_ranks(tmp_path / "run", comm, optimizer=True).state
         return np.array(state["layer1.codes"])
 
     whole = np.empty((len(written[0]), 300), np.uint32)
@@ -362,9 +348,9 @@ def test_tables_go_to_any_number_of_ranks(tmp_path, wrote, reads):
 
 
 def test_a_manifest_lists_every_file(tmp_path):
-    trainer, keeper = begin(tmp_path / "run", a_config(epochs=1))
+    trainer, manager = begin(tmp_path / "run", a_config(epochs=1))
     trainer.fit(PROBLEM.train)
-    keeper.save(trainer)
+    manager.save()
     folder = newest(tmp_path / "run")
     listed = json.loads((folder / "manifest.json").read_text())["files"]
     assert {path.name for path in folder.iterdir()} == {*listed, "manifest.json"}

@@ -1,5 +1,5 @@
-"""Files on their way to other ranks: they arrive as they are, disturb no exchange, take a bounded share of the link,
-and what goes wrong with one ends that one."""
+"""Copies of files on other ranks: they arrive unchanged, disturb no exchange and take a bounded share of the link; an
+error ends only the delivery that it concerns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.inprocess import Fault, Injection, InProcess, Wires, rank_outcomes, run_ranks
 from support.mpi_run import run_mpi
 
-from dslide.checkpoint import replicator as replicator
+from dslide.checkpoint import replicator
 from dslide.checkpoint.replicator import PIECE_LEAST, PIECE_MOST, PIECE_SECONDS, SHARE, Delivery, Replicator, next_size
 from dslide.comm import Communicator
 from dslide.comm.frames import Kind, unpack
@@ -52,6 +52,11 @@ def given_file(folder: Path, rank: int, size: int) -> Path:
     path = folder / f"own-{rank}"
     path.write_bytes(content(rank, size))
     return path
+
+
+def partly_received(folder: Path) -> bool:
+    """Whether rank 1 has written some of a file that is not complete yet."""
+    return any(path.stat().st_size > 0 for path in folder.glob(f"disk-1/{Path(NAME).parent}/.*.partial"))
 
 
 # ---- arriving -------------------------------------------------------------------------------------------------------
@@ -90,7 +95,7 @@ MPI = """
 import sys, time
 from pathlib import Path
 from comm.contract import all_to_all, same
-from dslide.checkpoint import replicator as replicator
+from dslide.checkpoint import replicator
 from dslide.comm import job
 replicator.SHARE = 0.9
 comm = job(20.0)
@@ -180,7 +185,7 @@ def test_pace_sets_the_size_of_pieces(size: int, seconds: float) -> None:
     assert (following >= size) == (seconds < PIECE_SECONDS or size == PIECE_LEAST)
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------------------------
 
 
 def failing(
@@ -197,7 +202,7 @@ def failing(
             said.append(first.error)
             if root is None:
                 assert ended(helper.send(1, given_file(tmp_path, 0, 10), NAME.format(2))).state == "done"
-        comm.barrier("training goes on")
+        comm.barrier("training continues")
         helper.close()
         return said
 
@@ -257,23 +262,22 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "leaves", "falls silent", "replicator closes"])
-def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_receiver_that_is_lost_during_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(replicator, "SHARE", 0.01)  # so that it takes long
     if how == "replicator closes":
         monkeypatch.setattr(replicator, "_PATIENCE", 0.1)
 
     def work(comm: Communicator) -> Any:
         helper = Replicator(comm, tmp_path / f"disk-{comm.rank}")
-        part = tmp_path / f"disk-1/{NAME.format(0)}.part"
         if comm.rank == 1:
-            while not part.exists() or part.stat().st_size == 0:
+            while not partly_received(tmp_path):
                 time.sleep(0.005)
             if how == "fails":
                 raise RuntimeError("out of luck")
             if how == "falls silent":
                 comm.post("from here on", [b"", b""])
             helper.close()
-            assert not part.exists()
+            assert not list(tmp_path.glob("disk-1/*/.*"))
             if how == "replicator closes":
                 comm.barrier("end")
             return None
@@ -295,7 +299,7 @@ def test_a_receiver_that_goes_amid_a_delivery(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer"])
-def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_a_file_that_changes_while_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(replicator, "SHARE", 0.02)
 
     def work(comm: Communicator) -> Any:
@@ -304,8 +308,7 @@ def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.Monk
         if comm.rank == 0:
             path = given_file(tmp_path, 0, 3_000_000)
             delivery = helper.send(1, path, NAME.format(0))
-            part = tmp_path / f"disk-1/{NAME.format(0)}.part"
-            while not part.exists() or part.stat().st_size == 0:
+            while not partly_received(tmp_path):
                 time.sleep(0.001)
             os.truncate(path, 2_000_000 if change == "shorter" else 3_000_001)
             ended(delivery)
@@ -315,7 +318,7 @@ def test_a_file_that_changes_on_the_way(tmp_path: Path, monkeypatch: pytest.Monk
 
     delivery = run_ranks(2, work)[0]
     assert delivery.state == "failed"
-    words = f"{2_000_000 if change == 'shorter' else 3_000_001} bytes of 3000000 came, or others than were sent"
+    words = f"{2_000_000 if change == 'shorter' else 3_000_001} bytes of 3000000 were received, or the checksum differs"
     assert delivery.error == f"{tmp_path}/own-0: rank 1 didn't get it: {words}"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "own-0"]
 
@@ -353,7 +356,7 @@ def test_only_other_ranks_get_files(tmp_path: Path) -> None:
     run_ranks(2, work)
 
 
-def test_what_is_sent_aside_to_nobody_is_dropped() -> None:
+def test_messages_without_a_receiver_are_dropped() -> None:
     def work(comm: Communicator) -> None:
         comm.send_aside(1 - comm.rank, b"anybody?")
         comm.barrier("next")

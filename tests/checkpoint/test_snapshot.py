@@ -1,4 +1,4 @@
-"""Snapshots: what is read is what was there, whatever is changed meanwhile, and memory stays bounded."""
+"""Snapshots: arrays are read as they were, whatever changes meanwhile, and the buffer stays bounded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def an_array(rows: int, width: int, dtype: str = "float32") -> np.ndarray:
     apart=st.booleans(),
     events=st.lists(st.one_of(st.none(), st.lists(st.integers(0, 59), max_size=9), st.just("all"))),
 )
-def test_what_is_read_is_what_was_there(rows, width, dtype, apart, events):
+def test_a_snapshot_is_read_as_it_was_taken(rows, width, dtype, apart, events):
     """An event is a block that is read, rows that change, or a change of all rows. Rows may lie apart."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dslide.checkpoint.snapshot, "BLOCK", 64)
@@ -52,14 +52,14 @@ def test_what_is_read_is_what_was_there(rows, width, dtype, apart, events):
         np.testing.assert_array_equal(np.concatenate([*found, before.reshape(-1)[:0]]), before.reshape(-1))
 
 
-def test_pieces_are_the_readers_own():
+def test_pieces_are_copies():
     array = an_array(4, 4)
     piece = next(Snapshot({"a": array}, LARGE).read("a"))
     array[:] = -1
     assert piece.tolist() == list(range(16))
 
 
-def test_training_waits_when_too_much_is_put_aside():
+def test_training_waits_while_the_buffer_is_full():
     array = an_array(64, 16)  # a row is a block of 64 bytes
     before = array.copy()
     snapshot = Snapshot({"a": array}, limit=10 * 64)
@@ -73,15 +73,15 @@ def test_training_waits_when_too_much_is_put_aside():
 
     thread = threading.Thread(target=change)
     thread.start()
-    assert not done.wait(0.2)  # there is no room
+    assert not done.wait(0.2)  # the buffer is full
     pieces = snapshot.read("a")
-    found = [next(pieces) for _ in range(51)]  # rows 40 to 49 are not needed any more, and there is room for one
+    found = [next(pieces) for _ in range(51)]  # rows 40 to 49 are read, and one of the buffered ones
     assert done.wait(10)
     thread.join()
     np.testing.assert_array_equal(np.concatenate([*found, *pieces]), before.reshape(-1))
 
 
-def test_a_change_larger_than_the_room_waits_for_the_reader():
+def test_a_change_larger_than_the_buffer_waits_for_the_reader():
     array = an_array(64, 16)
     before = array.copy()
     snapshot = Snapshot({"a": array}, limit=64)
@@ -100,7 +100,7 @@ def _slowly(pieces):
         yield piece
 
 
-def test_a_closed_snapshot_ends_its_reader_and_lets_training_go_on():
+def test_a_closed_snapshot_ends_its_reader_and_training_continues():
     snapshot = Snapshot({"a": an_array(64, 16)}, limit=64)
     pieces = snapshot.read("a")
     next(pieces)

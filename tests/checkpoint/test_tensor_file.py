@@ -31,9 +31,9 @@ arrays_of_any_kind = arrays_of(sorted(DTYPES))
 arrays_numpy_knows = arrays_of(sorted(set(DTYPES) - {"BF16"}))
 
 
-def write_tensors(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
+def write_tensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
     with open(path, "wb") as file:
-        stream_tensors(file.write, arrays, metadata)
+        stream_tensors(file.write, arrays)
 
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -48,7 +48,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 @in_one_folder
 def test_arrays_come_back(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     path = tmp_path / "a.safetensors"
-    write_tensors(path, arrays, {"kind": "test"})
+    write_tensors(path, arrays)
     same(read_tensors(path), arrays)
 
 
@@ -115,6 +115,11 @@ def file_with(path: Path, header: Any, data: bytes = b"\0" * 16) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
     return path
+
+
+def test_metadata_of_other_writers_is_skipped(tmp_path: Path) -> None:
+    path = file_with(tmp_path / "a", {"__metadata__": {"kind": "test"}, "a": entry()})
+    same(read_tensors(path), {"a": np.zeros(4, np.float32)})
 
 
 def entry(begin: int = 0, end: int = 16, dtype: Any = "F32", shape: Any = (4,)) -> dict[str, Any]:

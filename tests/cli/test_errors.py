@@ -179,7 +179,7 @@ def test_folders_that_are_no_whole_model(capfd: pytest.CaptureFixture[str], made
     manifest = json.loads((newer / "manifest.json").read_text())
     (newer / "manifest.json").write_text(json.dumps(manifest | {"format": 99, "dslide": "9.9"}))
     message = refused(capfd, "predict", newer, data)
-    assert "the model has format 99, written by dslide 9.9" in message
+    assert "manifest.json: the model has format 99 (written by dslide 9.9), this version of dslide reads" in message
 
 
 def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tmp_path: Path) -> None:

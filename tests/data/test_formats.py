@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dslide.data import Dataset, SparseRows, TextVectorizer, convert, load, open_dataset, write_dataset
-from dslide.data.files import new_folder
 from dslide.data.formats import folder as ondisk
 from dslide.errors import DataError
+from dslide.util.atomic import new_folder
 
 XMC = "3 5 4\n0,3:0.5 1:0.25 4\n 2:1e-3\n1\n"
 ARRAYS = [f"{m}_{part}" for m in "xy" for part in ("indptr.i64", "indices.i32", "values.f32")]

@@ -129,7 +129,7 @@ def _models(data: bytes, *words: str) -> Callable[[Path], Target]:
 
 
 def _predict(folder: Path, random: Random) -> None:
-    """Predicts with a model, or goes on training it."""
+    """Predicts with a model, or resumes training it."""
     data, use = folder.parent / "data", random.choice(["predict", "predict", "resume"])
     use_threads(1)
     if use == "resume":

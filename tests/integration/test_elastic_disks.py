@@ -86,7 +86,7 @@ def test_a_host_is_lost_with_its_disk_and_comes_back_with_an_empty_one(
     hosts: Path, run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, lost: str  # noqa: F811
 ) -> None:  # fmt: skip
     start = [sys.executable, "-c", SUPERVISE, str(hosts / "run"), str(hosts / "hosts"), "1"]
-    monkeypatch.setattr("test_elastic.COMMAND", [*start, sys.executable, "-m", "dslide.cli", "train"])
+    monkeypatch.setattr("integration.test_elastic.COMMAND", [*start, sys.executable, "-m", "dslide.cli", "train"])
     job = run("--hosts", hosts / "hosts")
     left = [host for host in HOSTS if host != lost]
     disks = {host: hosts / f"disk-{host}" for host in HOSTS}

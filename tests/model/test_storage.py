@@ -29,7 +29,7 @@ from support.layer_cases import (
 from support.plain import PLAIN
 
 from dslide import _core
-from dslide.checkpoint.collective_load import load_together
+from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.config import Config
 from dslide.errors import ModelError
@@ -256,7 +256,7 @@ def test_a_model_is_what_it_was_on_any_number_of_ranks(trained, prototypes, tmp_
         assert_array_equal(state[name], array, strict=True, err_msg=name)
 
     def work(comm):
-        loaded = load_together(folder, comm)
+        loaded = load_on_all_ranks(folder, comm)
         network = Network(loaded.config, loaded.features, loaded.labels, comm=comm, trainable=False,
                           weights=loaded.state)  # fmt: skip
         return (network.predict_topk(prototypes.test.x, 3)[0],

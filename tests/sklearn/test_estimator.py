@@ -445,7 +445,7 @@ def test_what_is_saved_comes_back(dense: bool, loss: str, tmp_path: Path) -> Non
     same(model, going_on, XM_TEST)
     same(model.partial_fit(XM, y), going_on.partial_fit(XM, y), XM_TEST)
     loaded.save(tmp_path / "m")  # over the files that its arrays are mapped from
-    with pytest.raises(ModelError, match="saved without what training needs"):
+    with pytest.raises(ModelError, match="saved without the state that resuming needs"):
         SlideClassifier.load(tmp_path / "m", trainable=True)
     same(loaded, SlideClassifier.load(tmp_path / "m"), XM_TEST)
 

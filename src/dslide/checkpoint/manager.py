@@ -1,15 +1,14 @@
-"""Saves a run while it trains: RUN/checkpoints/step-000001234, each a model folder that training can go on from.
+"""Writes checkpoints of a run while it trains, from which training can be resumed.
 
-A checkpoint is made in parts: arrays of every rank, then the small files and the manifest of every disk, then, where
-ranks have disks of their own, copies of the arrays for another disk, then the removal of old checkpoints. A thread does
-the work of a part while training goes on; that it is done is told with the summaries of steps, so that all ranks know
-it at the same step. Then they exchange what came of it, and the next part begins. At the end of a run the same parts
-are done at once.
+A checkpoint is made in stages: the arrays of every rank; then the small files and the manifest on every disk; then,
+where ranks have disks of their own, copies of the arrays on another disk; then the removal of old checkpoints. A thread
+does the work of a stage while training continues. Each rank votes with its steps that its stage is done, so that all
+ranks see at the same step that all are done; they gather the results then, and begin the next stage. At the end of a
+run the same stages are done without training in between.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -17,65 +16,75 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dslide.checkpoint.disks import buddy, find_disks, leads
-from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, UNFINISHED, WEIGHTS, Entry, shard_file
-from dslide.checkpoint.memory import room
+from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, WEIGHTS, Entry, shard_file
 from dslide.checkpoint.replicator import Replicator
 from dslide.checkpoint.run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
 from dslide.checkpoint.saved_model import SavedModel, write_rest, write_shard
-from dslide.checkpoint.snapshot import Cancelled, Snapshot
-from dslide.checkpoint.tensor_file import Array
+from dslide.checkpoint.snapshot import Cancelled, Snapshot, buffer_bytes
 from dslide.comm import Communicator, ranks_in_words
-from dslide.comm.votes import Vote
-from dslide.data.files import sync
+from dslide.comm.votes import Vote, Votes
 from dslide.errors import Diverged, ModelError, known_to_all
 from dslide.model.label_prior import PREFIX
+from dslide.model.network import Network
 from dslide.model.state_layout import is_parameter
 from dslide.model.storage import widened
-from dslide.training.trainer import Callback
+from dslide.util.arrays import Array
+from dslide.util.atomic import AtomicFile
 
-if TYPE_CHECKING:
-    from dslide.training.trainer import StepInfo, Trainer
+COPY_POLL = 0.05  # seconds between checks whether copies have arrived
 
-COPY_LOOK = 0.05  # seconds between looks whether copies have arrived
+
+class Training(Protocol):
+    """The training whose state is saved, such as a `Trainer`."""
+
+    network: Network
+    step: int  # steps done
+    rate: float  # learning rate of the last step
 
 
 @dataclass
-class Part:
-    """Something to do for a checkpoint, in words and as a function; what the function gives must be plain JSON."""
+class Stage:
+    """A stage of a checkpoint: its name and its work, the result of which must be plain JSON."""
 
-    what: str
+    name: str
     work: Callable[[], Any]
 
 
-Parts = Generator[Part, list[Any], None]  # is given what the work came to on every rank, in rank order
+Stages = Generator[Stage, list[Any], None]  # receives the results of a stage on all ranks, in rank order
 
 
-class CheckpointManager(Callback):
-    """The checkpoints of one run, as one of its ranks sees them. `model` describes the run as it is now; `tell` is
-    called with sentences about checkpoints that failed, on rank 0; `last` is the one that training goes on from."""
+class CheckpointManager:
+    """The checkpoints of one run, on one of its ranks.
+
+    `model` describes the run at present. One is written every `seconds` (0: only by `save`), and the newest `kept` are
+    kept. On rank 0 `warn` is called with a sentence about each checkpoint that failed; on all ranks `on_complete` with
+    the number of steps of each one that is complete. `last` is the checkpoint that training resumed from.
+    """
 
     def __init__(
-        self, run: Path, comm: Communicator, model: Callable[[], SavedModel], seconds: float, kept: int,
-        tell: Callable[[str], None], last: Path | None = None,
+        self, run: Path, comm: Communicator, training: Training, model: Callable[[], SavedModel], *,
+        seconds: float, kept: int, warn: Callable[[str], None],
+        on_complete: Callable[[int], None] = lambda step: None, last: Path | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = run / CHECKPOINTS, comm
-        self._model, self._seconds, self._kept, self._tell = model, seconds, kept, tell
+        self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
+        self._warn, self._on_complete = warn, on_complete
         comm.together("folder of checkpoints", self._make_folder)
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
         self._replicator = Replicator(comm, self.folder) if len(disks) > 1 else None
-        self._copies_unwanted = threading.Event()
-        self._written: dict[str, tuple[Entry, Path]] = {}  # small files that stay the same
-        self._begun = time.monotonic()
-        self._job: _Job | None = None
+        self._copies_cancelled = threading.Event()
+        self._written: dict[str, tuple[Entry, Path]] = {}  # small files that do not change
+        self._begun = time.monotonic()  # when the last checkpoint was
+        self._pending: _PendingCheckpoint | None = None
         self._worker = _Worker()
         self.last = last  # the newest complete one
-        self._copied = ""  # the name of the newest whose arrays have a copy on another disk
+        self._copied = ""  # the name of the newest whose arrays have copies on other disks
 
     def _make_folder(self) -> None:
         try:
@@ -83,49 +92,47 @@ class CheckpointManager(Callback):
         except OSError as error:
             raise ModelError(f"{self.folder}: can't be made: {error.strerror or error}") from None
 
-    # ---- while training goes on -----------------------------------------------------------------------------------
+    # ---- in the background ------------------------------------------------------------------------------------------
 
-    def vote(self, trainer: Trainer) -> Vote:
+    def vote(self) -> Vote:
         """What this rank votes for in the coming step."""
-        if self._job is not None:
-            return Vote.CHECKPOINT_STAGE_DONE if self._job.ready else Vote.NONE
+        if self._pending is not None:
+            return Vote.CHECKPOINT_STAGE_DONE if self._pending.is_stage_done else Vote.NONE
         due = self._seconds > 0 and time.monotonic() - self._begun >= self._seconds
         return Vote.CHECKPOINT_DUE if due and self.comm.rank == 0 else Vote.NONE
 
-    def on_step(self, trainer: Trainer, info: StepInfo) -> None:
-        if self._job is None:
-            if trainer.votes.any & Vote.CHECKPOINT_DUE:
-                self._job = self._new_job(trainer)
-                self._job.begin_part()
-        elif trainer.votes.all & Vote.CHECKPOINT_STAGE_DONE:
+    def after_step(self, votes: Votes) -> None:
+        """Begins a checkpoint or its next stage if the votes of the step say so. All ranks call it after every step."""
+        if self._pending is None:
+            if votes.any & Vote.CHECKPOINT_DUE:
+                self._begin()
+        elif votes.all & Vote.CHECKPOINT_STAGE_DONE:
             try:
-                self._next_part(self._job)
+                self._next_stage(self._pending)
             except ModelError as error:
                 if self.comm.rank == 0:
-                    self._tell(f"{error}; training goes on, and {self.last_in_words()}")
+                    self._warn(f"{error}; training continues, and {self.last_in_words()}")
 
-    # ---- at once ----------------------------------------------------------------------------------------------------
+    # ---- in the foreground ------------------------------------------------------------------------------------------
 
-    def save(self, trainer: Trainer) -> None:
-        """Saves the run as it is now. All ranks call it together; ModelError on all if one can't. Nothing else is to be
-        done, so copies for other disks may take all of the link."""
+    def save(self) -> None:
+        """Saves the run as it is now. A collective; ModelError on all ranks if one can't. Copies to other disks may use
+        the whole link, since training has paused."""
         if self._replicator is not None:
             self._replicator.share = 1.0
-        job = self._job
-        if job is not None and job.steps != trainer.step:
-            self._cancel(job)
-            job = None
-        if job is None:
-            if self.last is not None and self.last.name == checkpoint_name(trainer.step):
+        step = self._training.step
+        if self._pending is not None and self._pending.step != step:
+            self._cancel(self._pending)
+        if self._pending is None:
+            if self.last is not None and self.last.name == checkpoint_name(step):
                 return
-            self._job = job = self._new_job(trainer)
-            job.begin_part()
-        while self._job is not None:
-            job.wait()
-            self._next_part(job)
+            self._begin()
+        while self._pending is not None:
+            self._pending.wait()
+            self._next_stage(self._pending)
 
     def close(self) -> None:
-        """Ends what works in the background. All ranks call it, after `save`."""
+        """Ends the threads. A collective, after `save`."""
         if self._replicator is not None:
             self.comm.barrier("copies on other disks done")
             self._replicator.close()
@@ -135,63 +142,61 @@ class CheckpointManager(Callback):
         """Says which checkpoint is the newest complete one."""
         return "there is no checkpoint yet" if self.last is None else f"the last checkpoint is {self.last}"
 
-    # ---- the parts of a checkpoint ---------------------------------------------------------------------------------
+    # ---- the stages of a checkpoint ---------------------------------------------------------------------------------
 
-    def _new_job(self, trainer: Trainer) -> _Job:
+    def _begin(self) -> None:
         self._begun = time.monotonic()
-        model = self._model()
-        size = sum(array.nbytes for array in model.state.values())
-        snapshot = Snapshot(model.state, room(size))
-        trainer.network.watch(snapshot)
-        folder = self.folder / checkpoint_name(trainer.step)
-        return _Job(self._worker, trainer, folder, snapshot, self._parts(trainer, folder, model, snapshot))
+        training, model = self._training, self._model()
+        snapshot = Snapshot(model.state, buffer_bytes(sum(array.nbytes for array in model.state.values())))
+        training.network.watch(snapshot)
+        folder = self.folder / checkpoint_name(training.step)
+        stages = self._stages(training.step, folder, model, snapshot)
+        self._pending = _PendingCheckpoint(self._worker, training, folder, snapshot, stages)
+        self._pending.begin_stage()
 
-    def _parts(self, trainer: Trainer, folder: Path, model: SavedModel, snapshot: Snapshot) -> Parts:
-        steps = trainer.step
-        each = yield Part("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
-        entries = {name: entry for own in each for name, entry in own.items()}
-        yield Part("checkpoint completed", lambda: self._complete(folder, model, entries))
+    def _stages(self, step: int, folder: Path, model: SavedModel, snapshot: Snapshot) -> Stages:
+        of_ranks = yield Stage("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
+        entries = {name: entry for own in of_ranks for name, entry in own.items()}
+        yield Stage("checkpoint completed", lambda: self._complete(folder, model, entries))
         self.last = folder
-        for callback in trainer.callbacks:
-            callback.on_checkpoint(trainer, steps)
+        self._on_complete(step)
         if self._replicator is not None:
-            problems = yield Part("copies on other disks", lambda: self._send_copies(folder))
+            problems = yield Stage("copies on other disks", lambda: self._send_copies(folder))
             for problem in filter(None, problems if self.comm.rank == 0 else ()):
-                self._tell(f"{problem}; a copy on another disk is missing")
+                self._warn(f"{problem}; a copy on another disk is missing")
             if not any(problems):
                 self._copied = folder.name
-        yield Part("old checkpoints removed", lambda: self._remove_old(folder))
+        yield Stage("old checkpoints removed", lambda: self._remove_old(folder))
 
     def _write_arrays(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> dict[str, Entry]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return write_shard(folder, model, self.comm, read=lambda name: finite_pieces(name, snapshot.read(name)))
         finally:
-            snapshot.close()  # also if it failed: training must not wait for what nobody reads
+            snapshot.close()  # after an error too: training must not wait for a writer that has ended
 
     def _complete(self, folder: Path, model: SavedModel, entries: dict[str, Entry]) -> None:
         if self._leads:
             for path in folder.iterdir():
                 if path.name not in entries:
-                    path.unlink()  # what a crash left
+                    path.unlink()  # left by a crash
             write_rest(folder, model, self.comm.size, entries, before=self._written)
-            sync(folder)
             name_latest(self.folder, folder.name)
 
     def _send_copies(self, folder: Path) -> str:
-        """Gives the own arrays to a rank with another disk; why that failed, or nothing."""
+        """Sends this rank's arrays to a rank with another disk; returns why that failed, or nothing."""
         assert self._replicator is not None
         assert self._buddy is not None
         names = [shard_file(kind, self.comm.rank, self.comm.size) for kind in (OPTIMIZER, WEIGHTS)]
         copies = [self._replicator.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
         while any(copy.state == "running" for copy in copies):
-            if self._copies_unwanted.wait(COPY_LOOK):
+            if self._copies_cancelled.wait(COPY_POLL):
                 return ""
         return "; ".join(copy.error for copy in copies if copy.error)
 
     def _remove_old(self, newest: Path) -> None:
-        """Removes checkpoints but for the newest, and what was never completed. Those of more steps stay: disks that
-        are not here now may have what they lack. So does the last one with copies on other disks."""
+        """Removes older checkpoints, but for the newest of them and the last one with copies on other disks, and what
+        was never completed. Those of more steps are kept: their missing files may be on disks that are absent now."""
         if not self._leads:
             return
         complete = [path for path in checkpoints(self.folder.parent).values() if path.name <= newest.name]
@@ -200,99 +205,97 @@ class CheckpointManager(Callback):
             if steps_of(path.name) is not None and path.name < newest.name and path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
-    # ---- how they are done -----------------------------------------------------------------------------------------
-
-    def _next_part(self, job: _Job) -> None:
-        """Ends a part on all ranks and begins the next. If it failed, the checkpoint is given up, and ModelError or
-        Diverged raised on all of them."""
-        outcomes = self.comm.gather_objects(job.part.what, [job.problem, job.diverged, job.result])
-        diverged = next((words for _, words, _ in outcomes if words), None)
-        problems = [(rank, words) for rank, (words, _, _) in enumerate(outcomes) if words]
+    def _next_stage(self, pending: _PendingCheckpoint) -> None:
+        """Ends a stage on all ranks and begins the next. If it failed on a rank, the checkpoint is abandoned, and
+        ModelError or Diverged raised on all of them."""
+        outcomes = self.comm.gather_objects(pending.stage.name, [pending.problem, pending.diverged, pending.result])
+        diverged = next((message for _, message, _ in outcomes if message), None)
+        problems = [(rank, message) for rank, (message, _, _) in enumerate(outcomes) if message]
         if not diverged and not problems:
-            if not job.next_part([result for _, _, result in outcomes]):
-                self._job = None
+            if not pending.next_stage([result for _, _, result in outcomes]):
+                self._pending = None
             return
-        self._give_up(job)
+        self._abandon(pending)
         if diverged:
             raise Diverged(diverged)
         who = ranks_in_words([rank for rank, _ in problems]) + ": " if self.comm.size > 1 else ""
-        raise known_to_all(ModelError(f"{who}{job.folder}: the checkpoint can't be written: {problems[0][1]}"))
+        raise known_to_all(ModelError(f"{who}{pending.folder}: the checkpoint can't be written: {problems[0][1]}"))
 
-    def _cancel(self, job: _Job) -> None:
-        """Gives up a checkpoint that is being written, on all ranks; or what is still to be done for one that is."""
-        job.snapshot.close()
-        self._copies_unwanted.set()
-        job.wait()
+    def _cancel(self, pending: _PendingCheckpoint) -> None:
+        """Ends the present stage of a checkpoint early, on all ranks, and abandons it."""
+        pending.snapshot.close()
+        self._copies_cancelled.set()
+        pending.wait()
         self.comm.barrier("checkpoint cancelled")
-        self._copies_unwanted.clear()
-        self._give_up(job)
+        self._copies_cancelled.clear()
+        self._abandon(pending)
 
-    def _give_up(self, job: _Job) -> None:
-        job.end()
-        self._job = None
-        if self._leads and not (job.folder / MANIFEST).exists():  # an earlier start may have completed one of this step
-            shutil.rmtree(job.folder, ignore_errors=True)
+    def _abandon(self, pending: _PendingCheckpoint) -> None:
+        pending.end()
+        self._pending = None
+        if self._leads and not (pending.folder / MANIFEST).exists():  # an earlier start may have completed this step's
+            shutil.rmtree(pending.folder, ignore_errors=True)
 
 
-class _Job:
-    """A checkpoint in the making."""
+class _PendingCheckpoint:
+    """A checkpoint that is being written."""
 
-    def __init__(self, worker: _Worker, trainer: Trainer, folder: Path, snapshot: Snapshot, parts: Parts) -> None:
-        self.steps, self.folder, self.snapshot = trainer.step, folder, snapshot
-        self._trainer, self._rate = trainer, trainer.rate
-        self._parts = parts
-        self.part = next(parts)
+    def __init__(self, worker: _Worker, training: Training, folder: Path, snapshot: Snapshot, stages: Stages) -> None:
+        self.step, self.folder, self.snapshot = training.step, folder, snapshot
+        self._network, self._rate = training.network, training.rate
+        self._stages = stages
+        self.stage = next(stages)
         self.problem = self.diverged = ""
         self.result: Any = None
         self._worker, self._done = worker, threading.Event()
 
     @property
-    def ready(self) -> bool:
-        """Whether the part is done, or has failed."""
+    def is_stage_done(self) -> bool:
+        """Whether the stage is done, or has failed, on this rank."""
         return self._done.is_set()
 
-    def begin_part(self) -> None:
+    def begin_stage(self) -> None:
         self._done.clear()
         self._worker.tasks.put(self._run)
 
     def wait(self) -> None:
         self._done.wait()
 
-    def next_part(self, results: list[Any]) -> bool:
-        """Begins the next part; False if there is none."""
+    def next_stage(self, results: list[Any]) -> bool:
+        """Begins the next stage; False if there is none."""
         try:
-            self.part = self._parts.send(results)
+            self.stage = self._stages.send(results)
         except StopIteration:
             self.end()
             return False
-        self.begin_part()
+        self.begin_stage()
         return True
 
     def end(self) -> None:
-        """Nothing is watched any more."""
+        """Stops watching the network."""
         self.snapshot.close()
-        self._trainer.network.watch(None)
-        self._parts.close()
+        self._network.watch(None)
+        self._stages.close()
 
     def _run(self) -> None:
         try:
-            self.result = self.part.work()
+            self.result = self.stage.work()
         except NotFinite as error:
-            self.diverged = f"training diverged: {error} at step {self.steps} with learning rate {self._rate:g}"
+            self.diverged = f"training diverged: {error} at step {self.step} with learning rate {self._rate:g}"
         except Cancelled:
             self.problem = "it was cancelled"
         except OSError as error:
             name = f"{error.filename}: " if error.filename else ""
             self.problem = f"{name}{error.strerror or error}"
-        except Exception as error:  # the thread must go on
+        except Exception as error:  # the thread must survive
             self.problem = f"{type(error).__name__}: {error}"
         finally:
             self._done.set()
 
 
 class _Worker:
-    """A thread that does the work. It is there from the beginning: where memory has run out, a new thread may neither
-    begin nor fail, and whoever starts it waits for ever."""
+    """The thread that does the work. It is started with the run: where memory has run out, a new thread may neither
+    start nor fail, and `Thread.start` would wait forever."""
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -301,18 +304,18 @@ class _Worker:
     def _run(self) -> None:
         while (task := self.tasks.get()) is not None:
             task()
-            del task  # else the network lives as long as this thread
+            del task  # or the thread would keep the network alive
 
     def end(self) -> None:
         self.tasks.put(None)
 
 
 class NotFinite(ArithmeticError):
-    """Weights that are no numbers, which a checkpoint must not keep."""
+    """Weights that are not finite, which a checkpoint must not contain."""
 
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
-    """The pieces of an array; NotFinite if they are weights, and not all finite."""
+    """The pieces of an array; NotFinite if it is of weights that are not all finite."""
     checked = is_parameter(name) and not name.startswith(PREFIX)
     for piece in pieces:
         if checked and not np.isfinite(widened(piece)).all():
@@ -321,11 +324,6 @@ def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
 
 
 def name_latest(folder: Path, name: str) -> None:
-    """Lets `latest` name a checkpoint; on disk when this returns."""
-    unfinished = folder / (LATEST + UNFINISHED)
-    with open(unfinished, "w", encoding="ascii") as file:
+    """Makes `latest` name a checkpoint; on disk when this returns."""
+    with AtomicFile(folder / LATEST, encoding="ascii") as file:
         file.write(name + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(folder / LATEST)
-    sync(folder)

@@ -1,5 +1,5 @@
-"""The files of a saved model: their names, the manifest that lists them with size and checksum, and reading them with
-nothing taken on trust."""
+"""The files of a saved model: their names, the manifest that lists them with size and checksum, writing them
+atomically, and reading them without trusting their content."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from dslide.checkpoint.tensor_file import Array, stream_tensors
+from dslide.checkpoint.tensor_file import stream_tensors
 from dslide.errors import ModelError
+from dslide.util.arrays import Array
+from dslide.util.atomic import AtomicFile
 from dslide.util.json_files import open_plain, read_plain_json
 
-FORMAT = 5  # raised when older versions of dslide can't read the folder any more
+FORMAT = 6  # the version number of model folders; no other is read
 MANIFEST = "manifest.json"
-WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # cut into shards, with several ranks
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # one of each for every rank
 LABEL_COUNTS = "label_counts.safetensors"
 CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
 VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "progress.json", "estimator.json"
-COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # never cut
+COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # one for all ranks
 MAX_SHARDS = 1 << 16
-UNFINISHED = ".part"  # after the name of a file that is being written
 LARGEST = 2**31 - 1  # number of features, labels, steps
 READ_SIZE = 1 << 20  # bytes
 
@@ -34,7 +35,7 @@ Entry = dict[str, int]  # size in bytes and crc32 of a file
 
 
 def shard_file(name: str, rank: int, shards: int) -> str:
-    """What a rank's part of a file of arrays is called: weights-2-of-4.safetensors; with one rank, as the whole."""
+    """The name of a rank's file of arrays: weights-2-of-4.safetensors; with one rank, weights.safetensors."""
     if shards == 1:
         return name
     stem, suffix = name.split(".")
@@ -47,16 +48,15 @@ class Manifest:
 
     shards: int  # ranks that wrote it
     files: dict[str, Entry]
-    format: int = FORMAT
 
     def checksum(self) -> int:
-        """Tells saves apart: of the arrays of all shards, those on other disks too."""
+        """Identifies a save: a checksum over the arrays of all shards, those on other disks included."""
         arrays = {name: entry for name, entry in self.files.items() if name not in COMMON_FILES}
         return zlib.crc32(json.dumps([self.shards, arrays], sort_keys=True).encode())
 
     def write(self, folder: Path) -> None:
         """Writes manifest.json."""
-        about = {"format": self.format, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
+        about = {"format": FORMAT, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
         write_json(folder / MANIFEST, about)
 
     @classmethod
@@ -69,14 +69,12 @@ class Manifest:
             raise ModelError(f"{folder}: not a complete model folder: there is no {MANIFEST}")
         content = read_json(path, dict)
         written = content.get("format")
-        if type(written) is not int or written < 1:
-            raise ModelError(f"{path}: expected a format number, not {written!r}")
-        if written > FORMAT:
+        if type(written) is not int or written != FORMAT:
             raise ModelError(
-                f"{path}: the model has format {written}, written by dslide {content.get('dslide')}; this "
-                f"version reads formats up to {FORMAT}, please upgrade"
+                f"{path}: the model has format {written!r} (written by dslide {content.get('dslide')}), this version "
+                f"of dslide reads format {FORMAT} only"
             )
-        shards = 1 if written == 1 else content.get("shards")  # format 1 knew no shards
+        shards = content.get("shards")
         if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
             raise ModelError(f"{path}: damaged: expected a number of shards, 1 to {MAX_SHARDS}, not {shards!r}")
         files = content.get("files")
@@ -88,7 +86,7 @@ class Manifest:
                 raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{_of(shards)}")
             if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
                 raise ModelError(f"{path}: damaged: no size and checksum of {name}")
-        return cls(shards, files, written)
+        return cls(shards, files)
 
 
 def _of(shards: int) -> str:
@@ -115,19 +113,19 @@ def write_arrays(
 
 
 def write_again(path: Path, before: Path) -> None:
-    """Gives a file that was written before a second name, or where that is not possible, a copy."""
+    """Hard-links a file that was written before; copies it where that is not possible."""
     try:
         os.link(before, path)
     except OSError:
-        with _file_in_place(path) as file, open(before, "rb") as source:
+        with AtomicFile(path) as file, open(before, "rb") as source:
             shutil.copyfileobj(source, file, READ_SIZE)
 
 
 @contextmanager
 def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
-    """A function to write the file's bytes with, and the entry that it keeps."""
+    """A function that writes bytes to the file, and the file's entry, which it updates."""
     entry = {"size": 0, "crc32": 0}
-    with _file_in_place(path) as file:
+    with AtomicFile(path) as file:
 
         def write(piece: bytes | memoryview) -> None:
             file.write(piece)
@@ -137,22 +135,11 @@ def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
         yield write, entry
 
 
-@contextmanager
-def _file_in_place(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which has its name when it is whole and on disk."""
-    unfinished = path.with_name(path.name + UNFINISHED)
-    with open(unfinished, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path)
-
-
 # ---- reading ----------------------------------------------------------------------------------------------------
 
 
 def check_size(path: Path, entry: Entry) -> None:
-    """ModelError if the file is not as long as the one that was written."""
+    """ModelError if the file's size is not the one in the manifest."""
     with open_plain(path, ModelError) as file:
         size = os.fstat(file.fileno()).st_size
     if size != entry["size"]:
@@ -160,7 +147,7 @@ def check_size(path: Path, entry: Entry) -> None:
 
 
 def check_content(path: Path, entry: Entry) -> None:
-    """ModelError if the file is not the one that was written; reads all of it."""
+    """ModelError if the file's checksum is not the one in the manifest; reads all of it."""
     check_size(path, entry)
     crc = 0
     with open_plain(path, ModelError) as file:
@@ -182,7 +169,7 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def read_number(path: Path, values: dict[str, Any], key: str, low: int = 0, high: int = LARGEST) -> int:
-    """A whole number out of a JSON object."""
+    """A whole number of a JSON object."""
     value = values.get(key)
     if type(value) is not int or not low <= value <= high:
         raise ModelError(f"{path}: {key}: expected a whole number, {low} to {high}, not {value!r}")
@@ -190,7 +177,7 @@ def read_number(path: Path, values: dict[str, Any], key: str, low: int = 0, high
 
 
 def read_names(path: Path, count: int) -> list[str]:
-    """The content of a JSON file of names, which must be `count`."""
+    """The content of a JSON file of `count` names."""
     names: list[Any] = read_json(path, list)
     if len(names) != count or not all(isinstance(name, str) for name in names):
         raise ModelError(f"{path}: expected a list of {count} names")

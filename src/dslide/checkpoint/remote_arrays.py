@@ -1,9 +1,8 @@
-"""Arrays of a shard whose files lie on the disks of several ranks: each is put together on all ranks at once, and
-whoever has a file sends the others what they need of it.
+"""Arrays of a shard whose files lie on the disks of other ranks.
 
-For every reader and every file that it needs, one rank provides it: the reader itself if it has it. All ranks know who
-provides what, so they know without a word in which messages an array travels: blocks of rows, each rank sending all
-others together no more than `BLOCK` bytes at a time.
+For every reader and every file that it needs, one rank provides the file: the reader itself if it has it. All ranks
+know who provides what, so they need not agree on the messages of an array: blocks of rows, at most `BLOCK` bytes from
+one rank to all others together at a time.
 """
 
 from __future__ import annotations
@@ -13,59 +12,87 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from dslide.checkpoint.manifest import OPTIMIZER, WEIGHTS
-from dslide.checkpoint.reshard import SOME_LINKS, OpenPart, Part, SavedArrays, ScatteredArrays, common, links_of_shard
-from dslide.checkpoint.tensor_file import Array
+from dslide.checkpoint.reshard import (
+    SOME_PRIOR,
+    OpenShardFile,
+    SavedArrays,
+    ShardArrays,
+    ShardFile,
+    common,
+    prior_of_shard,
+)
 from dslide.comm import Communicator
 from dslide.comm.frames import Buffer
 from dslide.errors import ModelError
 from dslide.model.label_prior import PREFIX, TYPES, has_label_prior
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, is_parameter
+from dslide.util.arrays import Array
 
 BLOCK = 1 << 23  # bytes
 
-Providers = list[dict[Part, int]]  # [reader]: the rank that provides each file it needs
-Piece = tuple[Part, int, int]  # rows of what a reader needs of a file's array
-Opened = Mapping[Part, OpenPart]
+Providers = list[dict[ShardFile, int]]  # [reader]: the rank that provides each file it needs
+Piece = tuple[ShardFile, int, int]  # begin and end row of what a reader needs of a file's array
+Opened = Mapping[ShardFile, OpenShardFile]
 
 
-def gather_arrays(
+def open_arrays(
     arrays: SavedArrays, comm: Communicator, optimizer: bool, providers: Providers, opened: Opened
-) -> Mapping[str, Array]:
-    """The arrays of this rank's shard. Every rank calls it; `opened` are all files that this rank provides."""
+) -> ShardArrays:
+    """The arrays of this rank's shard: `RemoteArrays` if any rank lacks a file. A collective; `opened` are all files
+    that this rank provides."""
     shard = Shard(comm.rank, comm.size)
-    links = links_of_shard(_gather_links(arrays, comm, providers, opened), shard)
-    local = [opened[part] for part, provider in providers[comm.rank].items() if provider == comm.rank]
+    prior = prior_of_shard(_exchange_priors(arrays, comm, providers, opened), shard)
+    local = [opened[source] for source, provider in providers[comm.rank].items() if provider == comm.rank]
     layouts = arrays.layouts(optimizer)
     if all(provider == reader for reader, given in enumerate(providers) for provider in given.values()):
-        return ScatteredArrays(layouts, local, shard, links)
-    return RemoteArrays(layouts, local, shard, links, comm, providers, opened)
+        return ShardArrays(layouts, local, shard, prior)
+    return RemoteArrays(layouts, local, shard, prior, comm, providers, opened)
 
 
-class RemoteArrays(ScatteredArrays):
-    """A shard's arrays, where not all of its files are here. To ask for an array is something that all ranks do
-    together: each must ask for the same ones in the same order, as `Network` does. Which there are may be asked freely.
-    """
+class RemoteArrays(ShardArrays):
+    """A shard's arrays where some rank lacks files. Arrays of which this rank lacks a part can be read after
+    `receive`."""
 
     def __init__(
-        self, layouts: dict[str, ArrayLayout], local: Sequence[OpenPart], shard: Shard, links: Mapping[str, Array],
-        comm: Communicator, providers: Providers, opened: Opened,
+        self, layouts: dict[str, ArrayLayout], local: Sequence[OpenShardFile], shard: Shard,
+        prior: Mapping[str, Array], comm: Communicator, providers: Providers, opened: Opened,
     ) -> None:  # fmt: skip
-        super().__init__(layouts, local, shard, links)
+        super().__init__(layouts, local, shard, prior)
         self._comm, self._providers, self._opened = comm, providers, opened
+        own = providers[comm.rank]
+        self._is_received = False
+        self._incomplete = {name for name, layout in layouts.items() if _pieces(name, layout, shard, own)}
 
-    def __getitem__(self, name: str) -> Array:
-        array = super().__getitem__(name)
-        if name not in self._links and self._mapped(name) is not None:  # else it was filled in
-            self._fetch(name, self._layouts[name], array)
-        return array
+    def receive(self, into: Mapping[str, Array] | None = None) -> None:
+        """Transfers all that any rank lacks. A collective; a second call does nothing. What this rank receives is
+        written to the array of its name in `into`, and where there is none that can be written, to a new one."""
+        if self._is_received:
+            return
+        given = {name: array for name, array in (into or {}).items() if array.flags.writeable}
 
-    def _fill(self, name: str, layout: ArrayLayout, into: Array) -> None:
-        super()._fill(name, layout, into)  # with what is here
-        self._fetch(name, layout, into)
+        def check() -> None:
+            for name in self._incomplete & given.keys():
+                self._check_fit(name, given[name])
 
-    def _fetch(self, name: str, layout: ArrayLayout, made: Array) -> None:
-        """Fills in what others have, and sends what they need."""
+        self._comm.together("arrays to receive", check)
+        for name, layout in self._layouts.items():
+            array = None
+            if name in self._incomplete:
+                array = given[name] if name in given else self._empty(layout)
+                super()._fill(name, array)  # with what is here
+            self._transfer(name, layout, array)
+            if array is not None:
+                self._in_memory[name] = array
+        self._is_received = True
+
+    def _fill(self, name: str, into: Array) -> None:
+        if name in self._incomplete:
+            raise RuntimeError(f"array {name} is on the disks of other ranks: call receive() on all ranks first")
+        super()._fill(name, into)
+
+    def _transfer(self, name: str, layout: ArrayLayout, into: Array | None) -> None:
+        """Writes what other ranks provide of an array to `into`, and sends them what they need."""
         me, size = self._comm.rank, self._comm.size
         pieces = {
             (provider, reader): its
@@ -74,35 +101,36 @@ class RemoteArrays(ScatteredArrays):
         }
 
         def give(reader: int, number: int) -> Buffer:
-            part, begin, end = pieces[me, reader][number]
-            file = self._opened[part].file
-            theirs = common(layout, Shard(reader, size), part.writer)[1]
+            source, begin, end = pieces[me, reader][number]
+            file = self._opened[source].file
+            theirs = common(layout, Shard(reader, size), source.writer)[1]
             rows = np.ascontiguousarray(file.arrays[name][theirs][begin:end])
             file.release()
             return rows.reshape(-1).view(np.uint8).data
 
         def take(provider: int, number: int, content: Buffer) -> None:
-            part, begin, end = pieces[provider, me][number]
-            into = made[common(layout, self._shard, part.writer)[0]][begin:end]
-            into[...] = np.frombuffer(content, layout.dtype).reshape(into.shape)
+            assert into is not None
+            source, begin, end = pieces[provider, me][number]
+            rows = into[common(layout, self._shard, source.writer)[0]][begin:end]
+            rows[...] = np.frombuffer(content, layout.dtype).reshape(rows.shape)
 
-        transfer(self._comm, f"array {name}", {pair: len(its) for pair, its in pieces.items()}, give, take)
+        send_blocks(self._comm, f"array {name}", {pair: len(its) for pair, its in pieces.items()}, give, take)
 
 
-def _pieces(name: str, layout: ArrayLayout, reader: Shard, given: Mapping[Part, int]) -> dict[int, list[Piece]]:
-    """In which pieces a reader gets an array, by the rank that provides them."""
+def _pieces(name: str, layout: ArrayLayout, reader: Shard, given: Mapping[ShardFile, int]) -> dict[int, list[Piece]]:
+    """The pieces in which a reader gets an array from other ranks, by the rank that provides them."""
     kind = WEIGHTS if is_parameter(name) else OPTIMIZER
-    needed = [part for part in given if part.kind == kind]
-    if layout.axis is None:  # all files have the same
-        needed = [] if reader.rank in (given[part] for part in needed) else needed[:1]
+    needed = [source for source in given if source.kind == kind]
+    if layout.axis is None:  # all files have the same array
+        needed = [] if reader.rank in (given[source] for source in needed) else needed[:1]
     pieces: dict[int, list[Piece]] = {}
-    for part in needed:
-        if given[part] == reader.rank:
+    for source in needed:
+        if given[source] == reader.rank:
             continue
-        rows, row_bytes = _extent(layout, reader, part.writer)
+        rows, row_bytes = _extent(layout, reader, source.writer)
         step = max(1, BLOCK // reader.size // max(1, row_bytes))
         for begin in range(0, rows if row_bytes else 0, step):
-            pieces.setdefault(given[part], []).append((part, begin, min(rows, begin + step)))
+            pieces.setdefault(given[source], []).append((source, begin, min(rows, begin + step)))
     return pieces
 
 
@@ -113,12 +141,12 @@ def _extent(layout: ArrayLayout, reader: Shard, writer: Shard) -> tuple[int, int
     return shape[0], layout.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
 
 
-def transfer(
+def send_blocks(
     comm: Communicator, what: str, blocks: Mapping[tuple[int, int], int], give: Callable[[int, int], Buffer],
     take: Callable[[int, int, Buffer], None],
 ) -> None:  # fmt: skip
-    """Sends so many blocks from one rank to another, for each pair, one of each pair at a time. Every rank calls it
-    with the same `blocks`; `give(reader, number)` makes a block, `take(provider, number, content)` gets it."""
+    """Sends `blocks[sender, receiver]` blocks for each pair of ranks, one of each pair at a time. A collective, with
+    the same `blocks` on every rank; `give(receiver, number)` makes a block, `take(sender, number, content)` gets it."""
     me = comm.rank
     for number in range(max(blocks.values(), default=0)):
         outgoing = [give(to, number) if number < blocks.get((me, to), 0) else b"" for to in range(comm.size)]
@@ -130,7 +158,8 @@ def transfer(
 def send_bytes(
     comm: Communicator, what: str, outgoing: Mapping[int, Buffer], sizes: Mapping[tuple[int, int], int]
 ) -> dict[int, bytearray]:
-    """Sends bytes of any length, whose sizes by sender and receiver all ranks know; what came, by sender."""
+    """Sends bytes of any length, whose sizes by sender and receiver all ranks know; returns what came, by sender. A
+    collective."""
     step = max(1, BLOCK // comm.size)
     came = {source: bytearray(size) for (source, to), size in sizes.items() if to == comm.rank}
 
@@ -140,70 +169,72 @@ def send_bytes(
     def give(to: int, number: int) -> Buffer:
         return memoryview(outgoing[to])[number * step : (number + 1) * step]
 
-    transfer(comm, what, {pair: -(-size // step) for pair, size in sizes.items()}, give, take)
+    send_blocks(comm, what, {pair: -(-size // step) for pair, size in sizes.items()}, give, take)
     return came
 
 
-# ---- links ----------------------------------------------------------------------------------------------------------
+# ---- label prior ----------------------------------------------------------------------------------------------------
 
 
-def _gather_links(
+def _exchange_priors(
     arrays: SavedArrays, comm: Communicator, providers: Providers, opened: Opened
 ) -> list[tuple[Shard, Mapping[str, Array]]]:
-    """The links in each file that this rank's shard needs; of those on other ranks, only the links to its labels."""
+    """The label prior in each file that this rank's shard needs; what other ranks send has this shard's labels only."""
     me = comm.rank
-    found: dict[Part, Mapping[str, Array]] = {}
-    for part in dict.fromkeys(part for given in providers for part in given if part.kind == WEIGHTS):
-        if providers[me].get(part) == me:
-            found[part] = opened[part].links
-        pairs = [(given[part], reader) for reader, given in enumerate(providers) if given.get(part, reader) != reader]
+    found: dict[ShardFile, Mapping[str, Array]] = {}
+    for source in dict.fromkeys(source for given in providers for source in given if source.kind == WEIGHTS):
+        if providers[me].get(source) == me:
+            found[source] = opened[source].prior
+        pairs = [
+            (given[source], reader) for reader, given in enumerate(providers) if given.get(source, reader) != reader
+        ]
         if not pairs or not has_label_prior(arrays.config):
             continue
         outgoing = {
-            reader: _packed(links_to(Shard(reader, comm.size), part.writer, opened[part].links))
+            reader: _packed(prior_for(Shard(reader, comm.size), source.writer, opened[source].prior))
             for provider, reader in pairs
             if provider == me
         }
         lengths = [[reader, len(content)] for reader, content in outgoing.items()]
-        said = comm.gather_objects("lengths of links", lengths)
-        sizes = {(provider, reader): size for provider, its in enumerate(said) for reader, size in its}
-        for content in send_bytes(comm, "links", outgoing, sizes).values():
-            found[part] = _unpacked(content, arrays.features, part.writer.count(arrays.labels))
-    parts = [(part.writer, found.get(part, {})) for part in providers[me] if part.kind == WEIGHTS]
+        of_all = comm.gather_objects("sizes of label priors", lengths)
+        sizes = {(provider, reader): size for provider, its in enumerate(of_all) for reader, size in its}
+        for content in send_bytes(comm, "label prior", outgoing, sizes).values():
+            found[source] = _unpacked(content, arrays.features, source.writer.count(arrays.labels))
+    priors = [(source.writer, found.get(source, {})) for source in providers[me] if source.kind == WEIGHTS]
 
     def check() -> None:
-        if len({bool(links) for _, links in parts}) > 1:
-            raise ModelError(f"{arrays.folder}: damaged: {SOME_LINKS}")
+        if len({bool(prior) for _, prior in priors}) > 1:
+            raise ModelError(f"{arrays.folder}: damaged: {SOME_PRIOR}")
 
-    comm.together("links", check)
-    return parts
+    comm.together("label prior", check)
+    return priors
 
 
-def links_to(shard: Shard, writer: Shard, links: Mapping[str, Array]) -> dict[str, Array]:
-    """The links of a writer to the labels of a shard, numbered as the writer does; `share` is that of all of its
-    labels."""
-    if not links:
+def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[str, Array]:
+    """The entries of a writer's label prior for the labels of a shard, with the writer's label numbers; `share` stays
+    that of all of its labels."""
+    if not prior:
         return {}
-    begin, neuron, weight, share = (links[PREFIX + name] for name in TYPES)
+    begin, neuron, weight, share = (prior[PREFIX + name] for name in TYPES)
     kept = (neuron.astype(np.int64) * writer.size + writer.rank) % shard.size == shard.rank
     before = np.concatenate([[0], np.cumsum(kept)])
     made = {"begin": before[begin], "neuron": neuron[kept], "weight": weight[kept], "share": share}
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}
 
 
-def _packed(links: Mapping[str, Array]) -> bytes:
-    return b"".join(links[PREFIX + name].tobytes() for name in TYPES) if links else b""
+def _packed(prior: Mapping[str, Array]) -> bytes:
+    return b"".join(prior[PREFIX + name].tobytes() for name in TYPES) if prior else b""
 
 
 def _unpacked(content: Buffer, features: int, labels: int) -> dict[str, Array]:
-    """The links that `_packed` was given, from so many features to so many labels."""
+    """The opposite of `_packed`, for a prior from so many features to so many labels."""
     if not content:
         return {}
     lengths = {"begin": features + 1, "neuron": 0, "weight": 0, "share": labels}
     rest = len(content) - sum(lengths[name] * dtype.itemsize for name, dtype in TYPES.items())
     lengths["neuron"] = lengths["weight"] = rest // (TYPES["neuron"].itemsize + TYPES["weight"].itemsize)
-    links, offset = {}, 0
+    prior, offset = {}, 0
     for name, dtype in TYPES.items():
-        links[PREFIX + name] = np.frombuffer(content, dtype, lengths[name], offset)
-        offset += links[PREFIX + name].nbytes
-    return links
+        prior[PREFIX + name] = np.frombuffer(content, dtype, lengths[name], offset)
+        offset += prior[PREFIX + name].nbytes
+    return prior

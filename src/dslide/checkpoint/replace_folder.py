@@ -1,8 +1,8 @@
-"""Puts a new folder in the place of an old one: whatever moment a crash or a failure picks, a complete one is left.
+"""Replaces a folder by a new one such that a crash or a failure at any moment leaves a complete one.
 
-The new folder is written beside its place as NAME.new and renamed when it is complete; what was there is kept as
-NAME.old until then. The ranks of a job write it together, each into the disk that it sees. Ranks that share a disk are
-led by the lowest of them, which makes, renames and removes its folders.
+The new folder is written as NAME.new and renamed when it is complete; the old one is kept as NAME.old until then. The
+ranks of a job write it together, each on the disk that it sees. Of the ranks that share a disk the lowest is the
+leader: it makes, renames and removes the folders there.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import TypeVar
 
 from dslide.checkpoint.disks import find_disks, leads
 from dslide.comm import Communicator
-from dslide.data.files import sync
 from dslide.errors import ModelError
+from dslide.util.atomic import sync
 
 T = TypeVar("T")
 
 
 def beside(folder: Path, suffix: str) -> Path:
-    """The folder's neighbour of that name."""
+    """The folder with this suffix to its name."""
     return folder.with_name(folder.name + suffix)
 
 
 class Replacement:
-    """A new folder in the making, as one rank sees it."""
+    """A new folder that is being written, on one rank."""
 
     def __init__(self, folder: Path, comm: Communicator) -> None:
         self.folder, self.comm = folder, comm
         self.new, self.old = beside(folder, ".new"), beside(folder, ".old")
-        self.leads = True  # whether the rank is the lowest of those that share its disk
-        self.made = self.in_place = False  # by this rank
+        self.leads = True  # whether this rank is the lowest of those that share its disk
+        self.made = self.in_place = False  # what this rank has done
 
     def together(self, what: str, work: Callable[[], T]) -> T:
-        """Does something on every rank; ModelError on all of them if a rank's disk refuses."""
+        """Does the work on every rank; ModelError on all of them if it fails on the disk of one."""
 
         def attempt() -> T:
             try:
@@ -47,11 +47,11 @@ class Replacement:
         return self.comm.together(what, attempt)
 
     def leaders(self, what: str, work: Callable[[], None]) -> None:
-        """The same on those ranks that lead."""
+        """Does the work on the leaders; ModelError on all ranks if it fails on the disk of one."""
         self.together(what, lambda: work() if self.leads else None)
 
     def find_leader(self) -> None:
-        """Finds out who else sees this folder."""
+        """Finds out which ranks share this folder."""
         self.together("folder to save in", lambda: self.new.mkdir(parents=True, exist_ok=True))
         self.leads = leads(self.comm.rank, find_disks(self.new, self.comm))
 
@@ -61,13 +61,12 @@ class Replacement:
         if self.folder.exists() and not holds(self.folder):
             raise ModelError(f"{self.folder}: exists and is not a model folder, so it is not replaced")
         if self.new.exists():
-            shutil.rmtree(self.new)  # what a crash left
+            shutil.rmtree(self.new)  # left by a crash
         self.new.mkdir(parents=True)
         self.made = True
 
     def put_in_place(self) -> None:
-        """The new folder takes the place of the old one."""
-        sync(self.new)
+        """Renames the new folder to the name of the old one."""
         if self.folder.exists():
             self.folder.rename(self.old)
         self.new.rename(self.folder)
@@ -75,7 +74,7 @@ class Replacement:
         sync(self.folder.parent)
 
     def undo(self) -> None:
-        """Back to the old folder; what this rank has made goes."""
+        """Restores the old folder and removes what this rank has made."""
         with suppress(OSError):  # in the worst case NAME.old stays, which loading finds
             if self.in_place:
                 self.folder.rename(self.new)
@@ -83,13 +82,14 @@ class Replacement:
                 shutil.rmtree(self.new, ignore_errors=True)
                 recover(self.folder)
             else:
-                self.new.rmdir()  # fails if there is something in it, which others remove
+                self.new.rmdir()  # fails if it is not empty: then other ranks remove it
 
 
 @contextmanager
 def replacement(folder: Path, comm: Communicator, holds: Callable[[Path], bool]) -> Iterator[Replacement]:
-    """Makes NAME.new for the block to write to, through `Replacement.together` and `leaders`; afterwards it is the
-    folder. If that fails, on any rank, nothing is changed on any. `holds` says whether a folder may be replaced."""
+    """Makes NAME.new, to which the body writes through `Replacement.together` and `leaders`, the manifest last, and
+    renames it afterwards. If anything fails on any rank, nothing changes on any. `holds` says whether a folder may be
+    replaced. A collective."""
     work = Replacement(folder, comm)
     try:
         if comm.size > 1:
@@ -101,8 +101,8 @@ def replacement(folder: Path, comm: Communicator, holds: Callable[[Path], bool])
         work.undo()
         comm.barrier("failed save undone")
         raise
-    except BaseException:  # Ctrl-C or a lost rank: nothing half-written stays
-        if not work.in_place:  # else it is complete; whether it is so on other disks can't be known, so NAME.old stays
+    except BaseException:  # Ctrl-C or a lost rank: nothing incomplete is left
+        if not work.in_place:  # else it is complete here but perhaps not on other disks, so NAME.old stays
             work.undo()
         raise
     if work.leads:
@@ -110,7 +110,7 @@ def replacement(folder: Path, comm: Communicator, holds: Callable[[Path], bool])
 
 
 def recover(folder: Path) -> None:
-    """Ends a replacement that was cut short: back to the old folder, or rid of it if the new one is there."""
+    """Ends a replacement that was interrupted: restores the old folder, or removes it if the new one is in place."""
     old = beside(folder, ".old")
     if old.exists():
         if folder.exists():

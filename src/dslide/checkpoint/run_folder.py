@@ -1,4 +1,4 @@
-"""Where the folder of a run has its checkpoints.
+"""The checkpoints in the folder of a run.
 
 RUN/checkpoints/step-000001234/   a model folder, complete if it has a manifest
 RUN/checkpoints/latest            the name of the newest that is complete
@@ -16,12 +16,12 @@ _NAME = re.compile(r"step-([0-9]{9,18})")
 
 
 def checkpoint_name(step: int) -> str:
-    """The folder of a checkpoint after so many steps."""
+    """The name of the folder of a checkpoint after so many steps."""
     return f"step-{step:09}"
 
 
 def steps_of(name: str) -> int | None:
-    """The steps that a checkpoint's folder was named for; None if it is no such folder."""
+    """The number of steps in the name of a checkpoint's folder; None if it is not such a name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -41,7 +41,7 @@ def checkpoints(run: str | Path) -> dict[int, Path]:
 
 
 def newest(run: str | Path) -> Path | None:
-    """The run's newest complete checkpoint on this disk: the one that `latest` names or, where that is gone, the one of
+    """The run's newest complete checkpoint on this disk: the one that `latest` names or, if that is missing, the one of
     most steps. None if there is none."""
     complete = checkpoints(run)
     try:

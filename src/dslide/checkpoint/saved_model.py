@@ -1,5 +1,5 @@
-"""Saved models: a folder with the network's arrays, its options, the names of labels and features, and what
-training needs to go on. `manifest.json`, written last, lists size and checksum of every other file.
+"""Saved models: a folder with the network's arrays, its options, the names of labels and features, and the state that
+resuming needs. `manifest.json`, written last, lists size and checksum of every other file.
 
 Ranks that train together save together: each writes the arrays it owns to files of its own, and nothing is gathered.
 Ranks on other machines may see another disk under the same path; then each machine gets a folder with its own shards
@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from dslide.checkpoint.checks import check_model
 from dslide.checkpoint.manifest import (
     COMMON_FILES,
     CONFIG,
     ESTIMATOR,
     FEATURES,
-    FORMAT,
     LABEL_COUNTS,
     LABELS,
     LARGEST,
@@ -46,15 +44,19 @@ from dslide.checkpoint.manifest import (
 from dslide.checkpoint.replace_folder import beside, replacement
 from dslide.checkpoint.reshard import SavedArrays
 from dslide.checkpoint.run_folder import newest
-from dslide.checkpoint.tensor_file import Array, read_tensors
+from dslide.checkpoint.tensor_file import read_tensors
 from dslide.comm import Communicator, solo
 from dslide.config import Config
-from dslide.errors import ConfigError, ModelError
+from dslide.data import TextVectorizer, TokenOptions
+from dslide.errors import ConfigError, DataError, ModelError
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import is_parameter
+from dslide.util.arrays import Array
 
-# kept in config.json beside the options, with the least and the most that they can be
-SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, 2**62), "base": (0, 1)}
+MOST_ROWS = 2**62
+# in config.json beside the options, with the smallest and the largest value
+SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, MOST_ROWS), "base": (0, 1)}
+PROGRESS_NUMBERS = {"step": LARGEST, "epoch": LARGEST, "position": LARGEST, "samples": MOST_ROWS}  # largest values
 
 
 @dataclass
@@ -71,27 +73,24 @@ class SavedModel:
     progress: dict[str, Any] = field(default_factory=dict)  # as Trainer.progress() gives it, and more
     label_counts: Array | None = None  # [labels] int64: occurrences in the training data, for PSP@k
     rows: int = 0  # of the training data
-    base: int = 0  # what indices counted from in the files of the training data
+    base: int = 0  # the first index (0 or 1) in the files of the training data
     tokens: dict[str, Any] | None = None  # TokenOptions, if it was trained on a stream of words
     interactions: bool = False  # features and labels are the same items: those that a row has are not recommended
-    estimator: dict[str, Any] | None = None  # what SlideClassifier knows of its labels
+    estimator: dict[str, Any] | None = None  # how SlideClassifier encodes its labels
 
 
 def model_folder(path: str | Path) -> Path:
     """The model's folder, given it or the folder of the run that made it: of a run, its newest checkpoint."""
-    if (checkpoint := newest(path)) is not None:
-        return checkpoint
-    inner = Path(path) / "model"  # where runs of earlier versions have it
-    return inner if inner.exists() or beside(inner, ".old").exists() else Path(path)
+    return newest(path) or Path(path)
 
 
 def save_model(
     folder: str | Path, model: SavedModel, *, optimizer: bool = True, comm: Communicator | None = None
 ) -> None:
-    """Writes a model folder in place of the model that is there; ModelError, nothing changed, if it fails.
+    """Writes a model folder, replacing a model that is there; if that fails, ModelError, and nothing has changed.
 
-    Without `optimizer` the folder is smaller and training can't go on from it. With `comm` every rank of it calls this
-    with its own `state`, and the same of everything else; if a rank fails, all of them raise its error.
+    Without `optimizer` the folder is smaller and training can't be resumed from it. With `comm` this is a collective:
+    every rank calls it with its own `state` and the same of everything else; if a rank fails, all raise its error.
     """
     comm = comm or solo()
     with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
@@ -107,10 +106,10 @@ def load_model(
 ) -> SavedModel:
     """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
 
-    `state` holds the arrays of the shard, by default those of the whole network: mapped if as many ranks wrote the
-    folder, else each put together when it is asked for. Only files that are read have to be there. With `optimizer` the
-    state holds what going on with training needs. With `verify` the checksums of the arrays are checked too, which
-    reads them once; those of small files always are.
+    `state` holds the arrays of the shard, by default those of the whole network: memory-mapped if as many ranks wrote
+    the folder, else each assembled when it is read. Only files that are read have to be there. With `optimizer` the
+    state includes what resuming needs. With `verify` the checksums of the arrays are checked too, which reads them
+    once; those of small files always are.
     """
     place = found(model_folder(folder))
     manifest = Manifest.read(place)
@@ -121,7 +120,7 @@ def load_model(
 
 
 def found(folder: Path) -> Path:
-    """Where the model of this folder lies; if replacing it was cut short, under another name."""
+    """The folder, or the name that the model has if replacing it was interrupted."""
     return beside(folder, ".old") if not folder.exists() and beside(folder, ".old").is_dir() else folder
 
 
@@ -129,7 +128,7 @@ def write_shard(
     folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True,
     read: Callable[[str], Iterable[Array]] | None = None,
 ) -> dict[str, Entry]:  # fmt: skip
-    """Writes the arrays that this rank owns; `read`, if given, gives the content of each by its name, in pieces."""
+    """Writes the arrays that this rank owns; `read` is as in `stream_tensors`."""
     entries = {}
     for kind in (OPTIMIZER, WEIGHTS) if optimizer else (WEIGHTS,):
         name = shard_file(kind, comm.rank, comm.size)
@@ -142,8 +141,8 @@ def write_rest(
     folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
     before: dict[str, tuple[Entry, Path]] | None = None,
 ) -> None:  # fmt: skip
-    """Writes everything but the shards' arrays, whose entries are given. `before` keeps what does not change from one
-    checkpoint of a run to the next, so that it is written once."""
+    """Writes everything but the shards' arrays, whose entries are given. `before` keeps the files that do not change
+    from one checkpoint of a run to the next, so that they are written once."""
     entries = dict(entries)
     sizes = {key: getattr(model, key) for key in (*SIZES, "interactions")}
     for name, content in (
@@ -162,7 +161,7 @@ def write_rest(
             entries[name] = write_json(folder / name, content)
         if before is not None and name != PROGRESS:
             before[name] = entries[name], folder / name
-    Manifest(shards, entries, FORMAT).write(folder)
+    Manifest(shards, entries).write(folder)
 
 
 def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
@@ -178,14 +177,14 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
         read_number(folder / CONFIG, options, key, low, high) for key, (low, high) in SIZES.items()
     )
     options = {name: value for name, value in options.items() if name not in SIZES}
-    interactions = options.pop("interactions", False)  # not there in models of earlier versions
+    interactions = options.pop("interactions", None)
     if not isinstance(interactions, bool):
         raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
     try:
         config = Config.from_dict(options)
     except (ConfigError, TypeError) as error:
         raise ModelError(f"{folder / CONFIG}: {error}") from None
-    if not config.hidden:  # open only before there is a network
+    if not config.hidden:  # an empty list is resolved before a network is made
         raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
     counts = read_tensors(folder / LABEL_COUNTS).get("label_counts") if LABEL_COUNTS in files else None
     if counts is not None and counts.shape != (labels,):
@@ -210,5 +209,44 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
         interactions=interactions,
         estimator=optional(ESTIMATOR),
     )
-    check_model(folder, model)
+    _check_model(folder, model)
     return model
+
+
+# ---- consistency ----------------------------------------------------------------------------------------------------
+
+
+def _check_model(folder: Path, model: SavedModel) -> None:
+    """ModelError if parts of the model, its arrays apart, are invalid or contradict each other. The folder may come
+    from anyone: right checksums show only that it is as it was written."""
+    if model.interactions and model.features != model.labels:
+        raise ModelError(f"{folder / CONFIG}: with interactions, features and labels must be as many")
+    if model.vectorizer is not None:
+        _check_vectorizer(folder / VECTORIZER, model.vectorizer, model.features)
+    if model.tokens is not None:
+        _check_tokens(folder, model)
+    counts = model.label_counts
+    if counts is not None and (counts.dtype != np.int64 or counts.min(initial=0) < 0):
+        raise ModelError(f"{folder / LABEL_COUNTS}: damaged: expected counts of type int64, none below 0")
+    for key, largest in PROGRESS_NUMBERS.items():
+        if key in model.progress:
+            read_number(folder / PROGRESS, model.progress, key, high=largest)
+
+
+def _check_vectorizer(path: Path, values: dict[str, Any], features: int) -> None:
+    try:
+        words = len(TextVectorizer.from_dict(values).words)
+    except DataError as error:
+        raise ModelError(f"{path}: damaged: {error}") from None
+    if words != features:
+        raise ModelError(f"{path}: damaged: it has {words} words for {features} features")
+
+
+def _check_tokens(folder: Path, model: SavedModel) -> None:
+    assert model.tokens is not None
+    if model.label_names is None or model.feature_names != model.label_names:
+        raise ModelError(f"{folder}: a model of words must have them in {LABELS} and the same in {FEATURES}")
+    try:
+        TokenOptions(**model.tokens)
+    except (ConfigError, TypeError):
+        raise ModelError(f"{folder / TOKENS}: damaged: not the options of a stream of words") from None

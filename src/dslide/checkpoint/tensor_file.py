@@ -1,5 +1,5 @@
 """Named arrays in a file of the safetensors format: 8 bytes with the header's length, a JSON header, then the
-arrays one after the other. Arrays are streamed out and mapped in, not copied; a damaged file is refused."""
+arrays one after the other. Arrays are streamed out and memory-mapped in, not copied; a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dslide.errors import ModelError
+from dslide.util.arrays import Array
 from dslide.util.json_files import open_plain, strict_json
-
-Array = npt.NDArray[Any]
 
 ALIGNMENT = 64  # bytes: where the data begins, so that mapped arrays suit vector instructions
 HEADER_LIMIT = 1 << 20  # bytes: a header needs some hundred bytes per array; more is damage
 BLOCK = 1 << 24  # bytes written at a time
 
-# In arrays of uint16 we keep bf16 (storage.py), and nothing else.
+# Arrays of uint16 are always bf16 (model/storage.py).
 DTYPES = {
     name: np.dtype(code)
     for name, code in {
@@ -36,14 +34,14 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def stream_tensors(
-    write: Callable[[Any], object], arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
+    write: Callable[[Any], object], arrays: Mapping[str, Array],
     read: Callable[[str], Iterable[Array]] | None = None,
 ) -> None:  # fmt: skip
     """Passes the bytes of the file to `write`, piece by piece. `read` gives the content of an array by its name, flat,
-    in pieces; without it, it is that of the array itself."""
-    # Big items first: then every array is aligned to its own items without gaps, which the format forbids.
+    in pieces; by default the content of `arrays` is written."""
+    # Largest items first: every array is then aligned to its item size without gaps, which the format forbids.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: dict[str, Any] = {}
     end = 0
     for name in names:
         array = arrays[name]
@@ -61,7 +59,7 @@ def stream_tensors(
 
 
 def _pieces(array: Array) -> Iterator[Array]:
-    """The array's content, flat, in pieces that are copied if its rows are apart."""
+    """The array's content, flat, in pieces; copies if its rows are not contiguous."""
     if array.flags.c_contiguous:
         array = array.reshape(-1)
     rows = max(1, BLOCK // max(1, array.nbytes // max(1, len(array))))
@@ -77,13 +75,13 @@ class TensorFile:
     mapped: mmap.mmap
 
     def release(self) -> None:
-        """Gives back the memory of what was read so far; whatever is read again comes from the file."""
+        """Drops the pages that were read so far from memory; they are read from the file again when needed."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def copy_rows(into: Array, given: Array, release: Callable[[], None]) -> None:
-    """Copies an array of a mapped file, and gives back its memory after each block of that."""
+    """Copies an array of a mapped file block by block, and calls `release` after each block."""
     rows = max(1, BLOCK // max(1, given.strides[0])) if given.ndim else 1
     for begin in range(0, len(given), rows):
         into[begin : begin + rows] = given[begin : begin + rows]
@@ -153,7 +151,7 @@ def _entries(path: str | Path, header: dict[str, Any]) -> list[tuple[int, int, s
         if not _whole_numbers(shape) or len(shape) > 32 or not _whole_numbers(offsets) or len(offsets) != 2:
             raise ModelError(f"{path}: damaged: array {name!r} has no valid shape and offsets")
         begin, end = offsets
-        # an empty array too has a shape that numpy can make
+        # the shape of an empty array, too, must be one that numpy can represent
         if 0 in shape and math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize >= 1 << 62:
             raise ModelError(f"{path}: damaged: array {name!r} can't have the shape {shape}")
         if math.prod(shape) * DTYPES[dtype].itemsize != end - begin:
@@ -165,5 +163,5 @@ def _entries(path: str | Path, header: dict[str, Any]) -> list[tuple[int, int, s
 
 
 def _whole_numbers(values: object) -> bool:
-    """Is it a list of numbers that can be sizes."""
+    """Whether it is a list of numbers that can be sizes."""
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 62 for v in values)

@@ -1,4 +1,4 @@
-"""The vectors that a network has learned for its features: what the first layer makes of each of them."""
+"""The vectors (embeddings) that a network has learned for its features: the first layer's weights of each feature."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dslide.checkpoint.saved_model import SavedModel, load_model
-from dslide.data.files import new_file
 from dslide.errors import ConfigError, DataError, ModelError
 from dslide.model.storage import widened
 from dslide.util.arrays import Floats
+from dslide.util.atomic import new_file
 
 
 class Vectors:
-    """A vector for each name: row i of `matrix`, (names, length), is that of `names[i]`."""
+    """A vector for each name: row i of `matrix`, (names, length), is the vector of `names[i]`."""
 
     def __init__(self, names: Sequence[str], matrix: Floats) -> None:
         if matrix.ndim != 2 or len(matrix) != len(names):
@@ -36,7 +36,7 @@ class Vectors:
 
     @classmethod
     def open(cls, path: str | Path) -> Vectors:
-        """Those of a saved model, given its folder or that of the run that made it."""
+        """The vectors of a saved model, given its folder or that of the run that made it."""
         return cls.of_model(load_model(path, verify=True), path)
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class Vectors:
         if vector.shape != self.matrix.shape[1:]:
             raise DataError(f"expected a vector of {self.matrix.shape[1]} numbers, not the shape {list(vector.shape)}")
         lengths = self._lengths * np.linalg.norm(vector)
-        cosines = (self.matrix @ vector) / np.where(lengths > 0, lengths, 1)  # 0 is as near to everything
+        cosines = (self.matrix @ vector) / np.where(lengths > 0, lengths, 1)  # zero vectors have a cosine of 0
         order = [row for row in np.argsort(-cosines, kind="stable")[: k + 1].tolist() if row != own]
         return [(self.names[row], float(cosines[row])) for row in order[:k]]
 

@@ -23,9 +23,9 @@ from dslide.errors import ConfigError
 
 if TYPE_CHECKING:
     from dslide.checkpoint.saved_model import SavedModel
-    from dslide.checkpoint.tensor_file import Array as Ids  # [rows, k] int32
     from dslide.data import Data, SparseRows
     from dslide.model.network import Network
+    from dslide.util.arrays import Ids
 
 METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslide.checkpoint.collective_load import load_together
+from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.cli.tokens import is_stream, load_stream, options_of
 from dslide.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ def open_model(path: str | Path, comm: Communicator, threads: int = 0) -> tuple[
     from dslide.model.network import Network
     from dslide.util.threads import use_threads
 
-    saved = load_together(path, comm, verify=True)
+    saved = load_on_all_ranks(path, comm, verify=True)
     use_threads(threads or local_ranks(comm).threads)
     network = comm.together(
         "making the network",

@@ -16,8 +16,8 @@ from dslide.cli.models import ROWS_AT_A_TIME, load_for, open_model, pieces, vect
 from dslide.cli.options import add_reading_options, reading_options, whole_number
 from dslide.cli.ranks import add_rank_options
 from dslide.comm import job
-from dslide.data.files import new_file
 from dslide.errors import ConfigError, DataError
+from dslide.util.atomic import new_file
 
 if TYPE_CHECKING:
     from dslide.comm import Communicator

@@ -174,13 +174,13 @@ def _check_folder(arguments: argparse.Namespace, folder: Path) -> None:
 
 def _load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel | None, Path | None]:
     """The newest checkpoint that can be used, on all ranks, and its folder; None if the run has none and need not have
-    one. Runs of earlier versions have none, but a model."""
-    from dslide.checkpoint.collective_load import load_newest, load_together
+    one. A folder that is a model itself, such as a copied checkpoint, can be resumed too."""
+    from dslide.checkpoint.collective_load import open_newest, open_on_all_ranks
     from dslide.checkpoint.run_folder import CHECKPOINTS
 
-    found = load_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
+    found = open_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
     if found is None:
-        return (load_together(folder, comm, optimizer=True, verify=True) if must else None), None
+        return (open_on_all_ranks(folder, comm, optimizer=True, verify=True) if must else None), None
     return found[1], found[0]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from dslide.data.files import new_folder
 from dslide.data.formats.folder import RowsFiles, complete_folder, write_dataset
 from dslide.data.formats.svm_text import Base, parse_svm_text
 from dslide.data.load import Format, check_columns, check_options, detect_format, load
 from dslide.data.text import TextVectorizer
 from dslide.errors import DataError
+from dslide.util.atomic import new_folder
 
 
 def convert(

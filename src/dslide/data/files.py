@@ -1,19 +1,15 @@
-"""Reading files, decompressed, in blocks of whole lines; writing files and folders atomically."""
+"""Reading files: decompression, blocks of whole lines."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gzip
 import lzma
 import os
-import secrets
-import shutil
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, cast
 
 from dslide.errors import DataError, MemoryNeeded
 from dslide.util.memory import available_bytes, rss_bytes
@@ -209,58 +205,3 @@ def quoted(text: bytes) -> str:
     """Bytes of a file for a message: quoted, truncated, with unprintable bytes escaped."""
     shown = repr(text[:60].decode(errors="backslashreplace"))
     return f"{shown}..." if len(text) > 60 else shown
-
-
-@contextlib.contextmanager
-def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder to write into, renamed to `target` when the body ends without an error, removed otherwise. An existing
-    target is refused."""
-    target = Path(target)
-    if os.path.lexists(target):
-        raise DataError(f"{target}: exists already, give another name or remove it")
-    if target.parent.exists() and not target.parent.is_dir():
-        raise DataError(f"{target}: can't be written, {target.parent} is not a folder")
-    partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.mkdir()
-        try:
-            yield partial
-            for file in partial.iterdir():
-                sync(file)
-            sync(partial)
-            if os.path.lexists(target):  # rename would replace an empty folder
-                raise DataError(f"{target}: was created by another process in the meantime")
-            partial.rename(target)
-            sync(target.parent)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DataError(f"{target}: can't be written, there is no space left on the disk") from None
-        raise DataError(f"{target}: can't be written: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def new_file(target: str | Path) -> Iterator[TextIO]:
-    """A text file to write, renamed to `target` when it is complete. An existing target is refused."""
-    partial = Path(f"{target}.partial")
-    try:
-        if os.path.lexists(target):
-            raise DataError(f"{target}: exists already, give another name or remove it")
-        with open(partial, "w", encoding="utf-8") as file:
-            yield file
-        partial.rename(target)
-    except OSError as error:
-        raise DataError(f"{target}: can't be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Makes a file, or the names in a folder, survive a power failure."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

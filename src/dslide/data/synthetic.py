@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dslide.data.files import new_folder
 from dslide.data.rows import MAX_COLUMNS
 from dslide.errors import ConfigError
+from dslide.util.atomic import new_folder
 
 _SIGNATURE_SHARE = 0.7  # of a row's words
 _PRESENT = 0.8  # probability that a word of a signature is in a row with its label

@@ -98,14 +98,10 @@ class Layer:
         return self.arrays | {CODES: self.lsh.tables.codes, MOVED: self.lsh.moved}
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
-        """Copies arrays, by their names in the network, over the layer's own; all must be there, but for those of the
-        LSH index, which is built from the weights if they are missing."""
+        """Copies arrays, by their names in the network, over the layer's own; all must be there."""
         for name, own in self.arrays.items():
             copy_array(arrays, f"{self.name}.{name}", own)
         if self.lsh is None:
-            return
-        if f"{self.name}.{CODES}" not in arrays:
-            self.lsh.forget()
             return
         own = self.lsh.tables.codes
         codes = checked(arrays, f"{self.name}.{CODES}", own.dtype, own.shape)

@@ -160,8 +160,8 @@ class Network:
         return layers | ({} if self.prior is None else self.prior.state())
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
-        """Copies arrays given by name over the network's own; all must be there, but for hash tables, which are built
-        from the weights if missing. The label prior is the given one, or none."""
+        """Copies arrays given by name over the network's own; all must be there. The label prior is the given one, or
+        none."""
         for layer in self.layers:
             layer.load_state(arrays)
         self.prior = self._saved_prior({name: np.array(array) for name, array in prior_arrays(arrays).items()})

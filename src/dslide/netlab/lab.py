@@ -18,6 +18,7 @@ from dslide.errors import ConfigError
 from dslide.netlab.agent import write_agent, write_shell
 from dslide.netlab.rates import segments, shaping
 from dslide.netlab.system import NAMESPACES, LabError, call, check_system, end_processes
+from dslide.util.atomic import AtomicFile
 from dslide.util.units import format_rate, parse_rate
 
 DEFAULT_NAME = "dslide"
@@ -247,9 +248,8 @@ def _load(name: str) -> Lab | None:
 
 def _save(lab: Lab) -> None:
     """Written last and at once, so that a lab with this file is whole."""
-    draft = lab.folder / "lab.json.new"
-    draft.write_text(json.dumps({"nodes": lab.nodes, "rate": lab.rate}))
-    draft.replace(lab.folder / "lab.json")
+    with AtomicFile(lab.folder / "lab.json", encoding="utf-8") as file:
+        json.dump({"nodes": lab.nodes, "rate": lab.rate}, file)
 
 
 def _command(action: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dslide.checkpoint.memory import checkpoint_memory
+from dslide.checkpoint.snapshot import checkpoint_memory
 from dslide.config import Config
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.label_prior import has_label_prior

@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from dslide.checkpoint.collective_load import load_together
+from dslide.checkpoint.collective_load import load_on_all_ranks, open_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import job
 from dslide.config import Config
@@ -358,7 +358,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
         `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
         """
-        saved = load_together(folder, job(), optimizer=trainable, verify=True)
+        open_model = open_on_all_ranks if trainable else load_on_all_ranks  # arrays of a trainable one are copied later
+        saved = open_model(folder, job(), optimizer=trainable, verify=True)
         of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
         self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from dslide.checkpoint.collective_load import restore_network
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
@@ -52,7 +53,7 @@ def rebuild(
     if progress is None:
         return Network(config, features, labels, comm=job(), trainable=False, weights=state), None
     trainer = Trainer(config, features, labels, comm=_ranks(config, features, labels))
-    trainer.network.load_state(state)
+    restore_network(trainer.network, state)
     trainer.load_progress(progress)
     return trainer.network, trainer
 

@@ -11,13 +11,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslide.checkpoint.manager import CheckpointManager
+from dslide.checkpoint.collective_load import restore_network
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.cli.evaluate import evaluate, exact_loss, loss_line, table
 from dslide.cli.options import default_ks
 from dslide.config import Config
 from dslide.data import Tokens
 from dslide.errors import Diverged
+from dslide.training.checkpointing import Checkpointing
 from dslide.training.logging import JsonLog, ProgressLine, RecordLog, finite, warn
 from dslide.training.tensorboard import TensorBoardLog
 from dslide.training.trainer import TestInfo, Trainer
@@ -46,23 +47,22 @@ class Run:
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
         if saved is not None:
-            comm.together("loading the model", lambda: self.trainer.network.load_state(saved.state))
+            restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
         log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
         about = {"data": data.source, "rows": len(data), "planned_bytes": planned_bytes}
         self._logs: list[RecordLog] = [JsonLog(folder / log, about=about)]
         if tensorboard and comm.rank == 0:
             self._logs.append(TensorBoardLog(folder / "tensorboard"))
-        self.checkpoints = CheckpointManager(
-            folder, comm, self.model, config.checkpoint_seconds, config.checkpoints_kept, warn, last
-        )
-        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), *self._logs, self.checkpoints]
+        checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last)
+        self.checkpoints = checkpointing.manager
+        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), *self._logs, checkpointing]
 
     def train(self) -> Result:
         """Trains until the end or Ctrl-C, and saves the network."""
         try:
             result = self.trainer.fit(self.data)
-            self.checkpoints.save(self.trainer)
+            self.checkpoints.save()
             self.checkpoints.close()
         except Diverged as error:
             raise Diverged(f"{error}; {self.checkpoints.last_in_words()}") from None

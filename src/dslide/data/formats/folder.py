@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslide.data.dataset import Dataset, combined_checksum, crc32
-from dslide.data.files import new_folder, read_names, write_names
+from dslide.data.files import read_names, write_names
 from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import DataError
+from dslide.util.atomic import new_folder
 from dslide.util.json_files import open_plain, read_plain_json
 
 MANIFEST = "dataset.json"
