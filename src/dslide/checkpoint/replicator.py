@@ -1,6 +1,6 @@
 """Brings files to other ranks while training goes on, so that what a lost disk held is still somewhere.
 
-A file travels in pieces beside the exchanges (`Communicator.send_aside`). Of all that a rank sends, one piece is under
+A file travels in pieces beside the exchanges (`Communicator.send_side`). Of all that a rank sends, one piece is under
 way at a time: the receiver answers when it has written it, and the next one waits until pieces have had no more than
 their share of the time (`SHARE`). So whatever the link can carry, files take about that share of it at most. Pieces
 grow on fast links, where asking and answering would take longer than sending, and shrink on slow ones, where an
@@ -71,7 +71,7 @@ class Replicator:
         self._arrived: SimpleQueue[tuple[int, memoryview] | None] = SimpleQueue()
         self._incoming: dict[int, _Incoming] = {}  # by sender
         self._closed = threading.Event()
-        comm.take_asides(self._take)
+        comm.on_side(self._take)
         comm.barrier("couriers")  # nobody sends before all can take
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
@@ -95,7 +95,7 @@ class Replicator:
         """Ends all deliveries; those that are not done have failed."""
         if not self._closed.is_set():
             self._closed.set()
-            self._comm.take_asides(None)
+            self._comm.on_side(None)
             self._waiting.put(None)
             self._arrived.put(None)
         for thread in self._threads:
@@ -140,7 +140,7 @@ class Replicator:
         """Sends something and waits for the answer; _Refused if it is not that all is well."""
         if self._closed.is_set():
             raise _Refused(_CLOSED)
-        self._comm.send_aside(to, _HEAD.pack(kind, number) + content)
+        self._comm.send_side(to, _HEAD.pack(kind, number) + content)
         patience = time.monotonic() + _PATIENCE * self._comm.limit
         while True:
             with suppress(Empty):
@@ -162,7 +162,7 @@ class Replicator:
             kind, number = _HEAD.unpack_from(content)
             error = self._receive(source, kind, number, content[_HEAD.size :])
             with suppress(CommError):  # the sender is gone, and nobody wants to know
-                self._comm.send_aside(source, _HEAD.pack(_ANSWER, number) + error.encode())
+                self._comm.send_side(source, _HEAD.pack(_ANSWER, number) + error.encode())
         for incoming in self._incoming.values():
             incoming.give_up()
 

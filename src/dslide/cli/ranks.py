@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dslide.cli.options import whole_number
 from dslide.comm import launched_as
-from dslide.comm.communicator import DEFAULT_LIMIT
+from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
 from dslide.launch.rank_client import link
 
@@ -83,7 +83,7 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
     if arguments.elastic:
         return _survive(arguments, argv, total, hosts)
-    limit = getattr(arguments, "watchdog", DEFAULT_LIMIT)
+    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
     return launch(_command(argv), total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
 
 
@@ -101,7 +101,7 @@ def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: 
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))
     command = _command([*argv, "--out", folder])  # given twice, it is the same
-    limit = getattr(arguments, "watchdog", DEFAULT_LIMIT)
+    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
     return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from dslide.comm.communicator import DEFAULT_LIMIT
+from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
 from dslide.launch.mpiexec import Host, start_command
 from dslide.launch.output import Output, without_banners
@@ -51,7 +51,7 @@ def launch(
     hosts: Sequence[Host] = (),
     *,
     start_limit: float = START_SECONDS,
-    limit: float = DEFAULT_LIMIT,
+    limit: float = SILENCE_LIMIT,
     stdin: bool = False,
     enough: Callable[[], bool] = lambda: False,
 ) -> Outcome:

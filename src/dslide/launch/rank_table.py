@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dslide.comm import ranks_in_words
-from dslide.comm.communicator import STUCK
+from dslide.comm.liveness import STUCK
 
 STUCK_AT_FIRST = 60  # before the first step, when data is read, a job may stand still this many times the limit
 _MARGIN = 5.0  # seconds that ranks get to notice the silence of another one themselves, and to say more of it
