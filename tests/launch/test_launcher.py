@@ -22,6 +22,7 @@ import support.rank_program as rank_program
 
 from dslide.cli import main
 from dslide.launch.mpiexec import Host, find_mpiexec, read_hosts, start_command
+from dslide.launch.protocol import Hello
 
 PROGRAM = [sys.executable, rank_program.__file__]
 LIMIT = 60.0  # seconds for any job here
@@ -92,7 +93,7 @@ def test_much_output_comes_complete_and_in_whole_lines(folder: Path) -> None:
         ("diverge", 3, "not finite in layer 2, step 7"),
         ("starve", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
         ("start_a_thread_too_many", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
-        ("vanish", 4, f"rank 1 ({HERE}) ended without a word (killed?)"),
+        ("vanish", 4, f"rank 1 ({HERE}) exited without reporting (killed?)"),
     ],
 )
 def test_a_failure_is_said_once_in_one_sentence(folder: Path, deed: str, code: int, sentence: str) -> None:
@@ -115,7 +116,7 @@ def test_a_rank_that_falls_silent_is_named_by_the_others(folder: Path) -> None:
 def test_a_crash_shows_what_is_known_of_it(folder: Path) -> None:
     code, _, err = job(folder, "crash")
     assert code == 4
-    assert err.startswith(f"dslide: error: rank 1 ({HERE}) ended without a word (killed?); mpiexec says:\n")
+    assert err.startswith(f"dslide: error: rank 1 ({HERE}) exited without reporting (killed?); mpiexec says:\n")
     assert "Fatal Python error: Aborted" in err
     assert "BAD TERMINATION" not in err
 
@@ -173,7 +174,7 @@ def test_strangers_at_the_launchers_port_change_nothing(folder: Path) -> None:
     process = begin(folder, "train")
     port = listening_port(process.pid)
     for said in (b"\n", b"[" * 50_000 + b"\n", b'{"token": "guessed", "stream": "control", "rank": 0, "size": 2}\n',
-                 b"\xff" * 200_000, b""):  # fmt: skip
+                 Hello("guessed", "control", 0, 2, HERE, 1).encode(), b"\xff" * 200_000, b""):  # fmt: skip
         with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
             with suppress(ConnectionError):
                 stranger.sendall(said)
@@ -215,7 +216,7 @@ def test_rank_0_reads_what_the_launcher_is_given(folder: Path) -> None:
 
 def command(*words: object, by_hand: bool = False) -> tuple[int, str]:
     """Exit code and stderr of a dslide command, started by mpiexec itself if by hand."""
-    start = [find_mpiexec(), "-n", "2"] if by_hand else []
+    start = [find_mpiexec().program, "-n", "2"] if by_hand else []
     ended = subprocess.run(
         [*start, sys.executable, "-m", "dslide.cli", *map(str, words)], capture_output=True, text=True, timeout=LIMIT
     )

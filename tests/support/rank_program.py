@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dslide.cli.endings import run_to_end
 from dslide.comm import Communicator, job
 from dslide.errors import ConfigError, Diverged
+from dslide.launch.exit import run_to_end
 from dslide.launch.launcher import launch
 from dslide.util.signals import deferred_interrupt
+from dslide.util.terminal import launcher_columns
 
 LINES = 20_000  # of 60 characters and more: many times what a pipe holds
 
@@ -100,7 +101,7 @@ def be_deaf(comm: Communicator) -> None:
 def draw(comm: Communicator) -> None:
     """Half a line on the terminal, ended only when somebody has read it."""
     if comm.rank == 0:
-        sys.stderr.write(f"half a line, {os.environ['DSLIDE_TERMINAL']} columns")
+        sys.stderr.write(f"half a line, {launcher_columns()} columns")
         sys.stderr.flush()
         while not (Path(sys.argv[2]) / "read").exists():
             time.sleep(0.02)

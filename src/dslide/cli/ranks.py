@@ -1,4 +1,4 @@
-"""Options of commands that several ranks can do together, and starting those ranks."""
+"""Options of commands that can run as several ranks, and starting those ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dslide.cli.options import whole_number
 from dslide.comm import launched_as
 from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
-from dslide.launch.rank_client import link
+from dslide.launch.role import Role, role
 
 if TYPE_CHECKING:
     from dslide.launch.mpiexec import Host
@@ -37,11 +37,11 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
 
 def add_elastic_options(parser: argparse.ArgumentParser) -> None:
     """`--elastic` and `--min-ranks`."""
-    group = parser.add_argument_group("a run that survives")
+    group = parser.add_argument_group("elastic runs")
     group.add_argument(
         "--elastic",
         action="store_true",
-        help="start again from the last save when ranks or hosts are lost, and go on with the run in --out if there is "
+        help="restart from the last checkpoint when ranks or hosts are lost, and resume the run in --out if there is "
         "one (default: no)",
     )
     group.add_argument(
@@ -53,8 +53,8 @@ def add_elastic_options(parser: argparse.ArgumentParser) -> None:
 
 
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
-    """Runs this command as several ranks if that was asked for, and returns the exit code; None if the command is to be
-    done by this process."""
+    """Runs this command as several ranks if that was asked for, and returns the exit code; None if this process is to
+    do the command itself."""
     if not getattr(arguments, "starts_ranks", False):
         return None
     ranks: int | None = arguments.ranks
@@ -63,11 +63,10 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     asked = [name for name, is_given in given.items() if is_given]
     if arguments.min_ranks is not None and not (arguments.elastic and file is not None):
         raise ConfigError("min-ranks: only a run with --elastic and --hosts can have fewer ranks than it was given")
-    if not asked or link() is not None:  # ranks of ours have the same options, and are started
+    if not asked or role() is Role.RANK:  # a rank has the same options as its launcher
         return None
-    rank, size = launched_as()
-    if size > 1:
-        name = asked[0]
+    if role() is Role.FOREIGN_RANK:
+        (rank, size), name = launched_as(), asked[0]
         raise ConfigError(f"{name}: this is rank {rank} of {size} already, started by others; leave --{name} out")
     if ranks is not None and ranks < 1:
         raise ConfigError(f"ranks: expected at least 1, not {ranks}")
@@ -96,7 +95,7 @@ def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: 
     if not 1 <= least <= ranks:
         raise ConfigError(f"min-ranks: expected 1 to {ranks}, the ranks there are, not {least}")
     if arguments.resume is not None:
-        raise ConfigError("elastic: goes on with the run in --out if there is one; give --out in place of --resume")
+        raise ConfigError("elastic: resumes the run in --out if there is one; give --out in place of --resume")
     if arguments.data == "-":
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))

@@ -57,7 +57,7 @@ class RetryPolicy:
     """When the ranks of an elastic run are started again, and on which hosts."""
 
     failures: int = 10  # in a row, without progress in between, after which the run is given up
-    host_failures: int = 3  # caused by one host, without progress in between, after which it is excluded
+    host_failures: int = 3  # caused by one host, without progress in between, after which it is left out
     pause: float = 1.0  # before the first restart; doubled with each failure in a row,
     longest_pause: float = 60.0  # up to this
     answer: float = 20.0  # for a host to answer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,15 +16,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from dslide.errors import ConfigError
+from dslide.launch.mpiexec import AS_ROOT, Host, find_mpiexec
 from dslide.launch.remote_shell import SHELL
 from dslide.netlab.agent import through_agent
 from dslide.netlab.lab import DEFAULT_NAME, Lab, Traffic, find, traffic
-from dslide.netlab.system import LabError, any_process, call, end_processes
+from dslide.netlab.system import LabError, any_process, end_processes
 
 _LOOK = 0.5  # seconds between looks at the nodes
 _PATIENCE = 5.0  # seconds in which a job that was told to end must do so
 _LAUNCHER_SECONDS = 5.0  # in which the launcher must notice that nothing runs on the nodes any more
-_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # Open MPI refuses otherwise
 _MARK = "DSLIDE_NETLAB_RUN"  # variable by which the processes of a run are known
 
 
@@ -61,7 +60,7 @@ def run(
     mark = f"{_MARK}={name}-{os.getpid()}-{time.time_ns()}"
     # Beside this Python are the commands that were installed with dslide; sudo may have taken them off the path.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    variables = os.environ | _AS_ROOT | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
+    variables = os.environ | AS_ROOT | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
     with _alone(lab):
         launch = [*_mpiexec(lab, ranks_per_node, path), *command]
         before, begin = traffic(lab), time.monotonic()
@@ -105,22 +104,10 @@ def supervise(command: Sequence[str], name: str = DEFAULT_NAME) -> list[str]:
 
 
 def _mpiexec(lab: Lab, ranks_per_node: int, path: str) -> list[str]:
-    """The launcher with its options, up to the command."""
-    launcher = shutil.which("mpiexec", path=path)
-    if launcher is None:
-        raise LabError("mpiexec is missing; pip install 'dslide[mpi]', or put that of your MPI on the PATH")
-    agent, ranks = str(lab.folder / "agent"), str(lab.nodes * ranks_per_node)
-    version = call(launcher, "--version")
-    if "HYDRA" in version:  # MPICH, Intel MPI
-        machines = lab.folder / "machines"
-        machines.write_text("".join(f"{host}:{ranks_per_node}\n" for host in lab.hosts))
-        return [launcher, "-launcher", "ssh", "-launcher-exec", agent, "-f", str(machines), "-n", ranks]
-    if "Open MPI" in version or "OpenRTE" in version:
-        four = any(f") {major}." in version for major in "1234")
-        option = ["--mca", "plm_rsh_agent"] if four else ["--prtemca", "plm_ssh_agent"]
-        hosts = ",".join(f"{host}:{ranks_per_node}" for host in lab.hosts)
-        return [launcher, *option, agent, "--host", hosts, "-n", ranks]
-    raise LabError(f"{launcher}: neither MPICH's nor Open MPI's mpiexec, the two that dslide netlab knows")
+    """mpiexec with its options, up to the command."""
+    mpiexec, ranks = find_mpiexec(path), lab.nodes * ranks_per_node
+    hosts = [Host(host, ranks_per_node) for host in lab.hosts]
+    return [mpiexec.program, *mpiexec.placement(hosts, ranks, str(lab.folder / "agent")), "-n", str(ranks)]
 
 
 def _wait(process: subprocess.Popen[Any], lab: Lab, mark: bytes, limit: float | None) -> bool:
