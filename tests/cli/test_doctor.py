@@ -19,9 +19,10 @@ from support.plain import PLAIN, PLAIN_ARGUMENTS
 
 from dslide import Config, Network
 from dslide.cli import main
-from dslide.cli.doctor_ranks import find_differences, library_name, links_lines
+from dslide.cli.doctor_ranks import links_lines
 from dslide.model.activations import Sparse
 from dslide.model.network import Labels
+from dslide.planner.diagnosis import find_differences, library_name
 from dslide.planner.link_test import SIZES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.traffic import bytes_per_step, rounds_per_step
 
