@@ -100,6 +100,15 @@ def test_a_failure_is_said_once_in_one_sentence(folder: Path, deed: str, code: i
     assert job(folder, deed) == (code, "", f"dslide: error: {sentence}\n")
 
 
+def test_the_reason_is_what_a_rank_reports_whatever_it_prints(folder: Path) -> None:
+    command = [*PROGRAM, "refuse_after_output", str(folder)]
+    starter = f"from dslide.launch.launcher import launch; print(launch({command!r}, 2))"
+    ended = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=LIMIT)
+    sentence = f"rank 1 ({HERE}): this rank has a bad disk"
+    assert ended.stderr.splitlines()[-1] == f"dslide: error: {sentence}"
+    assert f"Outcome(code=2, reason={sentence!r}, ranks=(1,), " in ended.stdout
+
+
 def test_a_bug_shows_the_traceback_of_the_rank_that_has_it(folder: Path) -> None:
     code, _, err = job(folder, "have_a_bug")
     assert code == 1
@@ -308,6 +317,22 @@ def test_each_kind_of_mpiexec_gets_its_own_flags(
         if "Open MPI" in version:
             assert "-x DSLIDE_X" in text
             assert environment["OMPI_MCA_btl_tcp_eager_limit"] == "1048576"
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("HYDRA build details:", "-launcher ssh -launcher-exec /agent -hosts a:1,b:2"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.13", "-bootstrap ssh -bootstrap-exec /agent -hosts a:1,b:2"),
+        ("mpiexec (OpenRTE) 4.1.4", "--host a:1,b:2 --mca plm_rsh_agent /agent"),
+        ("mpiexec (Open MPI) 5.0.8", "--host a:1,b:2 --prtemca plm_ssh_agent /agent"),
+    ],
+)
+def test_each_kind_of_mpiexec_gets_its_own_launch_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, options: str
+) -> None:
+    fake_mpiexec(tmp_path, monkeypatch, version)
+    assert " ".join(find_mpiexec().placement([Host("a"), Host("b", 2)], 3, "/agent")) == options
 
 
 def test_an_unknown_mpiexec_is_refused(

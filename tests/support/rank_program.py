@@ -39,6 +39,12 @@ def refuse(comm: Communicator) -> None:
         raise ConfigError("this rank has a bad disk")
 
 
+def refuse_after_output(comm: Communicator) -> None:
+    print("dslide: error: only some output", file=sys.stderr)
+    comm.barrier("printed")
+    refuse(comm)
+
+
 def refuse_together(comm: Communicator) -> None:
     def work() -> None:
         raise ConfigError("nobody can do this")
@@ -121,7 +127,7 @@ def begun(comm: Communicator) -> None:
 DEEDS: dict[str, Callable[[Communicator], None]] = {
     deed.__name__: deed
     for deed in (
-        speak, speak_much, refuse, refuse_together, diverge, have_a_bug, vanish, crash, starve,
+        speak, speak_much, refuse, refuse_after_output, refuse_together, diverge, have_a_bug, vanish, crash, starve,
         start_a_thread_too_many, stop, train, be_deaf, draw, echo,
     )
 }  # fmt: skip

@@ -245,7 +245,7 @@ def _load(name: str) -> Lab | None:
 
 
 def _save(lab: Lab) -> None:
-    """Written last and by rename, so that a lab with this file is complete."""
+    """Written last and at once, so that a lab with this file is whole."""
     draft = lab.folder / "lab.json.new"
     draft.write_text(json.dumps({"nodes": lab.nodes, "rate": lab.rate}))
     draft.replace(lab.folder / "lab.json")

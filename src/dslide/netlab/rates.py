@@ -1,4 +1,4 @@
-"""Rates of links: as text, and as traffic shaping."""
+"""Rates of links: how they are written, and the shaping that makes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dslide.errors import ConfigError
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
 _LEAST, _MOST = 10**5, 10**11  # bits per second
-_BURST_SECONDS = 5e-4  # timers fire some 0.1 ms late; a burst makes up for that
+_BURST_SECONDS = 5e-4  # timers wake late by some 0.1 ms; what was missed meanwhile may be made up for
 _BURST_BYTES = 8_000  # and more than one of the packets below
 _NODE_QUEUE = 1_000_000  # bytes that wait in a node to be sent
 _SWITCH_QUEUE = 256_000  # bytes that wait in the switch for one node, as in small office switches
@@ -46,10 +46,10 @@ def segments(bits: int | None) -> int:
 
 
 def shaping(bits: int | None, switch: bool) -> list[str]:
-    """The queueing discipline of one end of a link, as words for `tc`; `switch`: of the switch's end.
+    """The queueing discipline of one end of a link, as `tc` takes it; `switch`: of the switch's end.
 
-    Without a limit it has a rate that is never reached, because the discipline also counts bytes: as on a wire, with
-    the headers of every segment, where interfaces count those of a packet once.
+    Without a limit it is the same with a rate that is never reached, because it counts bytes too: as they would be on
+    a wire, with the headers of every segment, where interfaces count those of a packet once.
     """
     rate = _MOST if bits is None else bits
     burst = _BURST_BYTES + round(rate / 8 * _BURST_SECONDS)
