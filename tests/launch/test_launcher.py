@@ -22,7 +22,7 @@ import support.rank_program as rank_program
 
 from dslide.cli import main
 from dslide.launch.mpiexec import Host, find_mpiexec, read_hosts, start_command
-from dslide.launch.protocol import Hello
+from dslide.launch.protocol import Hello, encode
 
 PROGRAM = [sys.executable, rank_program.__file__]
 LIMIT = 60.0  # seconds for any job here
@@ -183,7 +183,7 @@ def test_strangers_at_the_launchers_port_change_nothing(folder: Path) -> None:
     process = begin(folder, "train")
     port = listening_port(process.pid)
     for said in (b"\n", b"[" * 50_000 + b"\n", b'{"token": "guessed", "stream": "control", "rank": 0, "size": 2}\n',
-                 Hello("guessed", "control", 0, 2, HERE, 1).encode(), b"\xff" * 200_000, b""):  # fmt: skip
+                 encode(Hello("guessed", "control", 0, 2, HERE, 1)), b"\xff" * 200_000, b""):  # fmt: skip
         with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
             with suppress(ConnectionError):
                 stranger.sendall(said)

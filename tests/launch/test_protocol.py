@@ -16,7 +16,7 @@ HELLO = Hello("secret", "control", 1, 3, "beta", 4711)
 
 
 @pytest.mark.parametrize(
-    "message", [Progress(7, 30), Failure("ConfigError", 2, "a\nb: ü"), Exit(4, [0, 2]), Exit(0, [])]
+    "message", [HELLO, Progress(7, 30), Failure("ConfigError", 2, "a\nb: ü"), Exit(4, [0, 2]), Exit(0, [])]
 )
 def test_messages_are_lines_that_come_back_the_same(message: Message) -> None:
     line = encode(message)
@@ -30,14 +30,14 @@ def test_the_address_of_a_launcher_comes_back_the_same() -> None:
     assert LauncherAddress.parse(str(address)) == address
 
 
-def test_a_hello_must_be_complete() -> None:
-    assert Hello.decode(HELLO.encode()) == HELLO
-    fields = json.loads(HELLO.encode())
+def test_what_is_no_complete_message_is_refused() -> None:
+    kind, fields = json.loads(encode(HELLO))
     for name in fields:
-        assert Hello.decode(json.dumps({key: value for key, value in fields.items() if key != name}).encode()) is None
-    assert Hello.decode(json.dumps(fields | {"more": 1}).encode()) is None
-    for line in (b"", b"5", b"[]", b"\xff", b"[" * 50_000):
-        assert Hello.decode(line) is None
+        less = {key: value for key, value in fields.items() if key != name}
+        assert decode(json.dumps([kind, less]).encode()) is None
+    assert decode(json.dumps([kind, fields | {"more": 1}]).encode()) is None
+    for line in (b"", b"5", b"[]", b'["Other", {}]', b"[[], {}]", b"\xff", b"[" * 50_000):
+        assert decode(line) is None
 
 
 def test_the_first_failure_that_was_reported_is_the_reason() -> None:

@@ -81,12 +81,12 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     if ranks not in (None, total):
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
     if arguments.elastic:
-        return _survive(arguments, argv, total, hosts)
+        return _run_elastic(arguments, argv, total, hosts)
     limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
     return launch(_command(argv), total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
 
 
-def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
+def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
     """Runs `dslide train --elastic`."""
     from dslide.cli.train import free_folder
     from dslide.launch.elastic import Supervisor

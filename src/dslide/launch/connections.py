@@ -106,7 +106,8 @@ class RankConnections:
         if connection.stream == "control":
             *lines, connection.begun = (connection.begun + content).split(b"\n")
             for line in lines:
-                self._table.receive(connection.rank, decode(line))
+                if (message := decode(line)) is not None:
+                    self._table.receive(connection.rank, message)
         elif content:
             output = self.stderr if connection.stream == "err" else self.stdout
             output.write(connection.rank, content)
@@ -114,8 +115,8 @@ class RankConnections:
 
     def _welcome(self, connection: _Connection, line: bytes) -> bool:
         """Whether this is a rank of the job."""
-        hello = Hello.decode(line)
-        if hello is None or not secrets.compare_digest(str(hello.token), self._rendezvous.token):
+        hello = decode(line)
+        if not isinstance(hello, Hello) or not secrets.compare_digest(str(hello.token), self._rendezvous.token):
             return False
         size = len(self._table.ranks)
         if hello.size != size:

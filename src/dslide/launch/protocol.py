@@ -46,17 +46,6 @@ class Hello:
     host: str
     pid: int
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, line: bytes) -> Hello | None:
-        """None if it is none: anybody may connect to the port."""
-        try:
-            return cls(**json.loads(line))
-        except (ValueError, TypeError, RecursionError):
-            return None
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -83,18 +72,22 @@ class Exit:
     blamed: list[int]  # ranks that caused it
 
 
-Message = Progress | Failure | Exit
-_MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in (Progress, Failure, Exit)}
+Message = Hello | Progress | Failure | Exit
+_MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in (Hello, Progress, Failure, Exit)}
 
 
 def encode(message: Message) -> bytes:
-    """A line of the control connection."""
+    """A message as one line."""
     return json.dumps([type(message).__name__, asdict(message)]).encode() + b"\n"
 
 
-def decode(line: bytes) -> Message:
-    name, fields = json.loads(line)
-    return _MESSAGES[name](**fields)
+def decode(line: bytes) -> Message | None:
+    """The message of a line; None if it is none: anybody may connect to the launcher's port."""
+    try:
+        name, fields = json.loads(line)
+        return _MESSAGES[name](**fields)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -19,25 +19,14 @@ from typing import Literal, NoReturn, TextIO
 from dslide.comm import liveness
 from dslide.comm.mpi import current, launched_as
 from dslide.errors import INTERRUPTED, LOST
-from dslide.launch.protocol import (
-    INTERRUPT,
-    WELCOME,
-    Exit,
-    Failure,
-    Hello,
-    LauncherAddress,
-    Message,
-    Progress,
-    encode,
-    keep_alive,
-)
+from dslide.launch import protocol
 from dslide.util.terminal import launcher_columns
 
 
 class RankClient:
     """Connects to the launcher, and replaces stdout, stderr and, on rank 0, stdin by connections to it."""
 
-    def __init__(self, launcher: LauncherAddress):
+    def __init__(self, launcher: protocol.LauncherAddress):
         self._launcher = launcher
         self._rank, self._size = launched_as()
         self._sending = threading.Lock()
@@ -54,29 +43,29 @@ class RankClient:
 
     def report_failure(self, kind: str, sentence: str) -> None:
         """Reports why this rank fails."""
-        self._send(Failure(kind, self._rank, sentence))
+        self._send(protocol.Failure(kind, self._rank, sentence))
 
     def report_exit(self, code: int, blamed: Sequence[int] = ()) -> None:
         """Reports the exit code, and the ranks that caused it, after everything that was printed."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._send_heartbeat()
-        self._send(Exit(code, list(blamed)))
+        self._send(protocol.Exit(code, list(blamed)))
 
     def _send_heartbeat(self) -> None:
         comm = current()
-        self._send(Progress(0, 0) if comm is None else Progress(comm.step, comm.exchanges))
+        self._send(protocol.Progress(0, 0) if comm is None else protocol.Progress(comm.step, comm.exchanges))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: protocol.Message) -> None:
         with self._sending:
-            self._control.sendall(encode(message))
+            self._control.sendall(protocol.encode(message))
 
     def _connect(self) -> socket.socket:
         for place in self._launcher.places:
             self._place = place
             with suppress(OSError):
                 control = self._open("control")
-                if control.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME:
+                if control.recv(len(protocol.WELCOME), socket.MSG_WAITALL) == protocol.WELCOME:
                     control.settimeout(None)
                     return control
         places = " or ".join(f"{address}:{port}" for address, port in self._launcher.places)
@@ -89,9 +78,9 @@ class RankClient:
 
     def _open(self, stream: str) -> socket.socket:
         connection = socket.create_connection(self._place, timeout=liveness.CONNECT)
-        keep_alive(connection)
-        hello = Hello(self._launcher.token, stream, self._rank, self._size, socket.gethostname(), os.getpid())
-        connection.sendall(hello.encode())
+        protocol.keep_alive(connection)
+        hello = protocol.Hello(self._launcher.token, stream, self._rank, self._size, socket.gethostname(), os.getpid())
+        connection.sendall(protocol.encode(hello))
         return connection
 
     def _stream(self, name: str, like: TextIO, line_buffered: bool = False) -> TextIO:
@@ -112,7 +101,7 @@ class RankClient:
                     if not content:
                         break
                     *lines, begun = (begun + content).split(b"\n")
-                    if INTERRUPT.rstrip() in lines and main is not None:
+                    if protocol.INTERRUPT.rstrip() in lines and main is not None:
                         signal.pthread_kill(main, signal.SIGINT)
                     silent = 0.0
                 else:
