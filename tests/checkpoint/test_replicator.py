@@ -141,7 +141,7 @@ class Slow(InProcess):
         self._free = max(now, self._free) + len(frame) / self._speed
         said = unpack(frame)
         assert said is not None
-        if said.kind == Kind.ASIDE and len(said.content) > 1000:
+        if said.kind == Kind.SIDE and len(said.content) > 1000:
             self.pieces.append((now, len(said.content)))
         self._links[self.rank][to].append((self._free, frame))
 
@@ -358,10 +358,10 @@ def test_only_other_ranks_get_files(tmp_path: Path) -> None:
 
 def test_messages_without_a_receiver_are_dropped() -> None:
     def work(comm: Communicator) -> None:
-        comm.send_aside(1 - comm.rank, b"anybody?")
+        comm.send_side(1 - comm.rank, b"anybody?")
         comm.barrier("next")
         before = comm.bytes_sent
-        comm.send_aside(1 - comm.rank, b"anybody?")
+        comm.send_side(1 - comm.rank, b"anybody?")
         assert comm.bytes_sent == before
         comm.barrier("last")
 

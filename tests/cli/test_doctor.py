@@ -19,8 +19,8 @@ from support.plain import PLAIN, PLAIN_ARGUMENTS
 
 from dslide import Config, Network
 from dslide.cli import main
-from dslide.cli.doctor_ranks import find_differences, library_name, links_lines
-from dslide.model.network import Labels
+from dslide.cli.doctor_ranks import links_lines
+from dslide.planner.diagnosis import find_differences, library_name
 from dslide.planner.link_test import SIZES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.traffic import bytes_per_step, rounds_per_step
 from dslide.util.csr import Csr
@@ -107,7 +107,7 @@ def bytes_sent(config: Config, labels: int, ranks: int, steps: int = 3) -> float
         values = random.random(rows * each).astype(np.float32) + 0.1
         return np.arange(rows + 1, dtype=np.int64) * each, ids.reshape(-1), values
 
-    x, y = Csr(*lists(60, 20)), Labels(*lists(labels, 2))
+    x, y = Csr(*lists(60, 20)), Csr(*lists(labels, 2))
 
     def work(comm: inprocess.Communicator) -> float:
         network = Network(config, 60, labels, comm=comm)

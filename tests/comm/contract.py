@@ -1,5 +1,5 @@
 """What every communicator promises, as functions that all ranks run on a new communicator each. `python
-comm_contract.py`, under mpiexec, runs them over MPI and prints the errors of each as JSON."""
+contract.py`, under mpiexec, runs them over MPI and prints the errors of each as JSON."""
 
 from __future__ import annotations
 
@@ -203,27 +203,27 @@ def another_exchange_is_noticed(comm: Communicator) -> None:
         comm.all_gather(name, b"x")
 
 
-# ---- beside the exchanges -------------------------------------------------------------------------------------------
+# ---- the side channel -----------------------------------------------------------------------------------------------
 
 
-def asides_arrive_in_order_and_disturb_nothing(comm: Communicator) -> None:
+def side_messages_arrive_in_order_and_disturb_nothing(comm: Communicator) -> None:
     if comm.size == 1:
         return
     came: list[tuple[int, bytes]] = []
-    comm.take_asides(lambda source, content: came.append((source, bytes(content))))
-    comm.barrier("all can take")
+    comm.on_side(lambda source, content: came.append((source, bytes(content))))
+    comm.barrier("all can receive")
     to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     sizes = [0, 1, 1000, 100_000, PIECE] * 3
     before = comm.bytes_sent
     flying = []
     for number, size in enumerate(sizes):
-        comm.send_aside(to, message(comm.rank, to, number, size))
+        comm.send_side(to, message(comm.rank, to, number, size))
         flying.append(all_to_all(comm, number, 1000))
     for exchange, want in flying:
         same(exchange.wait(), want)
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     assert comm.bytes_sent - before == len(sizes) * sum(1000 + rank + OVERHEAD for rank in others)
-    comm.barrier("all are sent")  # frames between two ranks stay in order, those aside too
+    comm.barrier("all are sent")  # frames between two ranks stay in order, those of the side channel too
     assert came == [(source, message(source, comm.rank, number, size)) for number, size in enumerate(sizes)]
 
 
@@ -322,7 +322,7 @@ CONTRACT: dict[str, Callable[[Communicator], None]] = {
         together_with_different_errors,
         together_with_the_same_error_on_some,
         another_exchange_is_noticed,
-        asides_arrive_in_order_and_disturb_nothing,
+        side_messages_arrive_in_order_and_disturb_nothing,
         bytes_are_counted,
         waiting_and_flight_are_counted,
         a_closed_communicator_says_so,

@@ -1,4 +1,4 @@
-"""The communicator: what it promises (comm_contract.py), kept by one rank alone, by ranks that are threads, and by MPI
+"""The communicator: what it promises (contract.py), kept by one rank alone, by ranks that are threads, and by MPI
 ranks; and random programs of exchanges."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.inprocess import Fault, Injection, InProcess, Wires, rank_outcomes, run_ranks
 
-from dslide.comm import Communicator, communicator
+from dslide.comm import Communicator, liveness
 from dslide.comm.frames import Kind, pack, unpack
 from dslide.errors import CommError, PeerFailed
 
@@ -138,7 +138,7 @@ def test_a_link_that_falls_silent() -> None:
 
 
 def test_a_rank_that_is_alive_but_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicator, "STUCK", 2)
+    monkeypatch.setattr(liveness, "STUCK", 2)
     given_up = threading.Event()
 
     def work(comm: Communicator) -> None:
@@ -164,7 +164,7 @@ def test_a_rank_that_computes_for_long_is_not_given_up() -> None:
 
 
 def test_a_message_that_travels_for_long_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicator, "STUCK", 1)
+    monkeypatch.setattr(liveness, "STUCK", 1)
     late = [Injection(Fault.DELAY, rank=1, piece=piece, seconds=0.5 * piece) for piece in range(6)]
 
     def work(comm: Communicator) -> None:

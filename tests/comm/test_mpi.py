@@ -195,10 +195,10 @@ def test_ranks_without_mpi4py() -> None:
 def test_a_start_that_takes_too_long() -> None:
     program = """
 import os, time
-from dslide.comm import job, mpi
+from dslide.comm import job, liveness
 if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     time.sleep(60)
-mpi._START_SECONDS = 1.0
+liveness.MPI_START = 1.0
 job()
 """
     run = run_mpi(2, program, timeout=30)

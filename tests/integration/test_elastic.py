@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Run:
+class ElasticRun:
     """A run with --elastic, as its user sees it."""
 
     def __init__(self, data: Path, folder: Path, *more: object, environment: dict[str, str] | None = None):
@@ -89,12 +89,12 @@ class Run:
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+def run(made: Path, tmp_path: Path) -> Iterator[Callable[..., ElasticRun]]:
     """Starts runs; afterwards no process of them must be left."""
-    begun: list[Run] = []
+    begun: list[ElasticRun] = []
 
-    def start(*more: object, environment: dict[str, str] | None = None) -> Run:
-        begun.append(Run(made, tmp_path / "run", *(more or ("--ranks", RANKS)), environment=environment))
+    def start(*more: object, environment: dict[str, str] | None = None) -> ElasticRun:
+        begun.append(ElasticRun(made, tmp_path / "run", *(more or ("--ranks", RANKS)), environment=environment))
         return begun[-1]
 
     yield start
@@ -116,7 +116,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def check_end(run: Run, faults: int, ranks: int = RANKS, epochs: int = EPOCHS) -> str:
+def check_end(run: ElasticRun, faults: int, ranks: int = RANKS, epochs: int = EPOCHS) -> str:
     """The run comes to its end as if nothing had happened: everything learned, all epochs done, each fault told."""
     err = run.end()
     summary = run.summary()
@@ -130,14 +130,14 @@ def check_end(run: Run, faults: int, ranks: int = RANKS, epochs: int = EPOCHS) -
 # ---- ranks of this machine ------------------------------------------------------------------------------------------
 
 
-def test_killed_ranks_cost_no_more_than_what_was_not_saved(run: Callable[..., Run]) -> None:
+def test_killed_ranks_cost_no_more_than_what_was_not_saved(run: Callable[..., ElasticRun]) -> None:
     """At random moments of training: in the middle of a step, of an exchange, of a save."""
     chance, job = random.Random(0), run()
     for fault in range(2):
         ranks = job.train(fault)
         time.sleep(chance.uniform(0, 2 * SAVED_EVERY))
         os.kill(chance.choice(list(ranks.values())), signal.SIGKILL)
-    assert "ended without a word (killed?)" in check_end(job, 2)
+    assert "exited without reporting (killed?)" in check_end(job, 2)
     log = [json.loads(line) for line in (job.folder / "log.jsonl").read_text().splitlines()]
     epochs = [(record["epoch"], record["time"]) for record in log if record["record"] == "epoch"]
     assert sorted({epoch for epoch, _ in epochs}) == list(range(1, EPOCHS + 1))
@@ -146,36 +146,36 @@ def test_killed_ranks_cost_no_more_than_what_was_not_saved(run: Callable[..., Ru
         assert max(again, default=0) - min(again, default=0) < SAVED_EVERY + 5
 
 
-def test_a_rank_killed_before_training_begins(run: Callable[..., Run]) -> None:
+def test_a_rank_killed_before_training_begins(run: Callable[..., ElasticRun]) -> None:
     job = run()
     wait_for(lambda: len(rank_processes(job)) == RANKS)
     os.kill(rank_processes(job)[1], signal.SIGKILL)
     check_end(job, 1)
 
 
-def rank_processes(job: Run) -> list[int]:
+def rank_processes(job: ElasticRun) -> list[int]:
     """Ranks from the moment they exist."""
     lines = [line.split() for line in processes_of(job.folder) if "mpiexec" not in line and "proxy" not in line]
     return [int(words[0]) for words in lines if int(words[0]) != job.process.pid]
 
 
-def test_a_stopped_rank(run: Callable[..., Run]) -> None:
+def test_a_stopped_rank(run: Callable[..., ElasticRun]) -> None:
     job = run()
     os.kill(job.train()[2], signal.SIGSTOP)
     assert "rank 2 silent for 3 s" in check_end(job, 1)
 
 
-def test_all_ranks_stopped(run: Callable[..., Run]) -> None:
+def test_all_ranks_stopped(run: Callable[..., ElasticRun]) -> None:
     job = run("--ranks", RANKS, "--epochs", 2 * EPOCHS)  # not done before they are stopped
     ranks = job.train()
-    time.sleep(2.5)  # more than a sign of life, which says that MPI has started: until then silence means little
+    time.sleep(2.5)  # more than a heartbeat, which shows that MPI has started: until then long silence is allowed
     for rank in ranks.values():
         os.kill(rank, signal.SIGSTOP)
     assert "ranks 0, 1 and 2 " in (said := check_end(job, 1, epochs=2 * EPOCHS))
-    assert "gave no sign of life for 10 s; given up" in said
+    assert "sent no heartbeat for 10 s; given up" in said
 
 
-def test_a_rank_that_is_told_to_end(run: Callable[..., Run]) -> None:
+def test_a_rank_that_is_told_to_end(run: Callable[..., ElasticRun]) -> None:
     job = run()
     ranks = job.train()
     wait_for(lambda: '"step"' in (job.folder / "log.jsonl").read_text())
@@ -201,21 +201,21 @@ def test_without_elastic_a_rank_that_is_told_to_end_ends_the_job(made: Path, tmp
     assert f"to go on: dslide train {made / 'train.txt'} --resume {tmp_path / 'run'}" in err
 
 
-def test_a_full_disk_on_one_rank(run: Callable[..., Run]) -> None:
+def test_a_full_disk_on_one_rank(run: Callable[..., ElasticRun]) -> None:
     """Here a limit on the size of its files stands for it; the rank that is started in its place has none."""
     job = run()
     resource.prlimit(job.train()[1], resource.RLIMIT_FSIZE, (1000, 1000))
     assert re.search("rank 1.*File too large", check_end(job, 1))
 
 
-def test_a_rank_that_runs_out_of_memory(run: Callable[..., Run]) -> None:
+def test_a_rank_that_runs_out_of_memory(run: Callable[..., ElasticRun]) -> None:
     """It has what it holds and gets no more: with these settings every array is asked of the system."""
     job = run(environment={"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TOP_PAD_": "0"})
     resource.prlimit(job.train()[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))
     assert re.search("rank 1.*: out of memory", check_end(job, 1))
 
 
-def test_one_rank_alone(run: Callable[..., Run]) -> None:
+def test_one_rank_alone(run: Callable[..., ElasticRun]) -> None:
     job = run("--ranks", 1)
     os.kill(job.train(ranks=1)[0], signal.SIGKILL)
     check_end(job, 1, ranks=1)
@@ -225,14 +225,14 @@ def test_one_rank_alone(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_ranks_do_not_outlive_their_supervisor(run: Callable[..., Run], fault: signal.Signals) -> None:
+def test_ranks_do_not_outlive_their_supervisor(run: Callable[..., ElasticRun], fault: signal.Signals) -> None:
     job = run()
     ranks = job.train()
     job.process.send_signal(fault)
     wait_for(lambda: not any(Path(f"/proc/{rank}/exe").exists() for rank in ranks.values()), 20)
 
 
-def test_an_interrupted_run_is_saved_and_goes_on_when_it_is_started_again(run: Callable[..., Run]) -> None:
+def test_an_interrupted_run_is_saved_and_goes_on_when_it_is_started_again(run: Callable[..., ElasticRun]) -> None:
     job = run()
     job.train()
     job.process.send_signal(signal.SIGINT)
@@ -266,5 +266,5 @@ def test_a_mistake_is_not_tried_again(capfd: pytest.CaptureFixture[str], tmp_pat
     said = refused(capfd, tmp_path / "none.txt", "--elastic", "--ranks", 2, "--out", tmp_path / "run")
     assert said.count("none.txt") == 1
     assert said.count("starting 2 ranks") == 1
-    assert said.rstrip().endswith("ended with code 2, not to be tried again")
+    assert said.rstrip().endswith("exited with code 2; not restarted")
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.test_elastic import SAVED_EVERY, STEPS, Run, made, run, wait_for  # noqa: F401
+from integration.test_elastic import SAVED_EVERY, STEPS, ElasticRun, made, run, wait_for  # noqa: F401
 from integration.test_elastic_hosts import SUPERVISE
 
 from dslide.checkpoint.disks import buddy
@@ -83,7 +83,7 @@ def expected(rank: int) -> set[str]:
 
 @pytest.mark.parametrize("lost", ["one", "three"])  # the first speaks for all
 def test_a_host_is_lost_with_its_disk_and_comes_back_with_an_empty_one(
-    hosts: Path, run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, lost: str  # noqa: F811
+    hosts: Path, run: Callable[..., ElasticRun], monkeypatch: pytest.MonkeyPatch, lost: str  # noqa: F811
 ) -> None:  # fmt: skip
     start = [sys.executable, "-c", SUPERVISE, str(hosts / "run"), str(hosts / "hosts"), "1"]
     monkeypatch.setattr("integration.test_elastic.COMMAND", [*start, sys.executable, "-m", "dslide.cli", "train"])

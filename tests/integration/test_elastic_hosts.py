@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from integration.test_elastic import Run, check_end, made, run, wait_for  # noqa: F401
+from integration.test_elastic import ElasticRun, check_end, made, run, wait_for  # noqa: F401
 from launch.test_launcher import LIMIT
 
 from dslide.errors import ConfigError
@@ -36,13 +36,14 @@ SUPERVISE = """
 import sys
 from pathlib import Path
 from dslide.launch.mpiexec import read_hosts
-from dslide.launch.elastic import Patience, Supervisor
+from dslide.comm.liveness import RetryPolicy
+from dslide.launch.elastic import Supervisor
 
 folder, file, least, *command = sys.argv[1:]
 hosts = read_hosts(file) if file else []
-patience = Patience(failures=4, pause=0.1, look=0.5, notice=3, enough_hosts=3, answer=5)
+policy = RetryPolicy(failures=4, pause=0.1, probe=0.5, notice=3, enough_hosts=3, answer=5)
 ranks = sum(host.ranks for host in hosts) or 2
-sys.exit(Supervisor(command, Path(folder), ranks, hosts, int(least), 3.0, patience).run())
+sys.exit(Supervisor(command, Path(folder), ranks, hosts, int(least), 3.0, policy).run())
 """
 
 
@@ -58,12 +59,16 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def supervise(ssh: Path, made: Path, run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:  # noqa: F811
+def supervise(
+    ssh: Path,
+    run: Callable[..., ElasticRun],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., ElasticRun]:
     """Starts runs on the three hosts."""
 
-    def start(least: int = 1) -> Run:
+    def start(least: int = 1) -> ElasticRun:
         start = [sys.executable, "-c", SUPERVISE, str(ssh / "run"), str(ssh / "hosts"), str(least)]
-        monkeypatch.setattr("test_elastic.COMMAND", [*start, sys.executable, "-m", "dslide.cli", "train"])
+        monkeypatch.setattr("integration.test_elastic.COMMAND", [*start, sys.executable, "-m", "dslide.cli", "train"])
         return run("--hosts", ssh / "hosts")
 
     return start
@@ -81,7 +86,7 @@ def test_hosts_that_answer(ssh: Path) -> None:
         who_answers(HOSTS, 1.0)
 
 
-def test_a_host_is_lost_and_comes_back(supervise: Callable[..., Run], ssh: Path) -> None:
+def test_a_host_is_lost_and_comes_back(supervise: Callable[..., ElasticRun], ssh: Path) -> None:
     job = supervise()
     ranks = job.train()
     (ssh / "down-two").touch()
@@ -96,7 +101,7 @@ def test_a_host_is_lost_and_comes_back(supervise: Callable[..., Run], ssh: Path)
     assert "two does not answer: two: no route" in told
 
 
-def test_a_host_that_was_told_to_end_is_not_used_for_a_while(supervise: Callable[..., Run]) -> None:
+def test_a_host_that_was_told_to_end_is_not_used_for_a_while(supervise: Callable[..., ElasticRun]) -> None:
     job = supervise()
     ranks = job.train()
     wait_for(lambda: '"step"' in (job.folder / "log.jsonl").read_text())
@@ -108,7 +113,7 @@ def test_a_host_that_was_told_to_end_is_not_used_for_a_while(supervise: Callable
     job.end(130)
 
 
-def test_a_host_that_fails_again_and_again_is_left_out(supervise: Callable[..., Run], ssh: Path) -> None:
+def test_a_host_that_fails_again_and_again_is_left_out(supervise: Callable[..., ElasticRun], ssh: Path) -> None:
     (ssh / "weak-three").touch()
     job = supervise(2)
     told = check_end(job, 3, ranks=2)
@@ -116,7 +121,7 @@ def test_a_host_that_fails_again_and_again_is_left_out(supervise: Callable[..., 
     assert [event["hosts"] for event in job.events("start")] == [HOSTS] * 3 + [["one", "two"]]
 
 
-def test_too_few_hosts_are_waited_for_but_not_for_ever(supervise: Callable[..., Run], ssh: Path) -> None:
+def test_too_few_hosts_are_waited_for_but_not_for_ever(supervise: Callable[..., ElasticRun], ssh: Path) -> None:
     for host in ("one", "two"):
         (ssh / f"down-{host}").touch()
     job = supervise(2)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from integration.test_elastic import EPOCHS, RANKS, Run, check_end, made, run, wait_for  # noqa: F401
+from integration.test_elastic import EPOCHS, RANKS, ElasticRun, check_end, made, run, wait_for  # noqa: F401
 from integration.test_elastic_hosts import SUPERVISE
 from netlab.test_netlab import missing
 
@@ -40,13 +40,13 @@ def lab() -> Iterator[netlab.Lab]:
 
 
 @pytest.fixture
-def job(lab: netlab.Lab, run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:  # noqa: F811
+def job(lab: netlab.Lab, run: Callable[..., ElasticRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ElasticRun:  # noqa: F811
     """A run on the nodes, in training, its supervisor beside them."""
     hosts = tmp_path / "hosts"
     hosts.write_text("\n".join(lab.hosts) + "\n")
     start = [sys.executable, "-c", SUPERVISE, str(tmp_path / "run"), str(hosts), "1"]
     command = netlab.supervise([*start, sys.executable, "-m", "dslide.cli", "train"], NAME)
-    monkeypatch.setattr("test_elastic.COMMAND", command)
+    monkeypatch.setattr("integration.test_elastic.COMMAND", command)
     begun = run("--hosts", hosts, "--epochs", LONGER)
     begun.train()
     wait_for(lambda: len(list((tmp_path / "run" / "checkpoints").glob("*/manifest.json"))) > 0)
@@ -73,14 +73,14 @@ def test_the_labs_shell_needs_a_network(lab: netlab.Lab, silently: bool) -> None
     assert shell(lab, CUT).stdout == f"{lab.host(CUT)}\n0\n"
 
 
-def test_a_node_is_cut_off_silently(lab: netlab.Lab, job: Run) -> None:
+def test_a_node_is_cut_off_silently(lab: netlab.Lab, job: ElasticRun) -> None:
     cut_off(lab, job, silently=True)
     check_end(job, 1, ranks=2, epochs=LONGER)
     netlab.restore(CUT, NAME)  # what may be left of mpiexec there hears now that nobody is interested in it
     wait_for(lambda: not system.any_process([lab.control, *lab.hosts], b""), 10)
 
 
-def test_a_cable_is_pulled_and_plugged_in_again(lab: netlab.Lab, job: Run) -> None:
+def test_a_cable_is_pulled_and_plugged_in_again(lab: netlab.Lab, job: ElasticRun) -> None:
     cut_off(lab, job, silently=False)
     netlab.restore(CUT, NAME)
     job.train(2, ranks=2)
@@ -92,7 +92,7 @@ def test_a_cable_is_pulled_and_plugged_in_again(lab: netlab.Lab, job: Run) -> No
     wait_for(lambda: not system.any_process([lab.control, *lab.hosts], b""), 10)
 
 
-def cut_off(lab: netlab.Lab, job: Run, silently: bool) -> None:
+def cut_off(lab: netlab.Lab, job: ElasticRun, silently: bool) -> None:
     """Cuts off one node of a run, which goes on without it; the rank there ends by itself."""
     process = job.starts(CUT)[-1]["process"]
     begin = time.time()

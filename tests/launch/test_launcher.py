@@ -22,6 +22,7 @@ import support.rank_program as rank_program
 
 from dslide.cli import main
 from dslide.launch.mpiexec import Host, find_mpiexec, read_hosts, start_command
+from dslide.launch.protocol import Hello, encode
 
 PROGRAM = [sys.executable, rank_program.__file__]
 LIMIT = 60.0  # seconds for any job here
@@ -92,11 +93,20 @@ def test_much_output_comes_complete_and_in_whole_lines(folder: Path) -> None:
         ("diverge", 3, "not finite in layer 2, step 7"),
         ("starve", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
         ("start_a_thread_too_many", 4, f"rank 1 ({HERE}): out of memory; `dslide plan` says what a network needs"),
-        ("vanish", 4, f"rank 1 ({HERE}) ended without a word (killed?)"),
+        ("vanish", 4, f"rank 1 ({HERE}) exited without reporting (killed?)"),
     ],
 )
 def test_a_failure_is_said_once_in_one_sentence(folder: Path, deed: str, code: int, sentence: str) -> None:
     assert job(folder, deed) == (code, "", f"dslide: error: {sentence}\n")
+
+
+def test_the_reason_is_what_a_rank_reports_whatever_it_prints(folder: Path) -> None:
+    command = [*PROGRAM, "refuse_after_output", str(folder)]
+    starter = f"from dslide.launch.launcher import launch; print(launch({command!r}, 2))"
+    ended = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=LIMIT)
+    sentence = f"rank 1 ({HERE}): this rank has a bad disk"
+    assert ended.stderr.splitlines()[-1] == f"dslide: error: {sentence}"
+    assert f"Outcome(code=2, reason={sentence!r}, ranks=(1,), " in ended.stdout
 
 
 def test_a_bug_shows_the_traceback_of_the_rank_that_has_it(folder: Path) -> None:
@@ -115,7 +125,7 @@ def test_a_rank_that_falls_silent_is_named_by_the_others(folder: Path) -> None:
 def test_a_crash_shows_what_is_known_of_it(folder: Path) -> None:
     code, _, err = job(folder, "crash")
     assert code == 4
-    assert err.startswith(f"dslide: error: rank 1 ({HERE}) ended without a word (killed?); mpiexec says:\n")
+    assert err.startswith(f"dslide: error: rank 1 ({HERE}) exited without reporting (killed?); mpiexec says:\n")
     assert "Fatal Python error: Aborted" in err
     assert "BAD TERMINATION" not in err
 
@@ -173,7 +183,7 @@ def test_strangers_at_the_launchers_port_change_nothing(folder: Path) -> None:
     process = begin(folder, "train")
     port = listening_port(process.pid)
     for said in (b"\n", b"[" * 50_000 + b"\n", b'{"token": "guessed", "stream": "control", "rank": 0, "size": 2}\n',
-                 b"\xff" * 200_000, b""):  # fmt: skip
+                 encode(Hello("guessed", "control", 0, 2, HERE, 1)), b"\xff" * 200_000, b""):  # fmt: skip
         with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
             with suppress(ConnectionError):
                 stranger.sendall(said)
@@ -215,7 +225,7 @@ def test_rank_0_reads_what_the_launcher_is_given(folder: Path) -> None:
 
 def command(*words: object, by_hand: bool = False) -> tuple[int, str]:
     """Exit code and stderr of a dslide command, started by mpiexec itself if by hand."""
-    start = [find_mpiexec(), "-n", "2"] if by_hand else []
+    start = [find_mpiexec().program, "-n", "2"] if by_hand else []
     ended = subprocess.run(
         [*start, sys.executable, "-m", "dslide.cli", *map(str, words)], capture_output=True, text=True, timeout=LIMIT
     )
@@ -307,6 +317,22 @@ def test_each_kind_of_mpiexec_gets_its_own_flags(
         if "Open MPI" in version:
             assert "-x DSLIDE_X" in text
             assert environment["OMPI_MCA_btl_tcp_eager_limit"] == "1048576"
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("HYDRA build details:", "-launcher ssh -launcher-exec /agent -hosts a:1,b:2"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.13", "-bootstrap ssh -bootstrap-exec /agent -hosts a:1,b:2"),
+        ("mpiexec (OpenRTE) 4.1.4", "--host a:1,b:2 --mca plm_rsh_agent /agent"),
+        ("mpiexec (Open MPI) 5.0.8", "--host a:1,b:2 --prtemca plm_ssh_agent /agent"),
+    ],
+)
+def test_each_kind_of_mpiexec_gets_its_own_launch_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, options: str
+) -> None:
+    fake_mpiexec(tmp_path, monkeypatch, version)
+    assert " ".join(find_mpiexec().placement([Host("a"), Host("b", 2)], 3, "/agent")) == options
 
 
 def test_an_unknown_mpiexec_is_refused(

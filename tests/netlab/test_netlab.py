@@ -140,7 +140,7 @@ def commands(nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_what_is_missing_is_named(capfd: pytest.CaptureFixture[str], commands: Path) -> None:
-    assert refused(capfd, "run", "--name", NAME, "--", "true").startswith("mpiexec is missing; pip install")
+    assert refused(capfd, "run", "--name", NAME, "--", "true").startswith("to start several ranks, mpiexec is needed")
     (commands / "tc").unlink()
     assert refused(capfd, "status") == "the command `tc` is missing; install the package iproute2"
 
@@ -362,7 +362,7 @@ def test_one_run_at_a_time_and_none_for_ever(nodes: str) -> None:
 
 
 def test_a_launcher_that_waits_for_a_lost_node_is_ended(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_LAUNCHER_SECONDS", 1.0)
+    monkeypatch.setattr(jobs, "_MPIEXEC_SECONDS", 1.0)
     done: list[netlab.RunResult] = []
 
     def run() -> None:

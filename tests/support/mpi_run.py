@@ -14,13 +14,13 @@ from typing import NamedTuple
 import pytest
 
 
-class Run(NamedTuple):
+class MpiRun(NamedTuple):
     code: int  # of mpiexec
     stdout: str
     stderr: str
 
 
-def run_mpi(size: int, program: str | Path, *args: object, timeout: float = 60) -> Run:
+def run_mpi(size: int, program: str | Path, *args: object, timeout: float = 60) -> MpiRun:
     """Runs a Python program (a file, or the source itself) on `size` ranks. The test that calls it fails where
     there is no MPI, and if the program takes longer than `timeout` seconds; its processes are ended then."""
     command = [mpiexec(), "-n", str(size), sys.executable]
@@ -45,7 +45,7 @@ def run_mpi(size: int, program: str | Path, *args: object, timeout: float = 60) 
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
         pytest.fail(f"{size} ranks took longer than {timeout:g} s\n{out}\n{err}")
-    return Run(process.returncode, out, err)
+    return MpiRun(process.returncode, out, err)
 
 
 def mpiexec() -> str:

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dslide.cli.endings import run_to_end
 from dslide.comm import Communicator, job
 from dslide.errors import ConfigError, Diverged
+from dslide.launch.exit import run_to_end
 from dslide.launch.launcher import launch
 from dslide.util.signals import deferred_interrupt
+from dslide.util.terminal import launcher_columns
 
 LINES = 20_000  # of 60 characters and more: many times what a pipe holds
 
@@ -36,6 +37,12 @@ def speak_much(comm: Communicator) -> None:
 def refuse(comm: Communicator) -> None:
     if comm.rank == 1:
         raise ConfigError("this rank has a bad disk")
+
+
+def refuse_after_output(comm: Communicator) -> None:
+    print("dslide: error: only some output", file=sys.stderr)
+    comm.barrier("printed")
+    refuse(comm)
 
 
 def refuse_together(comm: Communicator) -> None:
@@ -100,7 +107,7 @@ def be_deaf(comm: Communicator) -> None:
 def draw(comm: Communicator) -> None:
     """Half a line on the terminal, ended only when somebody has read it."""
     if comm.rank == 0:
-        sys.stderr.write(f"half a line, {os.environ['DSLIDE_TERMINAL']} columns")
+        sys.stderr.write(f"half a line, {launcher_columns()} columns")
         sys.stderr.flush()
         while not (Path(sys.argv[2]) / "read").exists():
             time.sleep(0.02)
@@ -120,7 +127,7 @@ def begun(comm: Communicator) -> None:
 DEEDS: dict[str, Callable[[Communicator], None]] = {
     deed.__name__: deed
     for deed in (
-        speak, speak_much, refuse, refuse_together, diverge, have_a_bug, vanish, crash, starve,
+        speak, speak_much, refuse, refuse_after_output, refuse_together, diverge, have_a_bug, vanish, crash, starve,
         start_a_thread_too_many, stop, train, be_deaf, draw, echo,
     )
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Copies files to the disks of other ranks while training continues, so that the loss of a disk loses no data.
 
-A file is sent in pieces on the communicator's side channel (`Communicator.send_aside`). A rank has one piece in flight
+A file is sent in pieces on the communicator's side channel (`Communicator.send_side`). A rank has one piece in flight
 at a time: the receiver acknowledges it when it is written, and the sender then pauses so that pieces take no more than
 `SHARE` of the time, and so about that share of the link, whatever its bandwidth. Pieces grow on fast links, where the
 round trip would take longer than the transfer, and shrink on slow ones, where they would delay exchanges.
@@ -70,7 +70,7 @@ class Replicator:
         self._arrived: SimpleQueue[tuple[int, memoryview] | None] = SimpleQueue()
         self._incoming: dict[int, _Incoming] = {}  # by sender
         self._closed = threading.Event()
-        comm.take_asides(self._take)
+        comm.on_side(self._take)
         comm.barrier("replicators")  # no rank sends before all can receive
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
@@ -94,7 +94,7 @@ class Replicator:
         """Ends all deliveries; those that are not done fail."""
         if not self._closed.is_set():
             self._closed.set()
-            self._comm.take_asides(None)
+            self._comm.on_side(None)
             self._waiting.put(None)
             self._arrived.put(None)
         for thread in self._threads:
@@ -139,7 +139,7 @@ class Replicator:
         """Sends a message and waits for the answer; _Refused if that is an error, or there is none."""
         if self._closed.is_set():
             raise _Refused(_CLOSED)
-        self._comm.send_aside(to, _HEAD.pack(kind, number) + content)
+        self._comm.send_side(to, _HEAD.pack(kind, number) + content)
         patience = time.monotonic() + _PATIENCE * self._comm.limit
         while True:
             with suppress(Empty):
@@ -161,7 +161,7 @@ class Replicator:
             kind, number = _HEAD.unpack_from(content)
             error = self._receive(source, kind, number, content[_HEAD.size :])
             with suppress(CommError):  # the sender is lost and needs no answer
-                self._comm.send_aside(source, _HEAD.pack(_ANSWER, number) + error.encode())
+                self._comm.send_side(source, _HEAD.pack(_ANSWER, number) + error.encode())
         for incoming in self._incoming.values():
             incoming.discard()
 

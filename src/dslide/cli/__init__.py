@@ -7,11 +7,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from dslide.cli.endings import run_to_end
 from dslide.cli.parser import Parser, parse
 from dslide.cli.ranks import start_ranks
 from dslide.config import check_name
 from dslide.errors import USER_ERROR
+from dslide.launch.exit import run_to_end
 
 COMMANDS = {
     "train": "train a network",

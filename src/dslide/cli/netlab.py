@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from dslide.cli.options import whole_number
@@ -13,6 +13,7 @@ from dslide.cli.parser import Parser
 from dslide.errors import ConfigError
 from dslide.netlab import DEFAULT_NAME, Traffic, cut, down, find, format_rate, restore, set_rate, status, up
 from dslide.netlab import run as run_job
+from dslide.util.tables import plain_table
 from dslide.util.units import format_bytes
 
 NOT_UP = 1  # exit code of `status`
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action("status", "show nodes, addresses, rate and traffic", _status)
     changing = action("rate", "change the rate of all nodes, while they run", _rate)
     changing.add_argument("rate", metavar="RATE", help="like 100mbit, 1gbit, unlimited")
-    cutting = action("cut", "pull the cable of a node, which runs on", _cut)
+    cutting = action("cut", "cut a node off the network; it keeps running", _cut)
     cutting.add_argument(
         "--silently", action="store_true", help="drop its packets, but leave its link up (default: the link is down)"
     )
@@ -73,10 +74,10 @@ def _run(arguments: argparse.Namespace) -> int:
     result = run_job(command, arguments.ranks_per_node, arguments.name)
     rate = find(arguments.name).rate
     if result.launcher_hung:
-        print("mpiexec was ended: it waited for nodes although nothing ran on them any more", file=sys.stderr)
+        print("mpiexec was killed: it waited for nodes on which nothing ran any more", file=sys.stderr)
     # On stderr, because stdout is the command's.
     print(f"\n{result.seconds:.1f} s, {format_rate(rate)}, exit code {result.code}", file=sys.stderr)
-    print(_table(["node", "sent", "received"], map(_cells, result.traffic)), file=sys.stderr)
+    print(*plain_table([["node", "sent", "received"], *map(_cells, result.traffic)]), sep="\n", file=sys.stderr)
     if target is not None:
         nodes = [{"node": t.node, "sent": t.sent, "received": t.received} for t in result.traffic]
         report = {"code": result.code, "seconds": round(result.seconds, 3), "bits_per_second": rate, "nodes": nodes}
@@ -92,7 +93,7 @@ def _status(arguments: argparse.Namespace) -> int:
     lab, nodes = found
     print(f"lab {lab.name!r} is up: {lab}")
     rows = [[n.host, n.address, "up" if n.linked else "cut", *_cells(n.traffic)[1:]] for n in nodes]
-    print(_table(["node", "address", "link", "sent", "received"], rows))
+    print(*plain_table([["node", "address", "link", "sent", "received"], *rows]), sep="\n")
     return 0
 
 
@@ -130,9 +131,3 @@ def _name(arguments: argparse.Namespace) -> str:
 
 def _cells(traffic: Traffic) -> list[str]:
     return [str(traffic.node), format_bytes(traffic.sent), format_bytes(traffic.received)]
-
-
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

@@ -1,4 +1,4 @@
-"""Options of commands that several ranks can do together, and starting those ranks."""
+"""Options of commands that can run as several ranks, and starting those ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dslide.cli.options import whole_number
 from dslide.comm import launched_as
-from dslide.comm.communicator import DEFAULT_LIMIT
+from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
-from dslide.launch.rank_client import link
+from dslide.launch.role import Role, role
 
 if TYPE_CHECKING:
     from dslide.launch.mpiexec import Host
@@ -37,11 +37,11 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
 
 def add_elastic_options(parser: argparse.ArgumentParser) -> None:
     """`--elastic` and `--min-ranks`."""
-    group = parser.add_argument_group("a run that survives")
+    group = parser.add_argument_group("elastic runs")
     group.add_argument(
         "--elastic",
         action="store_true",
-        help="start again from the last save when ranks or hosts are lost, and go on with the run in --out if there is "
+        help="restart from the last checkpoint when ranks or hosts are lost, and resume the run in --out if there is "
         "one (default: no)",
     )
     group.add_argument(
@@ -53,8 +53,8 @@ def add_elastic_options(parser: argparse.ArgumentParser) -> None:
 
 
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
-    """Runs this command as several ranks if that was asked for, and returns the exit code; None if the command is to be
-    done by this process."""
+    """Runs this command as several ranks if that was asked for, and returns the exit code; None if this process is to
+    do the command itself."""
     if not getattr(arguments, "starts_ranks", False):
         return None
     ranks: int | None = arguments.ranks
@@ -63,11 +63,10 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     asked = [name for name, is_given in given.items() if is_given]
     if arguments.min_ranks is not None and not (arguments.elastic and file is not None):
         raise ConfigError("min-ranks: only a run with --elastic and --hosts can have fewer ranks than it was given")
-    if not asked or link() is not None:  # ranks of ours have the same options, and are started
+    if not asked or role() is Role.RANK:  # a rank has the same options as its launcher
         return None
-    rank, size = launched_as()
-    if size > 1:
-        name = asked[0]
+    if role() is Role.FOREIGN_RANK:
+        (rank, size), name = launched_as(), asked[0]
         raise ConfigError(f"{name}: this is rank {rank} of {size} already, started by others; leave --{name} out")
     if ranks is not None and ranks < 1:
         raise ConfigError(f"ranks: expected at least 1, not {ranks}")
@@ -82,12 +81,12 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     if ranks not in (None, total):
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
     if arguments.elastic:
-        return _survive(arguments, argv, total, hosts)
-    limit = getattr(arguments, "watchdog", DEFAULT_LIMIT)
+        return _run_elastic(arguments, argv, total, hosts)
+    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
     return launch(_command(argv), total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
 
 
-def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
+def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
     """Runs `dslide train --elastic`."""
     from dslide.cli.train import free_folder
     from dslide.launch.elastic import Supervisor
@@ -96,12 +95,12 @@ def _survive(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: 
     if not 1 <= least <= ranks:
         raise ConfigError(f"min-ranks: expected 1 to {ranks}, the ranks there are, not {least}")
     if arguments.resume is not None:
-        raise ConfigError("elastic: goes on with the run in --out if there is one; give --out in place of --resume")
+        raise ConfigError("elastic: resumes the run in --out if there is one; give --out in place of --resume")
     if arguments.data == "-":
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))
     command = _command([*argv, "--out", folder])  # given twice, it is the same
-    limit = getattr(arguments, "watchdog", DEFAULT_LIMIT)
+    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
     return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
 
 

@@ -1,6 +1,7 @@
-"""Ranks that train one network together, and what they say to each other."""
+"""Communication between the ranks that train one network together."""
 
-from dslide.comm.communicator import Communicator, Exchange, solo
+from dslide.comm.communicator import Communicator, solo
+from dslide.comm.exchange import Exchange
 from dslide.comm.mpi import current, end_job, job, launched_as
 from dslide.comm.outcomes import ranks_in_words
 from dslide.comm.transport import Transport

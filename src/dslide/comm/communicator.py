@@ -1,19 +1,19 @@
-"""Collectives between the ranks of a job: who is here, who sends what to whom, and who is to blame if it doesn't come.
+"""Collectives between the ranks of a job, and the errors that name the rank which prevents one.
 
 Every exchange is the same thing: each rank sends one message to every rank and waits for one from each. Ranks post the
-same exchanges in the same order, so messages need no addresses, and whatever is missing has a name: the exchange, the
-step, the rank. What carries the bytes is a `Transport`; a communicator of one rank has none.
+same exchanges in the same order, so messages need no addresses, and one that is missing can be named: by exchange, step
+and rank. A `Transport` carries the bytes; a communicator of one rank has none.
 
 A message travels in frames of up to `PIECE` bytes, numbered from 0 between each two ranks, with a checksum. Frames
-between two ranks arrive in order, so the n-th whole message from a rank is its part of exchange n, and a number that is
-too high or too low means that a piece was lost or came twice. About once a second every rank tells every other one
-that it is alive, and how many pieces it has sent: so a loss is noticed even if nothing else comes. A rank that leaves
-says so, and one that fails says why. Beside the exchanges, and without a place in their order, ranks can send each
-other frames that no one waits for (`send_aside`): files travel in them while training goes on.
+between two ranks arrive in order, so the n-th complete message from a rank belongs to exchange n, and a number that is
+too high or too low means that a piece was lost or duplicated. About once a second every rank sends every other one a
+heartbeat with the number of pieces sent so far: so a loss is noticed even if no other message follows. A rank that
+leaves or fails sends a frame that says so. Besides the exchanges, and independent of their order, there is a side
+channel (`send_side`): frames that no one waits for, in which files travel during training.
 
-A thread of its own moves bytes while the rank computes, and sends the signs of life. While the rank waits, the waiting
-caller moves the bytes, and the thread leaves them to it. A message that is lost, doubled, damaged or out of turn,
-a rank that fails, leaves or falls silent: each ends in `CommError` on everybody who waits, none in a hang.
+A thread moves bytes while the rank computes, and sends heartbeats. While the rank waits, the waiting caller moves the
+bytes instead of the thread. A message that is lost, duplicated, damaged or out of order, and a rank that fails, leaves
+or falls silent: each ends in `CommError` on every rank that waits, none in a hang. The limits are in liveness.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from dslide.comm import liveness
+from dslide.comm.exchange import Exchange
 from dslide.comm.frames import Buffer, Frame, Kind, name_check, pack, unpack
 from dslide.comm.outcomes import error_of_all, ranks_in_words
 from dslide.comm.transport import Transport
@@ -33,71 +35,49 @@ from dslide.errors import CommError, PeerFailed, UserError
 
 T = TypeVar("T")
 
-DEFAULT_LIMIT = 60.0  # seconds of silence after which a rank is given up
-STUCK = 10  # a rank that is alive but sends nothing is given up after this many times as long
-PIECE = 1 << 20  # bytes; each piece is a sign of life, also where a whole message takes minutes
-_EAGER = 2e-4  # seconds for which a waiting caller looks without a pause: even the shortest sleep takes half of it
-_POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between looks for a message, at first and after a while
-_POLL_IDLE = 0.02  # seconds between looks of the thread while nothing is under way
-_ASIDE_SECONDS = 0.3  # after something came or went aside, in which the thread looks more often: answers are awaited
-_FAREWELL = 0.5  # seconds in which the others must have taken the news of a failure, or leave too
-
-
-class Exchange:
-    """One exchange in flight."""
-
-    def __init__(self, comm: Communicator, name: str, number: int, own: bytes):
-        self.name, self.number, self._comm = name, number, comm
-        self.step = comm.step
-        self.arrived: dict[int, Buffer] = {comm.rank: own}
-        self.begun = self.complete_at = time.monotonic()
-        self.counted = False  # whether its times are in the communicator's sums
-
-    def wait(self) -> list[Buffer]:
-        """The messages of all ranks, in rank order; the same again if called again. Raises CommError if one doesn't
-        come."""
-        return self._comm._wait(self)
-
-    def __str__(self) -> str:
-        return f'exchange "{self.name}" of step {self.step}'
+PIECE = 1 << 20  # bytes; each piece counts as a heartbeat, also where a whole message takes minutes
+_SPIN = 2e-4  # seconds for which a waiting caller polls without a pause: even the shortest sleep takes half of it
+_POLL, _POLL_MOST = 5e-5, 1e-3  # seconds between polls for a message, at first and after a while
+_POLL_IDLE = 0.02  # seconds between polls of the thread while nothing is in flight
+_SIDE_SECONDS = 0.3  # after a frame on the side channel, in which the thread polls more often: an answer may follow
 
 
 class _Peer:
-    """What this rank knows of another one."""
+    """The state of another rank, as seen by this one."""
 
     def __init__(self) -> None:
-        self.heard = self.moved = time.monotonic()  # when a frame last came, and when one that belongs to a message
+        self.heard = self.moved = time.monotonic()  # last frame, and last frame of a message
         self.sent = self.taken = 0  # pieces, to and from it
-        self.messages = 0  # whole ones from it, which is the number of the exchange its next one belongs to
+        self.messages = 0  # complete ones from it: the number of the exchange that its next one belongs to
         self.pieces: list[memoryview] = []  # of that next one
-        self.fault = ""  # why nothing more that it sends can be used, apart from the news that it failed
-        self.gone = False  # it takes nothing any more
+        self.fault = ""  # why frames from it can't be used any more, except one that reports its failure
+        self.gone = False  # it receives nothing any more
 
 
 class Communicator:
-    """The ranks of a job, seen by one of them. `limit` is the silence, in seconds, after which a rank is given up; it
-    must be about the same on all ranks. Used by one thread at a time."""
+    """The ranks of a job, seen by one of them. `limit` is the silence limit in seconds, after which a rank is given up;
+    it must be about the same on all ranks. Used by one thread at a time."""
 
-    def __init__(self, transport: Transport | None = None, limit: float = DEFAULT_LIMIT):
+    def __init__(self, transport: Transport | None = None, limit: float = liveness.SILENCE_LIMIT):
         self._transport = transport
         self.rank = 0 if transport is None else transport.rank
         self.size = 1 if transport is None else transport.size
         self.limit = limit
-        self.step = 0  # of training, for messages; kept by the trainer
-        self.bytes_sent = 0  # of exchanges, with headers; signs of life and what goes aside don't count
-        self.wait_seconds = 0.0  # in which this rank could do nothing but wait
+        self.step = 0  # of training, for error messages; set by the trainer
+        self.bytes_sent = 0  # in exchanges, headers included; without heartbeats and the side channel
+        self.wait_seconds = 0.0  # in which this rank only waited
         self.flight_seconds = 0.0  # from posting an exchange to its last arrival, summed over exchanges
         self._number = 0  # of the next exchange
-        self._open: dict[int, Exchange] = {}  # those that miss messages, oldest first
-        self._early: dict[int, list[tuple[int, int, Buffer]]] = {}  # messages of exchanges that were not posted yet
+        self._open: dict[int, Exchange] = {}  # incomplete ones, oldest first
+        self._early: dict[int, list[tuple[int, int, Buffer]]] = {}  # messages of exchanges not yet posted here
         self._peers = {rank: _Peer() for rank in range(self.size) if rank != self.rank}
-        self._error: CommError | None = None  # the first; there is no going on after it
+        self._error: CommError | None = None  # the first; nothing can be exchanged after it
         self._lock = threading.RLock()  # of all of the above, and of the transport
-        self._wake = threading.Event()  # there is something to do for the thread
+        self._wake = threading.Event()  # the thread has something to do
         self._waiting = False  # a caller waits and moves the bytes itself
         self._closed = False
-        self._aside: Callable[[int, memoryview], None] | None = None  # takes what comes beside the exchanges
-        self._aside_at = -_ASIDE_SECONDS  # when something last came or went there
+        self._on_side: Callable[[int, memoryview], None] | None = None  # handles frames of the side channel
+        self._side_at = -_SIDE_SECONDS  # when one was last sent or received
         self._thread: threading.Thread | None = None
         if self.size > 1:
             self._thread = threading.Thread(target=self._run, name="dslide-comm", daemon=True)
@@ -106,27 +86,28 @@ class Communicator:
     # ---- exchanges ------------------------------------------------------------------------------------------------
 
     def post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
-        """Begins an exchange: outgoing[r] is for rank r, and what is for this rank itself comes back with the rest.
+        """Begins an exchange: outgoing[r] is for rank r; the message for this rank itself is returned with the others.
         Messages are copied: the caller may change its buffers at once."""
         exchange = self._post(name, outgoing)
         self._wake.set()
         return exchange
 
     def all_gather(self, name: str, content: Buffer) -> list[Buffer]:
-        """What every rank gave, in rank order."""
+        """The content given by each rank, in rank order."""
         return self._post(name, [content] * self.size).wait()
 
     def gather_objects(self, name: str, value: Any) -> list[Any]:
-        """What every rank gave, in rank order; anything JSON can hold, and as JSON gives it back (lists for tuples)."""
+        """The value given by each rank, in rank order; anything JSON can represent, as JSON returns it (tuples as
+        lists)."""
         return [json.loads(bytes(b)) for b in self.all_gather(name, json.dumps(value).encode())]
 
     def barrier(self, name: str) -> None:
-        """Waits until every rank is here."""
+        """Waits until every rank has called it."""
         self.all_gather(name, b"")
 
     def together(self, what: str, work: Callable[[], T]) -> T:
-        """Does something on every rank. If some can't, all of them raise the first one's error, with the messages of
-        all that failed and their ranks (without ranks if it is the same everywhere)."""
+        """Runs `work` on every rank. If it fails on some, all ranks raise the first one's error, with the messages and
+        numbers of all ranks that failed (without numbers if the message is the same everywhere)."""
         problem, value = None, None
         try:
             value = work()
@@ -138,27 +119,27 @@ class Communicator:
 
     @property
     def exchanges(self) -> int:
-        """How many were begun: a job in which nobody begins one stands still."""
+        """How many were begun: a job in which no rank begins one makes no progress."""
         return self._number
 
-    def take_asides(self, take: Callable[[int, memoryview], None] | None) -> None:
-        """From now on what other ranks send aside goes to `take(rank, content)`, which is called with the lock held and
-        must neither wait nor fail; with None it is dropped."""
+    def on_side(self, handler: Callable[[int, memoryview], None] | None) -> None:
+        """From now on frames of the side channel go to `handler(rank, content)`, which is called with the lock held and
+        must neither wait nor fail; with None they are dropped."""
         with self._lock:
-            self._aside = take
+            self._on_side = handler
 
-    def send_aside(self, to: int, content: Buffer) -> None:
-        """Sends something of at most `PIECE` bytes beside the exchanges; from any thread. CommError if the rank takes
-        nothing any more."""
+    def send_side(self, to: int, content: Buffer) -> None:
+        """Sends at most `PIECE` bytes over the side channel; from any thread. CommError if the rank can't be
+        reached any more."""
         with self._lock:
             if lost := self.lost(to):
                 raise CommError(lost)
-            self._send(self._place(), to, pack(Kind.ASIDE, "", self._peers[to].sent, content))
-            self._aside_at = time.monotonic()
+            self._send(self._place(), to, pack(Kind.SIDE, "", self._peers[to].sent, content))
+            self._side_at = time.monotonic()
         self._wake.set()
 
     def lost(self, rank: int) -> str:
-        """Why another rank can't be reached any more, as far as is known; nothing if it can."""
+        """Why another rank can't be reached any more, as far as this one knows; empty if it can."""
         peer = self._peers[rank]
         if self._closed:
             return "the communicator is closed"
@@ -171,21 +152,21 @@ class Communicator:
 
     @property
     def failure(self) -> CommError | None:
-        """What has gone wrong in the job as far as this rank has heard, even if it waits for nothing."""
+        """The first error in the job that this rank knows of, even if it waits for nothing."""
         return self._error
 
     def fail(self, message: str, code: int) -> None:
-        """Tells the others that this rank ends with an error; waits a moment for them to take it. If another rank's
-        failure is the reason, that one's error is passed on."""
+        """Notifies the others that this rank ends with an error; waits a moment for them to receive it. If another
+        rank's failure is the reason, that one's error is passed on."""
         cause = self._error if isinstance(self._error, PeerFailed) else PeerFailed(self.rank, message, code)
         self._leave(Kind.FAILED, json.dumps([cause.rank, cause.message, cause.code]).encode())
 
     def close(self) -> None:
-        """Says goodbye when everything is sent; whoever waits for this rank afterwards is told so. Does nothing where
+        """Leaves when everything is sent; a rank that waits for this one afterwards gets CommError. Does nothing where
         there is only one rank."""
         self._leave(Kind.BYE, b"")
 
-    # ---- sending; all that follows is called with the lock held, except where it takes it ---------------------------
+    # ---- sending; called with the lock held, except for methods that take it ----------------------------------------
 
     def _post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
         if len(outgoing) != self.size:
@@ -195,7 +176,7 @@ class Communicator:
             if self._closed:
                 raise CommError(f"{exchange}: the communicator is closed")
             self._number += 1
-            for offset in range(1, self.size):  # everybody begins with another one
+            for offset in range(1, self.size):  # each rank starts with another one
                 to = (self.rank + offset) % self.size
                 if not self._peers[to].gone:
                     self._send_message(exchange, to, outgoing[to])
@@ -224,13 +205,13 @@ class Communicator:
             self._transport.send(to, frame)
         except Exception as error:
             failure = CommError(f"{place}: nothing can be sent to rank {to}: {error}", [to])
-            self._blame(failure)
+            self._note_error(failure)
             raise failure from error
         return len(frame)
 
-    def _tell(self, kind: Kind, content: bytes) -> None:
-        """Sends something to all other ranks that are still there, as far as that is possible. Those that have said
-        goodbye wait for ours."""
+    def _send_to_all(self, kind: Kind, content: bytes) -> None:
+        """Sends a frame to all other ranks that have not left, as far as that is possible. A goodbye goes to those that
+        have left too: they wait for it."""
         for to, peer in self._peers.items():
             if not peer.gone or kind == Kind.BYE:
                 with suppress(CommError):
@@ -242,7 +223,7 @@ class Communicator:
     # ---- receiving ------------------------------------------------------------------------------------------------
 
     def _wait(self, exchange: Exchange) -> list[Buffer]:
-        begin = patient_since = looked = time.monotonic()
+        begin = counted_from = polled = time.monotonic()
         self._waiting = True
         try:
             while True:
@@ -252,14 +233,14 @@ class Communicator:
                     if len(exchange.arrived) == self.size:
                         break
                     now = time.monotonic()
-                    if now - looked > self.limit / 2:  # this process itself stood still, and perhaps all did
-                        patient_since = now
-                    looked = now
-                    self._check_missing(exchange, patient_since, now)
+                    if now - polled > self.limit / 2:  # this process itself was stopped, and perhaps all were
+                        counted_from = now
+                    polled = now
+                    self._check_missing(exchange, counted_from, now)
                     if self._error is not None:
                         raise self._error
                     quiet = now - max(begin, self._last_heard())
-                if quiet < _EAGER:
+                if quiet < _SPIN:
                     os.sched_yield()
                 else:
                     time.sleep(_pause(quiet))
@@ -274,29 +255,29 @@ class Communicator:
         return [exchange.arrived[rank] for rank in range(self.size)]
 
     def _check_missing(self, exchange: Exchange, begin: float, now: float) -> None:
-        """Finds out whether the messages that an exchange misses, and that are waited for since `begin`, may come."""
+        """Notes an error if a message that an exchange misses can't arrive, or did not in time since `begin`."""
         missing = {rank: peer for rank, peer in self._peers.items() if rank not in exchange.arrived}
         for rank, peer in missing.items():
             if peer.fault:
-                self._blame(CommError(f"{exchange}: {peer.fault}", [rank]))
+                self._note_error(CommError(f"{exchange}: {peer.fault}", [rank]))
         silent = [rank for rank, peer in missing.items() if now - max(begin, peer.heard) > self.limit]
         if silent:
             fault = f"silent for {self.limit:g} s; given up"
-            self._blame(CommError(f"{exchange}: {ranks_in_words(silent)} {fault}", silent))
-        stuck = [rank for rank, peer in missing.items() if now - max(begin, peer.moved) > STUCK * self.limit]
+            self._note_error(CommError(f"{exchange}: {ranks_in_words(silent)} {fault}", silent))
+        stuck = [rank for rank, peer in missing.items() if now - max(begin, peer.moved) > liveness.STUCK * self.limit]
         if stuck:
-            fault = f"alive, but nothing sent for {STUCK * self.limit:g} s; given up"
-            self._blame(CommError(f"{exchange}: {ranks_in_words(stuck)} {fault}", stuck))
+            fault = f"alive, but nothing sent for {liveness.STUCK * self.limit:g} s; given up"
+            self._note_error(CommError(f"{exchange}: {ranks_in_words(stuck)} {fault}", stuck))
 
     def _pump(self) -> None:
-        """Takes in what has arrived."""
+        """Handles the frames that have arrived."""
         if self._transport is None:
             return
         try:
             for source, frame in self._transport.receive():
                 self._take(source, self._peers[source], unpack(frame))
         except Exception as error:
-            self._blame(CommError(f"{self._place()}: nothing can be received: {error}"))
+            self._note_error(CommError(f"{self._place()}: nothing can be received: {error}"))
 
     def _take(self, source: int, peer: _Peer, frame: Frame | None) -> None:
         peer.heard = time.monotonic()
@@ -305,19 +286,19 @@ class Communicator:
             return
         peer.gone = peer.gone or frame.kind in (Kind.FAILED, Kind.BYE)
         if frame.kind == Kind.FAILED:
-            self._blame(PeerFailed(*json.loads(bytes(frame.content))))
+            self._note_error(PeerFailed(*json.loads(bytes(frame.content))))
         elif peer.fault:
             return
         elif frame.number > peer.taken:
             peer.fault = f"a message from rank {source} was lost"
         elif frame.kind == Kind.BYE:
             peer.fault = f"rank {source} has ended"
-        elif frame.kind == Kind.ALIVE:
+        elif frame.kind == Kind.HEARTBEAT:
             return
-        elif frame.kind == Kind.ASIDE:
-            self._aside_at = peer.heard
-            if self._aside is not None:
-                self._aside(source, frame.content)
+        elif frame.kind == Kind.SIDE:
+            self._side_at = peer.heard
+            if self._on_side is not None:
+                self._on_side(source, frame.content)
         elif frame.number < peer.taken:
             peer.fault = f"a message from rank {source} came twice"
         else:
@@ -341,18 +322,18 @@ class Communicator:
     def _deliver(self, exchange: Exchange, source: int, their_name: int, content: Buffer) -> None:
         if their_name != name_check(exchange.name):
             fault = f"rank {source} is in another exchange; do all ranks run the same program?"
-            self._blame(CommError(f"{exchange}: {fault}", [source]))
+            self._note_error(CommError(f"{exchange}: {fault}", [source]))
             return
         exchange.arrived[source] = content
         if len(exchange.arrived) == self.size:
             exchange.complete_at = time.monotonic()
             del self._open[exchange.number]
 
-    def _blame(self, error: CommError) -> None:
+    def _note_error(self, error: CommError) -> None:
         self._error = self._error or error
 
     def _place(self) -> str:
-        """Where this rank is, for messages."""
+        """Where this rank is, for error messages."""
         return str(next(iter(self._open.values()), f"step {self.step}"))
 
     def _last_heard(self) -> float:
@@ -361,8 +342,8 @@ class Communicator:
     # ---- the thread, and the end ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """The thread: moves bytes and gives signs of life until the communicator is closed."""
-        told = time.monotonic()
+        """The thread: moves bytes and sends heartbeats until the communicator is closed."""
+        last_heartbeat = time.monotonic()
         while True:
             with self._lock:
                 if self._closed:
@@ -370,15 +351,15 @@ class Communicator:
                 self._wake.clear()
                 if not self._waiting:
                     self._pump()
-                now, interval = time.monotonic(), min(1.0, self.limit / 10)
-                if now - told >= interval:
-                    told = now
-                    self._tell(Kind.ALIVE, b"")
+                now, interval = time.monotonic(), liveness.heartbeat_interval(self.limit)
+                if now - last_heartbeat >= interval:
+                    last_heartbeat = now
+                    self._send_to_all(Kind.HEARTBEAT, b"")
                 pause = min(_POLL_IDLE, interval)
                 if not self._waiting:
                     if self._open or self._sending():
                         pause = _pause(now - self._last_heard())
-                    elif now - self._aside_at < _ASIDE_SECONDS:
+                    elif now - self._side_at < _SIDE_SECONDS:
                         pause = _POLL_MOST
             self._wake.wait(pause)
 
@@ -386,7 +367,7 @@ class Communicator:
         if self.size == 1 or self._closed:
             return
         with self._lock:
-            self._tell(kind, content)
+            self._send_to_all(kind, content)
         begin = time.monotonic()
         while True:
             with self._lock:
@@ -394,9 +375,9 @@ class Communicator:
                 waited = time.monotonic() - begin
                 alone = all(p.gone for p in self._peers.values())
                 hopeless = kind == Kind.FAILED or self._error is not None or alone
-                # Others who leave too are waited for a moment: MPI complains of goodbyes that nobody has taken.
-                done = not self._sending() and (hopeless or waited > _FAREWELL)
-                if done or waited > (_FAREWELL if hopeless else self.limit):
+                # Other ranks may leave too: wait a moment, since MPI complains about goodbyes that were not received.
+                done = not self._sending() and (hopeless or waited > liveness.FAREWELL)
+                if done or waited > (liveness.FAREWELL if hopeless else self.limit):
                     self._closed = True
                     break
             time.sleep(_pause(waited))
@@ -406,8 +387,8 @@ class Communicator:
 
 
 def _pause(quiet: float) -> float:
-    """Seconds until the next look for messages, after so many without one: short waits end at once, and long ones
-    cost next to nothing."""
+    """Seconds until the next poll for messages, after so many without one: short waits end quickly, long ones cost
+    little CPU time."""
     return min(_POLL_MOST, max(_POLL, quiet / 8))
 
 

@@ -1,7 +1,7 @@
 """Frames, the units in which ranks send each other bytes: a header, a checksum, and content.
 
-The header says what the frame is, which exchange it belongs to (a checksum of its name), and a number: for pieces of
-messages the number of pieces that went before it from this rank to that one, for all others that of all so far.
+The header has the kind of frame, its exchange (a checksum of the name), and a number: how many pieces of messages this
+rank has sent to that one before.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ OVERHEAD = _HEADER.size + _CHECK.size  # bytes of a frame that are not content
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """What a frame is."""
 
     PIECE = 0  # of a message, and more of it will follow
     LAST = 1  # piece of a message; most have only this one
-    ALIVE = 2  # this rank is still there
+    HEARTBEAT = 2  # this rank is alive
     FAILED = 3  # this rank ends with an error
     BYE = 4  # this rank has left
-    ASIDE = 5  # something beside the exchanges, which changes nothing of their order
+    SIDE = 5  # a message of the side channel, independent of the order of exchanges
 
 
 class Frame(NamedTuple):
@@ -37,14 +37,14 @@ class Frame(NamedTuple):
 
 
 def pack(kind: Kind, name: str, number: int, content: Buffer) -> bytes:
-    """A frame as it travels; the content is copied."""
+    """The bytes of a frame; the content is copied."""
     header = _HEADER.pack(kind, name_check(name), number)
     check = _CHECK.pack(zlib.crc32(content, zlib.crc32(header)))
     return b"".join((header, check, content))
 
 
 def unpack(frame: Buffer) -> Frame | None:
-    """What is in a frame; None if it is damaged. The content is not copied."""
+    """A frame from its bytes; None if it is damaged. The content is not copied."""
     view = memoryview(frame).toreadonly()
     if len(view) < OVERHEAD:
         return None
@@ -56,5 +56,5 @@ def unpack(frame: Buffer) -> Frame | None:
 
 
 def name_check(name: str) -> int:
-    """What a frame says of its exchange's name."""
+    """The checksum of an exchange's name."""
     return zlib.crc32(name.encode())

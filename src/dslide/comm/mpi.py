@@ -1,4 +1,4 @@
-"""Ranks that are MPI processes: finds out whether this process is one, and carries bytes between them."""
+"""Ranks that are MPI processes: whether this process is one, the transport between them, and how a job of them ends."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
-from dslide.comm.communicator import DEFAULT_LIMIT, Communicator, solo
+from dslide.comm import liveness
+from dslide.comm.communicator import Communicator, solo
 from dslide.comm.frames import Buffer
 from dslide.errors import CommError, ConfigError, PeerFailed, UserError
 
-# What launchers tell the processes they start: variables for rank and number of ranks.
+# Variables in which launchers give rank and number of ranks to the processes they start.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, srun --mpi=pmi2
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script itself has no step, and is no rank
 )
 _TAG = 7
-_START_SECONDS, _END_SECONDS = 120.0, 5  # that MPI may take
-_LAST_WORDS = 0.3  # seconds in which the launcher passes on what was printed
 _job: Communicator | None = None
 
 
@@ -41,12 +40,12 @@ def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 def job(limit: float | None = None) -> Communicator:
     """The communicator of the job this process belongs to: all ranks of mpiexec or srun, or this process alone.
 
-    Made at the first call, and the same ever after; a limit that is given is from then on that of all exchanges.
+    Made at the first call, and the same from then on; a silence limit that is given applies from then on.
     ConfigError if there are ranks but no working MPI between them.
     """
     global _job
     if _job is None:
-        _job = _connect(DEFAULT_LIMIT if limit is None else limit)
+        _job = _connect(liveness.SILENCE_LIMIT if limit is None else limit)
     if limit is not None:
         _job.limit = limit
     return _job
@@ -68,7 +67,7 @@ def _connect(limit: float) -> Communicator:
             mpi4py.rc.thread_level = "serialized"  # calls come from two threads, one at a time
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
-            if "failed to map segment" in str(error):  # as the system's loader says when memory is at its end
+            if "failed to map segment" in str(error):  # by the system's loader, if memory is exhausted
                 raise MemoryError from None
             raise ConfigError(
                 f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); pip install 'dslide[mpi]', or "
@@ -120,10 +119,10 @@ class MpiTransport:
 
 @contextmanager
 def _start_limit(rank: int, size: int) -> Iterator[None]:
-    """Ends the process with a sentence if MPI doesn't start. Until it has started no other thread of this process can
-    run, and no signal is answered: so a process of its own watches, which ends with this one."""
-    message = f"rank {rank} of {size}: MPI did not start within {_START_SECONDS:g} s; are all ranks running?"
-    command = [sys.executable, "-IS", "-c", _WATCHER, str(os.getpid()), str(_START_SECONDS), message]
+    """Kills this process, with an error message, if MPI doesn't start in time. Until it has started no other thread of
+    this process can run and no signal is handled: so a process of its own watches, which ends with this one."""
+    message = f"rank {rank} of {size}: MPI did not start within {liveness.MPI_START:g} s; are all ranks running?"
+    command = [sys.executable, "-IS", "-c", _WATCHER, str(os.getpid()), str(liveness.MPI_START), message]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         yield
@@ -141,8 +140,8 @@ if not select.select([sys.stdin], [], [], float(seconds))[0]:
 
 
 def _leave_properly(comm: Communicator) -> None:
-    """An exception nobody catches ends the whole job, and is printed once; a rank that leaves says goodbye. Without
-    that, the others would wait for it."""
+    """An uncaught exception ends the whole job, and is printed once; a rank that exits closes its communicator.
+    Otherwise the other ranks would wait for it."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -154,12 +153,12 @@ def _leave_properly(comm: Communicator) -> None:
         end_job(comm, f"{kind.__name__}: {error}", error.code if isinstance(error, PeerFailed) else 1)
 
     sys.excepthook = hook
-    atexit.register(comm.close)  # runs before MPI ends: what is registered last goes first
+    atexit.register(comm.close)  # runs before MPI_Finalize: the last registered runs first
 
 
 def end_job(comm: Communicator, message: str, code: int) -> None:
-    """Ends this rank with an error, and with it the job, whose code it is. Outside of a job, does nothing: the caller
-    ends."""
+    """Ends this rank with an error, and with it the job, whose exit code is `code`. Does nothing if there is only one
+    rank: the caller exits."""
     if comm.size == 1:
         return
     try:
@@ -168,9 +167,9 @@ def end_job(comm: Communicator, message: str, code: int) -> None:
         sys.stderr.flush()
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-            time.sleep(_LAST_WORDS)
-            signal.alarm(_END_SECONDS)  # should MPI hang, which lets no thread run
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # everything is said; MPI would add lines of its own
+            time.sleep(liveness.OUTPUT_FORWARDED)
+            signal.alarm(liveness.MPI_ABORT)  # in case MPI hangs, while no thread can run
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI would print lines of its own
             mpi.COMM_WORLD.Abort(code)
     finally:
-        os._exit(code)  # not MPI's normal end, which would wait for ranks that are gone
+        os._exit(code)  # not MPI_Finalize, which would wait for ranks that are gone

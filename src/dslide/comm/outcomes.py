@@ -1,4 +1,4 @@
-"""What came of something that every rank did: one error for all of them, and ranks in words."""
+"""One error for all ranks out of the errors of some, and how ranks are named in messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dslide.errors import UserError, known_to_all
 
 
 def error_of_all(outcomes: Sequence[tuple[str, str] | None]) -> UserError | None:
-    """What all ranks raise if some could not do it: of each the name and message of its error, None if it has none. The
-    kind is the first one's; the message has those of all that failed and their ranks, without ranks if it is the same
-    everywhere."""
+    """The error that all ranks raise if some failed. `outcomes` has each rank's class and message of its error, None if
+    it has none. The class is the first one's; the message has those of all that failed with their ranks, without ranks
+    if it is the same everywhere."""
     failed = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome is not None}
     if not failed:
         return None
     name, message = next(iter(failed.values()))
     if any(outcome != outcomes[0] for outcome in outcomes):
-        said: dict[str, list[int]] = {}  # by ranks that say the same
+        said: dict[str, list[int]] = {}  # ranks by message
         for rank, (_, words) in failed.items():
             said.setdefault(words, []).append(rank)
         message = "; ".join(f"{ranks_in_words(ranks)}: {words}" for words, ranks in said.items())

@@ -1,4 +1,4 @@
-"""What carries a communicator's bytes between ranks."""
+"""The interface of what carries a communicator's bytes between ranks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Transport(Protocol):
     def size(self) -> int: ...
 
     def send(self, to: int, frame: bytes) -> None:
-        """Begins to send; never waits."""
+        """Begins to send; never blocks."""
 
     def receive(self) -> list[tuple[int, Buffer]]:
-        """What has arrived since the last call, with the rank it came from; never waits. Also moves on what is
+        """The frames that arrived since the last call, each with its source rank; never blocks. Also continues what is
         being sent."""
 
     def sending(self) -> bool:
-        """Whether something is still on its way out."""
+        """Whether frames are still being sent."""

@@ -1,4 +1,4 @@
-"""How MPI is asked to start ranks: host files, which mpiexec there is, and the flags of its kind."""
+"""How mpiexec starts ranks: host files, which mpiexec there is, and the options of its dialect."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from dslide.errors import ConfigError
@@ -16,9 +17,10 @@ from dslide.launch.remote_shell import SHELL
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _VERSION_SECONDS = 20.0
-# What a launcher told this process would mislead the ranks that are started from it.
+# Variables of the launcher that started this process would mislead the ranks started from it.
 _OF_ANOTHER_JOB = ("PMI_", "PMIX_", "PALS_", "OMPI_COMM_WORLD_", "SLURM_")
-_NEEDED_ELSEWHERE = re.compile(r"(DSLIDE|PYTHON|OMP)_?\w*|PATH|LD_LIBRARY_PATH")  # Open MPI passes nothing by itself
+_FORWARDED = re.compile(r"(DSLIDE|PYTHON|OMP)_?\w*|PATH|LD_LIBRARY_PATH")  # Open MPI forwards nothing by itself
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # else Open MPI refuses root
 _EAGER_BYTES = "1048576"
 _OPEN_MPI_TUNING = {  # without it, 1 MB all-gathers over a slow network take twice as long
     "OMPI_MCA_btl_tcp_eager_limit": _EAGER_BYTES,
@@ -67,61 +69,89 @@ def read_hosts(path: str | Path) -> list[Host]:
     return [host for _, host in hosts.values()]
 
 
-def find_mpiexec() -> str:
-    """The mpiexec beside this Python, where the wheels of PyPI put it, else the first on PATH."""
+class Dialect(Enum):
+    """Whose mpiexec it is."""
+
+    MPICH = auto()
+    INTEL = auto()
+    OPEN_MPI_4 = auto()  # and before
+    OPEN_MPI_5 = auto()
+
+
+@dataclass(frozen=True)
+class Mpiexec:
+    """An mpiexec, and its dialect."""
+
+    program: str
+    dialect: Dialect
+
+    def placement(self, hosts: Sequence[Host], ranks: int, shell: str | None) -> list[str]:
+        """The options that start ranks on hosts, by `shell` in place of ssh if given; without hosts, on this one."""
+        places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
+        if self.dialect in (Dialect.OPEN_MPI_4, Dialect.OPEN_MPI_5):
+            four = self.dialect is Dialect.OPEN_MPI_4
+            agent = ["--mca", "plm_rsh_agent"] if four else ["--prtemca", "plm_ssh_agent"]
+            return ["--host", places or f"localhost:{ranks}", *([*agent, shell] if shell else [])]
+        option = "-launcher" if self.dialect is Dialect.MPICH else "-bootstrap"
+        if not hosts:
+            return [option, "fork", *(["-hosts", "localhost"] if self.dialect is Dialect.MPICH else [])]
+        return [option, "ssh", *([f"{option}-exec", shell] if shell else []), "-hosts", places]
+
+
+def find_mpiexec(search: str | None = None) -> Mpiexec:
+    """The mpiexec in the folders `search`, like a PATH; else the one beside this Python, where the wheels of PyPI put
+    it, or the first on PATH."""
     beside = Path(sys.prefix) / "bin" / "mpiexec"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    found = shutil.which("mpiexec", path=search)
+    if search is None and os.access(beside, os.X_OK):
+        found = str(beside)
     if found is None:
         raise ConfigError("to start several ranks, mpiexec is needed, and there is none; pip install 'dslide[mpi]'")
-    return found
+    return Mpiexec(found, _dialect(found))
 
 
 def start_command(
     ranks: int, hosts: Sequence[Host] = (), variables: Mapping[str, str] | None = None, address: str = "localhost"
 ) -> tuple[list[str], dict[str, str]]:
-    """What to put before a command so that it runs as several ranks, and the environment for that: this process's, with
-    `variables`. Without hosts, all ranks run on this machine; with them, they find this one at `address`."""
-    program = find_mpiexec()
-    version = _version(program)
+    """The words to put before a command so that a launcher runs it as several ranks, and the environment: this
+    process's, with `variables`. Without hosts, all ranks run on this machine; with them, they reach this one at
+    `address`."""
+    mpiexec = find_mpiexec()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_JOB)}
     environment.update(variables or {})
-    places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
-    count, shell = ["-n", str(ranks)], os.environ.get(SHELL)
-    if "HYDRA" in version:
-        # Its cleanup would kill all ranks when one has died, and nobody could tell which one it was; launch.py does it.
-        where = ["-launcher", "fork", "-hosts", "localhost"]
-        if hosts:
-            where = ["-launcher", "ssh", *(["-launcher-exec", shell] if shell else []), "-hosts", places]
-        where += ["-localhost", address if hosts else "localhost"]  # its name may mean nothing, or something else there
-        return [program, *where, "-disable-auto-cleanup", "-bind-to", "none", *count], environment
-    if "Intel" in version:
-        environment["I_MPI_PIN"] = "off"
-        where = ["-bootstrap", "fork"]
-        if hosts:
-            where = ["-bootstrap", "ssh", *(["-bootstrap-exec", shell] if shell else []), "-hosts", places]
-        return [program, *where, *count], environment
-    if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
-        environment = {**_OPEN_MPI_TUNING, **environment}
-        if os.geteuid() == 0:
-            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        where = ["--host", places or f"localhost:{ranks}"]
-        if shell:
-            four = any(f") {major}." in version for major in "1234")
-            where += ["--mca", "plm_rsh_agent", shell] if four else ["--prtemca", "plm_ssh_agent", shell]
-        passed_on = [word for name in environment if _NEEDED_ELSEWHERE.fullmatch(name) for word in ("-x", name)]
-        return [program, *where, "--oversubscribe", "--bind-to", "none", *passed_on, *count], environment
-    kind = version.strip().split("\n")[0][:80]
-    raise ConfigError(
-        f"{program}: neither MPICH's, Intel's nor Open MPI's mpiexec ({kind!r}), so its options are not known; start "
-        f"the ranks by hand, without --ranks and --hosts"
-    )
+    options = mpiexec.placement(hosts, ranks, os.environ.get(SHELL))
+    match mpiexec.dialect:
+        case Dialect.MPICH:
+            # This host's own name may be unknown on the others. Auto-cleanup would kill all ranks when one has died,
+            # and nobody could say which one it was; the launcher does it.
+            options += ["-localhost", address if hosts else "localhost"]
+            options += ["-disable-auto-cleanup", "-bind-to", "none"]
+        case Dialect.INTEL:
+            environment["I_MPI_PIN"] = "off"
+        case Dialect.OPEN_MPI_4 | Dialect.OPEN_MPI_5:
+            environment = {**_OPEN_MPI_TUNING, **environment, **(AS_ROOT if os.geteuid() == 0 else {})}
+            forwarded = [word for name in environment if _FORWARDED.fullmatch(name) for word in ("-x", name)]
+            options += ["--oversubscribe", "--bind-to", "none", *forwarded]
+    return [mpiexec.program, *options, "-n", str(ranks)], environment
 
 
-def _version(program: str) -> str:
+def _dialect(program: str) -> Dialect:
     try:
         asked = subprocess.run(
             [program, "--version"], capture_output=True, text=True, errors="replace", timeout=_VERSION_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{program}: does not run: {error}") from None
-    return asked.stdout + asked.stderr
+    version = asked.stdout + asked.stderr
+    if "HYDRA" in version:
+        return Dialect.MPICH
+    if "Intel" in version:
+        return Dialect.INTEL
+    if any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE")):
+        four = any(f") {major}." in version for major in "1234")
+        return Dialect.OPEN_MPI_4 if four else Dialect.OPEN_MPI_5
+    kind = version.strip().split("\n")[0][:80]
+    raise ConfigError(
+        f"{program}: neither MPICH's, Intel's nor Open MPI's mpiexec ({kind!r}), so its options are not known; start "
+        f"the ranks by hand, without --ranks and --hosts"
+    )

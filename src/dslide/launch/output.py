@@ -1,11 +1,12 @@
-"""Passing on what several ranks say at the same time, and telling it from what mpiexec says."""
+"""The output multiplexer: merges what several ranks print into one stream, in whole lines. And which lines of mpiexec's
+own output are worth showing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-_HELD_BYTES = 1 << 16  # a line that is longer is passed on in pieces
+_HELD_BYTES = 1 << 16  # a line that is longer is written in pieces
 _CLEAR_LINE = b"\r\x1b[K"
 _HYDRA = (
     b"=",
@@ -18,17 +19,17 @@ _HYDRA = (
 _BOX = b"-" * 20  # begins and ends a message of Open MPI
 
 
-class Output:
-    """One stream of this process, written to by ranks in whole lines. If `live`, rank 0 may also write parts of lines,
-    as a progress line is; what others say meanwhile takes its place."""
+class OutputMultiplexer:
+    """One stream of this process, written to by all ranks in whole lines. If `live`, rank 0 may also write parts of
+    lines, like a progress line, which is replaced by what others write meanwhile."""
 
     def __init__(self, fd: int, live: bool = False):
         self._fd, self._live = fd, live
         self._held: dict[int, bytes] = {}  # by rank: the beginning of a line
-        self._open = False  # a part of a line stands there
+        self._partial = False  # the stream ends with a part of a line
 
-    def take(self, rank: int, content: bytes) -> None:
-        """What a rank says."""
+    def write(self, rank: int, content: bytes) -> None:
+        """Writes what a rank has printed; -1 stands for the launcher."""
         content = self._held.pop(rank, b"") + content
         if not (self._live and rank == 0):
             whole, newline, rest = content.rpartition(b"\n")
@@ -36,21 +37,21 @@ class Output:
                 content, self._held[rank] = whole + newline, rest
         if not content:
             return
-        if self._open and rank != 0:
+        if self._partial and rank != 0:
             self._write(self._line_end())
         self._write(content)
-        self._open = not content.endswith(b"\n")
+        self._partial = not content.endswith(b"\n")
 
     def finish(self) -> None:
-        """Passes on lines that were never ended."""
+        """Writes lines that were never ended."""
         for rank in sorted((rank for rank, rest in self._held.items() if rest), reverse=True):
             if rank == 0:
-                self._write(self._held.pop(0))  # as it is: nothing comes after it
+                self._write(self._held.pop(0))  # unchanged: nothing follows it
             else:
-                self.take(rank, b"\n")
-        if self._open:
+                self.write(rank, b"\n")
+        if self._partial:
             self._write(self._line_end())
-            self._open = False
+            self._partial = False
 
     def _line_end(self) -> bytes:
         return _CLEAR_LINE if os.isatty(self._fd) else b"\n"
@@ -62,7 +63,7 @@ class Output:
 
 
 def without_banners(lines: Iterable[bytes]) -> list[bytes]:
-    """What is left of mpiexec's output when its remarks about a rank that ended are taken away."""
+    """The output of mpiexec without its remarks about a rank that exited."""
     left, in_box = [], False
     for line in lines:
         if line.startswith(_BOX):

@@ -1,4 +1,5 @@
-"""What a launcher knows of its ranks: where they are, how far, how they ended, and who is to blame if they failed."""
+"""The rank table: what a launcher knows about its ranks. Where they run, how far they are, how they ended, and which of
+them caused a failure."""
 
 from __future__ import annotations
 
@@ -8,12 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dslide.comm import ranks_in_words
-from dslide.comm.communicator import STUCK
-
-STUCK_AT_FIRST = 60  # before the first step, when data is read, a job may stand still this many times the limit
-_MARGIN = 5.0  # seconds that ranks get to notice the silence of another one themselves, and to say more of it
-_MPI_SECONDS = 130.0  # that MPI may take to start, when no thread of a rank can run
+from dslide.comm import liveness, ranks_in_words
+from dslide.launch.protocol import Exit, Failure, Hello, Message, Progress
 
 
 @dataclass(frozen=True)
@@ -21,91 +18,116 @@ class Outcome:
     """How a job ended."""
 
     code: int
-    reason: str = ""  # in words, if it failed
-    ranks: tuple[int, ...] = ()  # to blame
+    reason: str = ""  # a sentence, if it failed
+    ranks: tuple[int, ...] = ()  # that caused it
     hosts: tuple[str, ...] = ()  # of these ranks, as in the host file
-    step: int = 0  # the last that was heard of; 0: none was begun
+    step: int = 0  # the last one that was reported; 0: none was begun
     by_user: bool = False  # ended by Ctrl-C or SIGTERM here
 
 
 @dataclass
-class Rank:
-    """What is known of a rank."""
+class RankProcess:
+    """One row of the table."""
 
     listed: str  # host, as in the host file
-    host: str  # as it calls itself
-    control: socket.socket | None = None
-    pid: int = 0
-    code: int | None = None
-    blames: tuple[int, ...] = ()
-    heard: float = 0.0
+    host: str  # its own name for itself
+    control: socket.socket | None = None  # while it is connected
+    pid: int = 0  # 0: it has never connected
+    code: int | None = None  # exit code, once reported
+    blamed: tuple[int, ...] = ()  # ranks that it reported as the cause
+    heard: float = 0.0  # time of the last message
     progress: tuple[int, int] = (0, 0)  # step, exchanges begun
 
     @property
-    def start_seconds(self) -> float:
-        """For which it may be silent, since MPI has not started."""
-        return _MPI_SECONDS if self.progress == (0, 0) else 0.0
+    def start_silence(self) -> float:
+        """Seconds for which it may be silent while MPI starts."""
+        return liveness.MPI_START_SILENCE if self.progress == (0, 0) else 0.0
 
     def name(self, number: int) -> str:
         return f"rank {number} ({self.host})" if self.host else f"rank {number}"
 
 
 class RankTable:
-    """The ranks of a job. `limit` is the silence in seconds after which one is given up."""
+    """The ranks of a job. `limit` is the silence limit in seconds."""
 
     def __init__(self, listed: Sequence[str], limit: float):
-        self.ranks = [Rank(host, host) for host in listed]
+        self.ranks = [RankProcess(host, host) for host in listed]
+        self.failures: list[Failure] = []  # in the order of their reports
+        self.failed_code: int | None = None  # the first exit code that was reported and is not 0
+        self.lost: int | None = None  # the first rank that disconnected without an exit code, before any other failed
         self._limit = limit
-        self._moved = self._looked = time.monotonic()
+        self._moved = self._checked = time.monotonic()  # last progress of any rank; last check
 
     @property
     def step(self) -> int:
-        """The furthest that was heard of."""
+        """The furthest one that was reported."""
         return max(rank.progress[0] for rank in self.ranks)
 
-    def take(self, number: int, line: bytes) -> int | None:
-        """What a rank says of itself; its exit code if this is its end."""
-        rank, (kind, *rest) = self.ranks[number], line.split()
-        numbers = [int(word) for word in rest]
+    def connect(self, hello: Hello, control: socket.socket) -> None:
+        """Notes the control connection of a rank."""
+        rank = self.ranks[hello.rank]
+        rank.control, rank.host, rank.pid, rank.heard = control, hello.host, hello.pid, time.monotonic()
+
+    def receive(self, number: int, message: Message) -> None:
+        """Notes a message of a rank."""
+        rank = self.ranks[number]
         rank.heard = time.monotonic()
-        if kind == b"alive":
-            progress = numbers[0], numbers[1]
-            if progress > rank.progress:
-                rank.progress, self._moved = progress, rank.heard
-            return None
-        rank.code, rank.blames = numbers[0], tuple(numbers[1:])
-        return rank.code
+        match message:
+            case Progress(step, exchanges):
+                if (step, exchanges) > rank.progress:
+                    rank.progress, self._moved = (step, exchanges), rank.heard
+            case Failure():
+                self.failures.append(message)
+            case Exit(code, blamed):
+                rank.code, rank.blamed = code, tuple(blamed)
+                self.failed_code = self.failed_code or code or None
+
+    def disconnect(self, number: int, expected: bool) -> None:
+        """Notes the end of a rank's control connection; `expected` if the launcher is ending the job."""
+        rank = self.ranks[number]
+        rank.control = None
+        if rank.code is None and self.failed_code is None and self.lost is None and not expected:
+            self.lost = number
 
     def missing(self) -> list[int]:
-        """Ranks that have not begun."""
+        """Ranks that have not connected yet."""
         return [number for number, rank in enumerate(self.ranks) if rank.pid == 0]
+
+    def all_exited(self) -> bool:
+        """Whether all ranks have reported an exit code."""
+        return all(rank.code is not None for rank in self.ranks)
 
     def in_words(self, ranks: Sequence[int]) -> str:
         """Like `ranks 1 and 2 (beta, gamma)`."""
         hosts = sorted({self.ranks[number].host for number in ranks} - {""})
         return ranks_in_words(ranks) + (f" ({', '.join(hosts)})" if hosts else "")
 
-    def standstill(self) -> tuple[str, list[int]] | None:
-        """What is wrong, and with whom, if ranks have been silent for too long or none gets any further."""
+    def failure_sentence(self, number: int | None = None) -> str:
+        """The first failure that was reported, by any rank or by this one; empty if there is none."""
+        return next((f.sentence for f in self.failures if number is None or f.rank == number), "")
+
+    def find_stuck(self) -> tuple[str, list[int]] | None:
+        """A sentence and the ranks it is about, if ranks have been silent for too long or none makes progress."""
         now = time.monotonic()
-        if now - self._looked > self._limit / 2:  # this process itself stood still: what others said is still to come
+        if now - self._checked > self._limit / 2:  # this process itself was stopped: messages are still to be read
             self._moved = now
             for rank in self.ranks:
                 rank.heard = now
-        self._looked = now
-        limit = self._limit + _MARGIN
-        at_work = [n for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None]
-        silent = [n for n in at_work if now - self.ranks[n].heard > max(limit, self.ranks[n].start_seconds)]
+        self._checked = now
+        limit = self._limit + liveness.SILENCE_MARGIN
+        running = [n for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None]
+        silent = [n for n in running if now - self.ranks[n].heard > max(limit, self.ranks[n].start_silence)]
         if silent:
-            return f"{self.in_words(silent)} gave no sign of life for {limit:g} s; given up", silent
-        limit = self._limit * (STUCK if self.step else STUCK_AT_FIRST) + _MARGIN
-        if len(self.ranks) > 1 and at_work and now - self._moved > limit:  # a single rank waits for nobody
-            return f"no rank got any further for {limit:g} s; given up", []
+            return f"{self.in_words(silent)} sent no heartbeat for {limit:g} s; given up", silent
+        factor = liveness.STUCK if self.step else liveness.STUCK_BEFORE_STEP_1
+        limit = self._limit * factor + liveness.SILENCE_MARGIN
+        if len(self.ranks) > 1 and running and now - self._moved > limit:  # a single rank waits for no other
+            return f"no rank made progress for {limit:g} s; given up", []
         return None
 
     def blamed(self) -> list[int]:
-        """Those that most of the ranks that have ended blame."""
-        votes = Counter(number for rank in self.ranks for number in rank.blames if number < len(self.ranks))
+        """The ranks that most of the ranks which have exited reported as the cause."""
+        votes = Counter(number for rank in self.ranks for number in rank.blamed if number < len(self.ranks))
         return sorted(number for number, count in votes.items() if count == max(votes.values()))
 
     def outcome(self, code: int, reason: str, blamed: Sequence[int], by_user: bool) -> Outcome:

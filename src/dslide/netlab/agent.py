@@ -1,10 +1,10 @@
-"""The launch agent of a lab: called like ssh, AGENT [OPTIONS] HOST COMMAND..., it runs the command on a node. And the
-remote shell, which is called in the same way from the lab's control namespace, but needs a network on which packets
-pass, as ssh does.
+"""Two programs of a lab that are called like ssh, PROGRAM [OPTIONS] HOST COMMAND..., and run the command on a node: the
+launch agent, and the remote shell, which is called from the lab's control namespace and, like ssh, fails if no packets
+pass to the node.
 
-Each command gets the node's network and hostname, and a hosts file and shared memory of its own, else MPI would see
-that all nodes are one machine. As ssh does, the agent joins the words of the command for a shell; other than with ssh,
-the environment carries over.
+Each command gets the node's network and hostname, and a hosts file and shared memory of its own, else MPI would notice
+that all nodes are one machine. Like ssh, the agent joins the words of the command for a shell; unlike with ssh, the
+command inherits the environment.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ exec ip netns exec "$1" unshare --uts --ipc --mount sh -c '
     shift
     exec sh -c "$*"' sh "$@"
 """
-# A port at which nobody listens: a node that is there says so. What runs on a node does not end with the shell's own
-# process, and what it reads is empty.
+# Connects to a port at which nobody listens: a node that is reachable refuses. The command does not end with the
+# shell's own process, and its stdin is empty.
 _SHELL = """#!/bin/sh
 for host; do
     case "$skip$host" in
@@ -58,12 +58,12 @@ _CONNECT_SECONDS = 2
 
 
 def write_agent(folder: Path, name: str) -> None:
-    """Puts the agent of the lab `name` into its folder."""
+    """Writes the agent of the lab `name` to its folder."""
     _write(folder / "agent", _SCRIPT.format(name=name, folder=folder))
 
 
 def write_shell(folder: Path) -> None:
-    """Puts the remote shell into the folder of a lab."""
+    """Writes the remote shell to the folder of a lab."""
     text = _SHELL.format(python=shlex.quote(sys.executable), seconds=_CONNECT_SECONDS, folder=folder)
     _write(folder / "ssh", text)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,26 +15,28 @@ from pathlib import Path
 from typing import IO, Any
 
 from dslide.errors import ConfigError
+from dslide.launch.mpiexec import AS_ROOT, Host, find_mpiexec
 from dslide.launch.remote_shell import SHELL
 from dslide.netlab.agent import through_agent
 from dslide.netlab.lab import DEFAULT_NAME, Lab, Traffic, find, traffic
-from dslide.netlab.system import LabError, any_process, call, end_processes
+from dslide.netlab.system import LabError, any_process, end_processes
+from dslide.util.signals import handling
 
-_LOOK = 0.5  # seconds between looks at the nodes
-_PATIENCE = 5.0  # seconds in which a job that was told to end must do so
-_LAUNCHER_SECONDS = 5.0  # in which the launcher must notice that nothing runs on the nodes any more
-_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # Open MPI refuses otherwise
-_MARK = "DSLIDE_NETLAB_RUN"  # variable by which the processes of a run are known
+_POLL_SECONDS = 0.5  # between checks of the nodes
+_END_SECONDS = 5.0  # for a job to exit on SIGTERM
+_MPIEXEC_SECONDS = 5.0  # for mpiexec to exit when nothing runs on the nodes any more
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MARK = "DSLIDE_NETLAB_RUN"  # variable that marks the processes of a run
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a job ended, and what went over the wire meanwhile."""
+    """How a job ended, and its traffic."""
 
     code: int
     seconds: float
     traffic: tuple[Traffic, ...]
-    launcher_hung: bool  # it still waited, as for a node that is cut off, when nothing ran on the nodes any more
+    launcher_hung: bool  # mpiexec still waited, as for a node that is cut off, when nothing ran on the nodes any more
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
 ) -> RunResult:
-    """Runs a command as an MPI job over all nodes of a lab, and passes on the signals that this process gets.
+    """Runs a command as an MPI job over all nodes of a lab, and forwards the signals that this process gets.
 
     After `limit` seconds, if given, the job is ended and LabError raised. `environment` is added to that of this
     process; `stdout` and `stderr` are as in `subprocess`.
@@ -59,13 +59,13 @@ def run(
         raise ConfigError(f"ranks-per-node: expected at least 1, not {ranks_per_node}")
     lab = find(name)
     mark = f"{_MARK}={name}-{os.getpid()}-{time.time_ns()}"
-    # Beside this Python are the commands that were installed with dslide; sudo may have taken them off the path.
+    # The commands installed with dslide are beside this Python; sudo may have removed that folder from PATH.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    variables = os.environ | _AS_ROOT | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
+    variables = os.environ | AS_ROOT | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
     with _alone(lab):
         launch = [*_mpiexec(lab, ranks_per_node, path), *command]
         before, begin = traffic(lab), time.monotonic()
-        # In a session of its own, so that the terminal's Ctrl-C comes once, from here, and in the launcher's way.
+        # In a session of its own, so that Ctrl-C on the terminal reaches mpiexec once, forwarded from here.
         process = subprocess.Popen(
             through_agent(lab.folder, lab.control, launch),
             env=variables,
@@ -74,7 +74,7 @@ def run(
             start_new_session=True,
         )
         try:
-            with _passing_signals(process):
+            with handling(_FORWARDED, lambda number, _: process.send_signal(number)):
                 hung = _wait(process, lab, mark.encode(), limit)
         except subprocess.TimeoutExpired:
             raise LabError(f"{command[0]} did not end within {limit:g} s, and was ended") from None
@@ -98,39 +98,28 @@ def enter(node: int, command: Sequence[str], name: str = DEFAULT_NAME) -> list[s
 
 
 def supervise(command: Sequence[str], name: str = DEFAULT_NAME) -> list[str]:
-    """The command line that runs a command, like `dslide train --hosts FILE --elastic`, beside the nodes, which it can
-    reach as over ssh: those that are cut off don't answer."""
+    """The command line that runs a command, like `dslide train --hosts FILE --elastic`, on the control namespace, from
+    which it reaches the nodes as over ssh: those that are cut off don't answer."""
     lab = find(name)
     return through_agent(lab.folder, lab.control, ["env", f"{SHELL}={lab.folder / 'ssh'}", *command])
 
 
 def _mpiexec(lab: Lab, ranks_per_node: int, path: str) -> list[str]:
-    """The launcher with its options, up to the command."""
-    launcher = shutil.which("mpiexec", path=path)
-    if launcher is None:
-        raise LabError("mpiexec is missing; pip install 'dslide[mpi]', or put that of your MPI on the PATH")
-    agent, ranks = str(lab.folder / "agent"), str(lab.nodes * ranks_per_node)
-    version = call(launcher, "--version")
-    if "HYDRA" in version:  # MPICH, Intel MPI
-        machines = lab.folder / "machines"
-        machines.write_text("".join(f"{host}:{ranks_per_node}\n" for host in lab.hosts))
-        return [launcher, "-launcher", "ssh", "-launcher-exec", agent, "-f", str(machines), "-n", ranks]
-    if "Open MPI" in version or "OpenRTE" in version:
-        four = any(f") {major}." in version for major in "1234")
-        option = ["--mca", "plm_rsh_agent"] if four else ["--prtemca", "plm_ssh_agent"]
-        hosts = ",".join(f"{host}:{ranks_per_node}" for host in lab.hosts)
-        return [launcher, *option, agent, "--host", hosts, "-n", ranks]
-    raise LabError(f"{launcher}: neither MPICH's nor Open MPI's mpiexec, the two that dslide netlab knows")
+    """mpiexec with its options, up to the command."""
+    mpiexec, ranks = find_mpiexec(path), lab.nodes * ranks_per_node
+    hosts = [Host(host, ranks_per_node) for host in lab.hosts]
+    return [mpiexec.program, *mpiexec.placement(hosts, ranks, str(lab.folder / "agent")), "-n", str(ranks)]
 
 
 def _wait(process: subprocess.Popen[Any], lab: Lab, mark: bytes, limit: float | None) -> bool:
-    """Waits for the launcher to end; True if it doesn't although the job's processes on the nodes have ended."""
+    """Waits for mpiexec to exit; True if it doesn't although the job's processes on the nodes have."""
     deadline = None if limit is None else time.monotonic() + limit
     empty_since: float | None = None  # since when nothing runs on the nodes
     launched = False
     while True:
         try:
-            process.wait(_LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic())))
+            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            process.wait(max(0.0, min(_POLL_SECONDS, left)))
             return False
         except subprocess.TimeoutExpired:
             now = time.monotonic()
@@ -140,13 +129,13 @@ def _wait(process: subprocess.Popen[Any], lab: Lab, mark: bytes, limit: float | 
             launched, empty_since = True, None
         elif launched:
             empty_since = empty_since or now
-            if now - empty_since > _LAUNCHER_SECONDS:
+            if now - empty_since > _MPIEXEC_SECONDS:
                 return True
 
 
 @contextlib.contextmanager
 def _alone(lab: Lab) -> Iterator[None]:
-    """One run at a time in a lab, else bytes could not be told apart."""
+    """Locks the lab: the traffic of several runs at a time could not be told apart."""
     with open(lab.folder / "lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,27 +144,11 @@ def _alone(lab: Lab) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _passing_signals(process: subprocess.Popen[Any]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only that one may handle signals
-        yield
-        return
-    before = {
-        number: signal.signal(number, lambda number, _: process.send_signal(number))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _end(process: subprocess.Popen[Any]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(_PATIENCE)
+            process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""The lab itself: a switch and nodes, made of namespaces, changed while they are up, and removed.
+"""A lab: making its switch and nodes out of namespaces, changing them while they are up, and removing them.
 
 A lab NAME has the namespaces NAME-switch with a bridge, NAME-node0, NAME-node1, ... with an end of a shaped link each,
 and NAME-control, from which jobs are launched, on a link without limit. Links have an interface `eth0` in the node and
@@ -113,8 +113,8 @@ def find(name: str = DEFAULT_NAME) -> Lab:
 
 
 def down(name: str = DEFAULT_NAME) -> tuple[int, list[str]]:
-    """Ends what runs in the lab and removes it, whole or half made. Says how many processes were ended, and what was
-    removed; nothing of either if there is no lab."""
+    """Ends all processes in the lab and removes it, complete or not. Returns how many processes were ended, and what
+    was removed; 0 and nothing if there is no lab."""
     _checked(name)
     check_system()
     removed = _namespaces(name)
@@ -138,15 +138,15 @@ def set_rate(rate: str, name: str = DEFAULT_NAME) -> Lab:
 
 
 def cut(node: int, name: str = DEFAULT_NAME, silently: bool = False) -> None:
-    """Pulls a node's cable: it runs on, but nothing reaches it and nothing leaves it. If `silently`, the link stays up,
-    and the switch drops what comes from the node and what is for it."""
+    """Cuts a node off: it keeps running, but nothing reaches it and nothing leaves it. If `silently`, the link stays
+    up, and the switch drops all packets from and to the node."""
     _set_port(node, name, "nomaster" if silently else "down")
 
 
 def restore(node: int, name: str = DEFAULT_NAME) -> None:
     """Connects a node again, however it was cut off."""
     lab = _set_port(node, name, "master", "bridge", "up")
-    for namespace in (lab.control, *lab.hosts):  # else those who asked for it in vain may give up after it is back
+    for namespace in (lab.control, *lab.hosts):  # failed ARP entries would delay connections to it
         call("ip", "-n", namespace, "neighbour", "flush", "all")
 
 
@@ -162,7 +162,7 @@ def status(name: str = DEFAULT_NAME) -> tuple[Lab, list[Node]] | None:
 
 
 def traffic(lab: Lab) -> list[Traffic]:
-    """What each node has sent and received since the lab is up."""
+    """Bytes that each node has sent and received since the lab was made."""
     received = _counted(lab.switch)
     return [Traffic(node, _counted(lab.host(node))["eth0"], received[f"node{node}"]) for node in range(lab.nodes)]
 
@@ -192,7 +192,7 @@ def _build(lab: Lab) -> None:
 
 
 def _use_cubic(namespace: str, address: str) -> None:
-    """The congestion control that most machines have, where this kernel has it: others may pace to other rates."""
+    """Sets the congestion control that most machines have, where this kernel has it: others may pace differently."""
     route = ("route", "replace", f"{_NETWORK}.0/24", "dev", "eth0", "src", address)
     try:
         call("ip", "-n", namespace, *route, "congctl", "cubic")

@@ -1,4 +1,4 @@
-"""What a lab asks of the system: commands of iproute2, namespaces, and the processes in them."""
+"""What a lab needs of the system: commands of iproute2, namespaces, and the processes in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MISSING = (
 
 
 class LabError(UserError):
-    """Something a lab needs and this system or its state doesn't give."""
+    """Something that a lab needs is missing on this system, or the lab is in the wrong state."""
 
 
 def check_system() -> None:
@@ -44,7 +44,7 @@ def check_system() -> None:
 
 
 def call(*command: str) -> str:
-    """What a command prints; LabError with what it complains of."""
+    """The output of a command; LabError with its error message."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -64,8 +64,8 @@ def any_process(namespaces: Iterable[str], mark: bytes) -> bool:
 
 
 def end_processes(namespaces: Iterable[str], mark: bytes = b"", patience: float = 2.0) -> int:
-    """Ends the processes in these network namespaces, those with `mark` in their environment, and says how many there
-    were. They are asked first, and killed after `patience` seconds."""
+    """Ends the processes in these network namespaces that have `mark` in their environment; how many there were. They
+    get SIGTERM first, and SIGKILL after `patience` seconds."""
     inside = _identities(namespaces)
     ended: set[int] = set()
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
@@ -113,7 +113,7 @@ def _identities(namespaces: Iterable[str]) -> set[Identity]:
 
 
 def _identity(path: Path) -> Identity | None:
-    """What tells one namespace from another; None if it is gone, or a dead process's."""
+    """The identity of a namespace; None if it is gone, or belongs to a dead process."""
     try:
         found = path.stat()
     except OSError:

@@ -1,8 +1,8 @@
-"""How fast the ranks of a job reach each other, measured with the exchanges that training uses.
+"""Round trip and bandwidth between the ranks of a job, measured with the exchanges that training uses.
 
-Every exchange is one of all ranks, so a pair is measured while the others stand by: those send their empty messages of
-all the pair's exchanges at once, and only the pair goes from one exchange to the next. What it times is what training
-sees, the work of the communicator (copies, checksums, looking for messages) included.
+Every exchange is one of all ranks, so a pair is measured while the others are passive: those post their empty messages
+of all the pair's exchanges at once, and only the pair waits for each exchange before the next. The times include the
+work of the communicator (copies, checksums, polling), as in training.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dslide.comm import Communicator
 
 ROUND_TRIPS = 9  # of small messages for each pair
 SIZES = [1 << power for power in range(16, 25, 2)]  # of messages that measure bandwidth: 64 KB, 4 times that, .., 16 MB
-ENOUGH = 0.05  # seconds; a message that takes so long is the last: on a link that is not too slow it takes 0.2 at most
+ENOUGH = 0.05  # seconds; a message that takes so long is the last: on links that are not very slow it takes at most 0.2
 ALL_AT_ONCE_BYTES = 1 << 16
 ALL_AT_ONCE_SECONDS, ALL_AT_ONCE_ROUNDS = 1.0, (3, 20)  # about so long, within so many rounds
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ranks' way to each other."""
+    """The link between two ranks."""
 
     round_trip: float  # seconds, the median of small messages
     forth: float  # bytes per second from the first to the second rank, and
@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class AllAtOnce:
-    """Collectives in which every rank sends the same to every other one."""
+    """All-gathers, in which every rank sends the same content to every other one."""
 
     empty_seconds: float  # without content
     seconds: float  # with it
@@ -45,14 +45,14 @@ class AllAtOnce:
         return self.bytes_sent / self.seconds
 
     def time_for(self, bytes_sent: int, rounds: int) -> float:
-        """Seconds in which every rank sends so many bytes, in so many exchanges that wait for each other."""
+        """Seconds for every rank to send so many bytes, in so many exchanges of which each waits for the one before."""
         per_byte = max(0.0, self.seconds - self.empty_seconds) / self.bytes_sent
         return rounds * self.empty_seconds + bytes_sent * per_byte
 
 
 def measure_pairs(comm: Communicator, seconds: float = 20.0) -> dict[tuple[int, int], Pair]:
-    """All pairs of ranks, one after the other, neighbours first; when the time is over, the rest is left out. Every
-    rank gets the same result."""
+    """Measures all pairs of ranks one after the other, neighbours first; pairs that don't fit in the time are left out.
+    Every rank gets the same result."""
     begin, own = time.monotonic(), []
     content = memoryview(os.urandom(SIZES[-1]))  # random: some networks compress
     for pair in pairs(comm.size):
@@ -61,7 +61,7 @@ def measure_pairs(comm: Communicator, seconds: float = 20.0) -> dict[tuple[int, 
         if comm.rank in pair:
             own.append([*pair, *_measure(comm, pair, content)])
         else:
-            _stand_by(comm)
+            _take_part(comm)
     seen = {
         (rank, first, second): rest
         for rank, part in enumerate(comm.gather_objects("pairs of ranks", own))
@@ -93,31 +93,31 @@ def measure_all_at_once(comm: Communicator) -> AllAtOnce:
 def _measure(comm: Communicator, pair: tuple[int, int], content: memoryview) -> tuple[float, float]:
     """The round trip, and the bandwidth from this rank, one of the pair, to the other."""
     partner = pair[1] if comm.rank == pair[0] else pair[0]
-    times = [_there_and_back(comm, partner, b"") for _ in range(ROUND_TRIPS)]
+    times = [_round_trip(comm, partner, b"") for _ in range(ROUND_TRIPS)]
     round_trip, speed = statistics.median(times), 0.0
     for sender in pair:
         sends = comm.rank == sender
         for size in SIZES:
-            seconds = _there_and_back(comm, partner, content[:size] if sends else b"") - round_trip
+            seconds = _round_trip(comm, partner, content[:size] if sends else b"") - round_trip
             if sends:
                 speed, sends = size / max(seconds, 1e-6), seconds < ENOUGH
     return round_trip, speed
 
 
-def _there_and_back(comm: Communicator, partner: int, content: bytes | memoryview) -> float:
-    """Seconds from sending something to the partner's answer, which is empty. The partner does the same."""
+def _round_trip(comm: Communicator, partner: int, content: bytes | memoryview) -> float:
+    """Seconds from sending content to the partner's empty answer. The partner does the same."""
     begin = time.perf_counter()
     comm.post("there", [content if rank == partner else b"" for rank in range(comm.size)]).wait()
     comm.all_gather("and back", b"")
     return time.perf_counter() - begin
 
 
-def _stand_by(comm: Communicator) -> None:
-    """Takes part in the exchanges of a pair that is measured, without slowing it down."""
+def _take_part(comm: Communicator) -> None:
+    """The part of all other ranks while a pair is measured: posts everything at once, so as not to delay it."""
     for _ in range(ROUND_TRIPS + 2 * len(SIZES)):
         comm.post("there", [b""] * comm.size)
         last = comm.post("and back", [b""] * comm.size)
-    last.wait()  # messages of a rank come in order, so all others are complete by then
+    last.wait()  # messages of a rank arrive in order, so the others are complete by then
 
 
 def _all_gather_seconds(comm: Communicator, content: bytes) -> float:

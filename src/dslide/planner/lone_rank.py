@@ -1,8 +1,8 @@
-"""One rank of a job whose other ranks are not there, to time what a rank does by itself.
+"""A single rank that acts as one of several, to time the compute of a rank without the others.
 
-Whatever is sent to a rank comes back as its answer at once: messages have the sizes they would have, and what is in
-them is plausible as long as every rank has as many neurons. Where ranks compete, for the best hash hits, a row's own
-hits would tie with themselves; the others answer with those of other rows.
+Each message to another rank is echoed as that rank's answer: messages have the right sizes, and plausible content as
+long as every rank has the same number of neurons. Where ranks compete, for the best hash hits, a row's own hits would
+tie with themselves; so the other ranks answer with the hits of other rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dslide.comm import Communicator, Exchange
 from dslide.comm.frames import Buffer
 from dslide.model.collectives import HASH_HITS
 
-_LINE = 64  # bytes; hits are rotated by a multiple, which is one of whole rows where a row asks for 4, 8 or 16
+_LINE = 64  # bytes; hits are rotated by a multiple of it, which is whole rows where a row has 4, 8 or 16 hits
 
 
 class LoneRank(Communicator):
-    """Rank 0 of so many."""
+    """Rank 0 of `size` ranks."""
 
     def __init__(self, size: int) -> None:
         super().__init__(_Echo(size) if size > 1 else None)
@@ -29,7 +29,7 @@ class LoneRank(Communicator):
 
 
 class _Echo:
-    """A transport that gives back what is sent."""
+    """A transport that returns each frame to its sender."""
 
     def __init__(self, size: int) -> None:
         self.rank, self.size = 0, size
@@ -47,6 +47,6 @@ class _Echo:
 
 
 def _rotated(content: bytes, rank: int, size: int) -> bytes:
-    """The content, begun at the rank's share of it."""
+    """The content, rotated to begin at the rank's share of it."""
     begin = len(content) * rank // size // _LINE * _LINE
     return content[begin:] + content[:begin]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dslide import _core
-from dslide.launch.rank_client import TERMINAL
 from dslide.training.trainer import Callback
 from dslide.util.memory import rss_bytes
+from dslide.util.terminal import launcher_columns
 from dslide.util.units import clock
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class ProgressLine(Callback):
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr
         self._quiet = quiet
-        # Columns of a terminal that somebody else writes to for this process (launch.py); 0: there is none.
-        self._columns = int(os.environ.get(TERMINAL, 0)) if self._stream is sys.stderr else 0
+        self._columns = launcher_columns() if self._stream is sys.stderr else 0
         self._live = not quiet and (self._columns > 0 or self._stream.isatty())
         self._total = 0  # steps of the whole run
         self._first = 0  # steps that an earlier run has done

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.comm import Communicator, solo
-from dslide.comm.topology import RankStats, check_agreement, local_ranks, spread
+from dslide.comm.agreement import check_agreement
+from dslide.comm.topology import local_ranks
 from dslide.comm.votes import Vote, Votes
 from dslide.config import Config
 from dslide.data import Data, Dataset, Rows, SparseRows
@@ -24,6 +25,7 @@ from dslide.model.defaults import resolve
 from dslide.model.label_prior import has_label_prior
 from dslide.model.network import Network
 from dslide.training import phases
+from dslide.training.load_balance import RankStats, load_balance
 from dslide.training.profiler import Profile, attach
 from dslide.training.work import reading
 from dslide.util.signals import deferred_interrupt
@@ -72,7 +74,7 @@ class Result:
     active_neurons_mean: float
     loss: float  # mean over the last epoch's rows, as far as it was done in this call
     interrupted: bool
-    spread: dict[str, Any]  # how the work was spread over ranks: see ranks.spread
+    spread: dict[str, Any]  # how evenly the work was balanced over ranks: see load_balance
 
 
 class Callback:
@@ -187,7 +189,7 @@ class Trainer:
         effort = self.effort()
         result = Result(
             effort.seconds, samples, steps, self.epoch, samples / max(effort.seconds, 1e-9),
-            active_sum / max(steps, 1), loss, interrupted, spread(self.comm, effort, steps),
+            active_sum / max(steps, 1), loss, interrupted, load_balance(self.comm, effort, steps),
         )  # fmt: skip
         self._tell(lambda c: c.on_end(self, result))
         return result

@@ -1,5 +1,5 @@
-"""How a command ends: its exit code and what it says, alone or as one of several ranks, of which one is enough to say
-what all of them know."""
+"""How a command exits, in every role: its exit code, its error message, and what it reports to launcher and other
+ranks. An error that all ranks have is printed by one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from dslide.comm import Communicator, current, end_job, job, launched_as
+from dslide.comm import Communicator, current, end_job, job, launched_as, liveness
 from dslide.errors import (
     BROKEN_PIPE,
     BUG,
@@ -26,27 +26,22 @@ from dslide.errors import (
     Terminated,
     UserError,
 )
-from dslide.launch.rank_client import link
-
-_RANK_0_SECONDS = 2.0  # in which rank 0 must have said what all ranks know
+from dslide.launch.role import Role, rank_client, role
 
 
 def run_to_end(work: Callable[[], int]) -> int:
-    """Does the work and returns the exit code. Errors that a user can meet become one sentence on stderr; in a job of
-    several ranks, any error ends all of them."""
-    launcher = None
+    """Does the work and returns the exit code. Errors of the user become one sentence on stderr; in a job of several
+    ranks, any error ends all of them."""
     try:
-        launcher = link()
+        client = rank_client()  # which redirects the output of a rank to its launcher
         code = work()
         sys.stdout.flush()
     except SystemExit:
         raise
     except BaseException as error:
-        if launched_as()[1] == 1 and launcher is None:
-            return _end_alone(error)
-        return _end_in_job(error)
-    if launcher is not None:
-        launcher.end(code)
+        return _end_alone(error) if role() is Role.USER else _end_in_job(error)
+    if client is not None:
+        client.report_exit(code)
     return code
 
 
@@ -57,33 +52,35 @@ def _end_alone(error: BaseException) -> int:
     if code == BROKEN_PIPE:
         _discard_output()
     else:
-        _say(message)
+        _print_error(message)
     return code
 
 
 def _end_in_job(error: BaseException) -> int:
-    comm, rank = current(), launched_as()[0]
+    comm, rank, client = current(), launched_as()[0], rank_client()
     message, code = _ending(error)
-    alike = comm is None and code != LOST  # all ranks meet the same before they meet each other, but for lack of memory
+    alike = comm is None and code != LOST  # before ranks communicate all have the same errors, except lack of memory
     known_to_all = alike or isinstance(error, (Diverged, Terminated)) or getattr(error, "collective", False)
-    if isinstance(error, PeerFailed) or (known_to_all and rank != 0 and _said_by_rank_0()):
+    if isinstance(error, PeerFailed) or (known_to_all and rank != 0 and _printed_by_rank_0()):
         pass
     elif code == BROKEN_PIPE:
         _discard_output()
     elif code == BUG:
         traceback.print_exception(error)
     else:
-        alone = rank == 0 and (known_to_all or code == INTERRUPTED)
-        _say(message if alone else f"rank {rank} ({socket.gethostname()}): {message}")
-    if (launcher := link()) is not None:
-        launcher.end(code, _blamed(error, rank))
-    if (comm := _meet()) is not None:
+        of_all = rank == 0 and (known_to_all or code == INTERRUPTED)
+        sentence = _print_error(message if of_all else f"rank {rank} ({socket.gethostname()}): {message}")
+        if client is not None:
+            client.report_failure(type(error).__name__, sentence)
+    if client is not None:
+        client.report_exit(code, _blamed(error, rank))
+    if (comm := _connect()) is not None:
         end_job(comm, message, code)
     return code
 
 
 def _ending(error: BaseException) -> tuple[str, int]:
-    """What to say, and the exit code."""
+    """The error message, and the exit code."""
     match error:
         case PeerFailed():
             return error.message, error.code
@@ -95,9 +92,9 @@ def _ending(error: BaseException) -> tuple[str, int]:
             return str(error), TERMINATED
         case Diverged():
             return str(error), DIVERGED
-        case BrokenPipeError():  # the reader of our output has seen enough
+        case BrokenPipeError():  # like `| head`
             return "nobody reads the output any more", BROKEN_PIPE
-        case _ if _is_memory(error):  # perhaps others on this machine need less the next time
+        case _ if _is_memory(error):  # not USER_ERROR: there may be more memory next time
             return "out of memory; `dslide plan` says what a network needs", LOST
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
@@ -118,9 +115,9 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
-    """Ranks to blame for the error of this one."""
+    """The ranks that caused the error of this one."""
     match error:
-        case PeerFailed() | Diverged() | KeyboardInterrupt():  # that rank names those to blame, or there are none
+        case PeerFailed() | Diverged() | KeyboardInterrupt():  # the other rank reports them, or there are none
             return ()
         case CommError() | Terminated():
             return error.blamed
@@ -129,9 +126,9 @@ def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
     return (rank,)
 
 
-def _said_by_rank_0() -> bool:
-    """Whether rank 0 has failed too, and so has said what all ranks know."""
-    comm, end = _meet(), time.monotonic() + _RANK_0_SECONDS
+def _printed_by_rank_0() -> bool:
+    """Whether rank 0 has failed too, and so has printed the error that all ranks have."""
+    comm, end = _connect(), time.monotonic() + liveness.RANK_0_REPORT
     while time.monotonic() < end:
         if comm is not None and isinstance(comm.failure, PeerFailed):
             return True
@@ -139,9 +136,9 @@ def _said_by_rank_0() -> bool:
     return False
 
 
-def _meet() -> Communicator | None:
-    """The job's communicator, made now if the error came before it: without it others would not hear of the error. None
-    if there is none to be had."""
+def _connect() -> Communicator | None:
+    """The job's communicator, made now if the error came before it, so that the other ranks are notified. None if that
+    fails."""
     try:
         return job()
     except Exception:
@@ -152,5 +149,8 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(message: str) -> None:
-    print(f"dslide: error: {' '.join(message.split())}", file=sys.stderr)
+def _print_error(message: str) -> str:
+    """Prints it as one line; the line without its prefix."""
+    line = " ".join(message.split())
+    print(f"dslide: error: {line}", file=sys.stderr)
+    return line
