@@ -30,7 +30,7 @@ from dslide.planner.traffic import HEADER_BYTES, PACKET_BYTES, bytes_on_wire, by
 from dslide.planner.trial_rows import TrialRows, made_up, rows_of
 from dslide.planner.trial_steps import StepTime, time_step
 from dslide.training import phases
-from dslide.training.trainer import RebuildSchedule
+from dslide.training.schedules import RebuildSchedule
 
 PLAIN = {"hidden": (24,), "batch_size": 128, "prior_labels": 0, "threads": 1}
 KINDS = [

@@ -20,7 +20,10 @@ from dslide.data import Dataset, SparseRows
 from dslide.errors import DataError, Diverged
 from dslide.model.network import Network
 from dslide.training.profiler import Profile
-from dslide.training.trainer import Callback, RebuildSchedule, Trainer, learning_rate, targets
+from dslide.model.targets import targets
+from dslide.training.callbacks import Callback
+from dslide.training.schedules import RebuildSchedule, learning_rate
+from dslide.training.trainer import Trainer
 from dslide.util.cpu import Speeds
 
 FEATURES, LABELS = 25, 60

@@ -36,10 +36,11 @@ from dslide.errors import Diverged, ModelError, known_to_all
 from dslide.model.label_prior import PREFIX
 from dslide.model.state_layout import is_parameter
 from dslide.model.storage import widened
-from dslide.training.trainer import Callback
+from dslide.training.callbacks import Callback
 
 if TYPE_CHECKING:
-    from dslide.training.trainer import StepInfo, Trainer
+    from dslide.training.callbacks import StepInfo
+    from dslide.training.trainer import Trainer
 
 COPY_LOOK = 0.05  # seconds between looks whether copies have arrived
 

@@ -7,14 +7,19 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import add_config_options, add_reading_options, given, reading_options, whole_number
-from dslide.cli.tokens import add_token_options, is_stream, load_stream, token_options
+from dslide.cli.options import (
+    add_config_options,
+    add_reading_options,
+    add_token_options,
+    given,
+    reading_options,
+    whole_number,
+)
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
 from dslide.util.memory import available_bytes, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from dslide.data import Data
     from dslide.planner.calibration import Calibration
     from dslide.planner.forecast import Forecast
     from dslide.planner.step_time import Link
@@ -67,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory)
     _check(arguments)
 
-    from dslide.model.defaults import settled
     from dslide.netlab.rates import parse_rate
     from dslide.planner.step_time import Link, parse_seconds
+    from dslide.training.options import resolved
     from dslide.util.threads import available_cores
 
     link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency))
@@ -77,11 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     rows, data_bytes, linked = arguments.rows, 0, True
     if arguments.data is not None:
         from dslide.data import Dataset
-        from dslide.model.defaults import for_data
         from dslide.planner.trial_rows import rows_of
+        from dslide.training.reading import Reading, read_training_data
 
-        data = _read(arguments)
-        config = for_data(config, data)
+        data = read_training_data(arguments.data, Reading.of(reading_options(arguments)))
+        config = resolved(config, data.labels, data)
         linked, data_bytes = isinstance(data, Dataset), data.data_bytes
         trial = rows_of(data, config.batch_size, config.seed)
         rows = data.rows_per_epoch
@@ -91,13 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         if arguments.features is None or arguments.labels is None:
             raise ConfigError("without DATA, --features and --labels are needed")
-        config, per_row = settled(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
+        config, per_row = resolved(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
         trial = made_up(config.batch_size, arguments.features, arguments.labels, *per_row, rows)
         data_bytes = rows_bytes(rows, rows * sum(per_row)) if rows else 0
     most = min(trial.labels, *config.hidden)
     if not 1 <= arguments.nodes <= most:
         raise ConfigError(f"--nodes: expected 1 to {most} for this network, not {arguments.nodes}")
-    _tell(config, trial, rows, data_bytes, linked, arguments.nodes, config.threads or cores, available, link)
+    _print_plan(config, trial, rows, data_bytes, linked, arguments.nodes, config.threads or cores, available, link)
     return 0
 
 
@@ -108,16 +113,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
 
-def _read(arguments: argparse.Namespace) -> Data:
-    from dslide.data import load
-
-    options = reading_options(arguments)
-    stream = is_stream(options, None)
-    words = token_options(arguments, None, stream)
-    return load_stream(arguments.data, options, words) if stream else load(arguments.data, **options)
-
-
-def _tell(
+def _print_plan(
     config: Config, trial: TrialRows, rows: int, data_bytes: int, linked: bool, nodes: int, cores: int, memory: int,
     link: Link,
 ) -> None:  # fmt: skip

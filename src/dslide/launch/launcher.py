@@ -26,10 +26,11 @@ from dslide.comm.communicator import DEFAULT_LIMIT
 from dslide.errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
 from dslide.launch.mpiexec import Host, start_command
 from dslide.launch.output import Output, without_banners
-from dslide.launch.rank_client import ALIVE, ALIVE_SECONDS, INTERRUPT, LAUNCHER, TERMINAL, WELCOME, keep_alive
+from dslide.launch.rank_client import ALIVE, ALIVE_SECONDS, INTERRUPT, LAUNCHER, WELCOME, keep_alive
 from dslide.launch.rank_table import Outcome, RankTable
 from dslide.launch.rendezvous import Rendezvous
 from dslide.util.signals import handling
+from dslide.util.terminal import TERMINAL
 
 START_SECONDS = 120.0
 LEAST_LIMIT = 5.0  # seconds of silence that are no reason to worry, whatever was asked for

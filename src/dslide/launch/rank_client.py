@@ -21,11 +21,11 @@ from typing import Literal, NoReturn, TextIO
 
 from dslide.comm.mpi import current, launched_as
 from dslide.errors import INTERRUPTED, LOST
+from dslide.util.terminal import TERMINAL
 
 # Variable: a secret, the silence in seconds after which a launcher is given up, and where it listens, as in
 # 10.0.0.7:32801,alpha:32801.
 LAUNCHER = "DSLIDE_LAUNCHER"
-TERMINAL = "DSLIDE_TERMINAL"  # variable: columns of the terminal that shows what ranks say, if it is one
 WELCOME, INTERRUPT, ALIVE = b"welcome\n", b"interrupt\n", b"alive\n"
 ALIVE_SECONDS = 1.0  # between signs of life
 _CONNECT_SECONDS = 10.0  # for each address

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dslide import _core
 from dslide.checkpoint.snapshot import Snapshot
 from dslide.comm.votes import NO_VOTES, Vote, Votes
+from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import Diverged
 from dslide.model.activations import (
@@ -65,6 +66,10 @@ class Network(Predictor):
 
     _logits: Floats = np.empty(0, np.float32)
     profile: Profile | None = None  # is told where the time of steps goes
+
+    def reconfigure(self, config: Config) -> None:
+        """Takes over options that do not change the network's shape; they count from the next step on."""
+        self.config, self.collectives.wire = config, config.wire
 
     def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
         """Lets a network that has learned nothing yet predict every label as often as it occurs. With the

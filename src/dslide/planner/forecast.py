@@ -12,6 +12,7 @@ from dslide.planner.calibration import Calibration
 from dslide.planner.memory import Plan
 from dslide.planner.step_time import Link, NodeStep, node_step
 from dslide.planner.traffic import bytes_on_wire, rounds_per_step
+from dslide.training.schedules import RebuildSchedule
 
 NODES = (1, 2, 4, 8, 16)  # for which the forecast is always told, as far as the network can be split
 WORTH = 1.5  # how much faster twice as many nodes must be
@@ -60,14 +61,12 @@ def forecast(config: Config, labels: int, memory: Plan, calibration: Calibration
 
 
 def renewals(config: Config, steps: int, moved: float) -> float:
-    """What renewals of hash tables in so many steps, the first making included, come to, in renewals of all neurons.
-    One takes in proportion to the neurons that moved since the last one: each step moves a share of them at random.
-    When they are due is as `trainer.RebuildSchedule` has it."""
-    total, interval, before, due = 1.0, float(config.rebuild_every), 0, config.rebuild_every
-    while due < steps:
-        total -= math.expm1((before - due) * moved)
-        interval *= config.rebuild_growth
-        before, due = due, math.ceil(due + interval)
+    """What rebuilds of hash tables in so many steps, the first build included, come to, in rebuilds of all neurons.
+    One takes in proportion to the neurons that moved since the last one: each step moves a share of them at random."""
+    total, before = 1.0, 0
+    for step in RebuildSchedule(config.rebuild_every, config.rebuild_growth).before(steps):
+        total -= math.expm1((before - step) * moved)
+        before = step
     return total
 
 
