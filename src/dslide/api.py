@@ -17,7 +17,7 @@ from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import Config, check_name
 from dslide.data import Data, Dataset
-from dslide.errors import ConfigError, DataError
+from dslide.errors import DataError
 from dslide.planner.memory import plan
 from dslide.training import evaluation
 from dslide.training.callbacks import Callback, RunInfo
@@ -118,9 +118,7 @@ def evaluate(
     """
     ks = checked_ks(k)
     opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
-    test = opened.read(data, history=history, **options)
-    if test.users is not None and history is None and isinstance(data, (str, Path)):
-        raise ConfigError(f"history: {data} holds interactions; give the users' earlier ones as history")
+    test = opened.read(data, history=history, to_evaluate=True, **options)
     network, about = opened.network, (opened.saved.label_counts, opened.saved.rows, ks or default_ks(test))
     metrics, exact = evaluation.evaluate(network.predict_topk, network, test, *about)
     metrics["loss"] = exact_loss(network, test)

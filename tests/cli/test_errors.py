@@ -58,7 +58,7 @@ def test_missing_arguments_and_bad_values_are_named(capfd: pytest.CaptureFixture
     assert "hidden" in refused(capfd, "train", "x", "--hidden", "8,x")
     assert refused(capfd, "train", "x", "--loss", "sofmax").endswith("did you mean 'softmax'?")
     assert "expected auto, 0 or 1, not '2'" in refused(capfd, "train", "x", "--base", "2")
-    assert "1,3,5, not '0'" in refused(capfd, "evaluate", "x", "y", "--k", "0")
+    assert "from 1 to 10000 like 1,3,5, not '0'" in refused(capfd, "evaluate", "x", "y", "--k", "0")
     assert refused(capfd, "plan", "--labels", "5") == "without DATA, --features and --labels are needed"
     assert "expected a size like 8GB" in refused(capfd, "plan", "--labels", "5", "--features", "5", "--memory", "lots")
 
@@ -184,7 +184,7 @@ def test_folders_that_are_no_whole_model(capfd: pytest.CaptureFixture[str], made
 
 def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tmp_path: Path) -> None:
     train, run = made / "s/train.txt", made / "run"
-    assert "all 1 epochs are done; give more --epochs" in refused(capfd, "train", train, "--resume", run)
+    assert "all 1 epochs are done; give more epochs to resume" in refused(capfd, "train", train, "--resume", run)
     more = ["--resume", run, "--epochs", "2"]
     assert "--out can't be given" in refused(capfd, "train", train, *more, "--out", tmp_path / "x")
     message = refused(capfd, "train", train, *more, "--hidden", "16")

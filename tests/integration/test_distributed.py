@@ -95,7 +95,7 @@ def test_a_run_on_several_ranks_is_that_of_one(made: Path, ranks: int) -> None:
     assert {path.name for path in run.iterdir()} == {"checkpoints", "summary.json", *logs}
 
 
-def test_the_summary_tells_what_was_exchanged(made: Path) -> None:
+def test_the_summary_has_what_was_exchanged(made: Path) -> None:
     values = summary(made / "ranks4")
     # 18 units of 64 rows gathered and summed, 3 of 4 parts crossing; 2 numbers a row for the normaliser, 3 rankings
     exchanged = 3 * 64 * (2 * 18 / 4 + 2 + 3) * 4
@@ -124,7 +124,7 @@ def test_any_number_of_ranks_opens_the_model(made: Path) -> None:
     assert "P@k" in tables[0]
 
 
-def test_resuming_on_another_number_of_ranks_goes_on(made: Path) -> None:
+def test_a_run_resumes_on_another_number_of_ranks(made: Path) -> None:
     """Two ranks do the first epoch, three the rest. The learning rate must be constant: its schedule runs over all
     epochs asked for."""
     options = [*SMALL, "--output", "full", "--schedule", "constant"]
@@ -215,7 +215,7 @@ def test_the_estimator_inside_mpiexec_is_the_same(tmp_path: Path) -> None:
 
 
 def long_run(made: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
-    """A training that goes on for long, with its ranks' process ids in what it says in its logs."""
+    """A long training, with its ranks' process ids in what it says in its logs."""
     return subprocess.Popen(
         [*COMMAND, "train", str(made / "s/train.txt"), "--out", str(folder), *SMALL, "--epochs", "100000", *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -277,7 +277,7 @@ def test_ctrl_c_saves_the_network_of_all_ranks(made: Path, tmp_path: Path) -> No
     job.send_signal(signal.SIGINT)
     out, err = job.communicate(timeout=30)
     assert job.returncode == 130, err
-    assert "to go on with it" in out
+    assert "the network is saved, to resume:" in out
     assert summary(tmp_path / "run")["interrupted"] is True
     steps = load_model(tmp_path / "run", optimizer=True).progress["step"]
     assert steps == summary(tmp_path / "run")["steps"] > 0

@@ -91,8 +91,7 @@ def test_scikit_learn_checks(estimator: SlideClassifier, check: Any) -> None:
 
 def test_the_signature_is_that_of_config() -> None:
     parameters = inspect.signature(SlideClassifier).parameters
-    fields = [field for field in dataclasses.fields(Config) if not field.name.startswith("checkpoint")]  # for runs
-    options = {field.name: field.default for field in fields}
+    options = {field.name: field.default for field in dataclasses.fields(Config)}
     assert {name: p.default for name, p in parameters.items()} == {**options, "verbose": False}
     assert list(parameters)[:-1] == list(options)
     assert all(p.kind == inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
@@ -235,7 +234,7 @@ def test_rows_without_labels_are_no_obstacle() -> None:
     assert model.score(XM_TEST, indicator(YM_TEST)) > 0.9
 
 
-def test_partial_fit_goes_on_learning() -> None:
+def test_partial_fit_continues_learning() -> None:
     model = SlideClassifier(**SMALL)
     scores = []
     for _ in range(8):
@@ -272,14 +271,14 @@ def test_partial_fit_mistakes() -> None:
         model.partial_fit(X, indicator(Y))
     with pytest.raises(DataError, match="classes: not those of the first call"):
         model.partial_fit(X, Y[:, 0], classes=[1, 2])
-    with pytest.raises(ConfigError, match=r"hidden: training began with \(16,\), and partial_fit can't go on"):
+    with pytest.raises(ConfigError, match=r"hidden: training began with \(16,\), and partial_fit can't continue"):
         model.set_params(hidden=(8,)).partial_fit(X, Y[:, 0])
     many = SlideClassifier(**SMALL).partial_fit(XM, indicator(YM))
     with pytest.raises(DataError, match="y: it has 29 columns, but fitting had 30"):
         many.partial_fit(XM, indicator(YM)[:, :-1])
 
 
-def test_callbacks_hear_of_training_and_ctrl_c_keeps_what_was_learned() -> None:
+def test_callbacks_are_called_and_ctrl_c_keeps_what_was_learned() -> None:
     class Stop(Callback):
         epochs = 0
 
@@ -295,7 +294,7 @@ def test_callbacks_hear_of_training_and_ctrl_c_keeps_what_was_learned() -> None:
     assert model.score(X, Y[:, 0]) > 0.3
 
 
-def test_verbose_tells_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_progress(capsys: pytest.CaptureFixture[str]) -> None:
     fitted(epochs=2, verbose=True)
     assert "epoch 2/2: loss" in capsys.readouterr().err
     fitted(epochs=1)
@@ -439,11 +438,13 @@ def test_what_is_saved_comes_back(dense: bool, loss: str, tmp_path: Path) -> Non
     loaded = SlideClassifier.load(tmp_path / "m")
     same(model, loaded, XM_TEST)
     same(model, pickle.loads(pickle.dumps(loaded)), XM_TEST)
-    with pytest.raises(ModelError, match=r"loaded only to predict; load\(\.\.\., trainable=True\) can go on"):
+    with pytest.raises(
+        ModelError, match=r"loaded only to predict; load\(\.\.\., trainable=True\) opens it for training"
+    ):
         loaded.partial_fit(XM, y)
-    going_on = SlideClassifier.load(tmp_path / "m", trainable=True)
-    same(model, going_on, XM_TEST)
-    same(model.partial_fit(XM, y), going_on.partial_fit(XM, y), XM_TEST)
+    trainable = SlideClassifier.load(tmp_path / "m", trainable=True)
+    same(model, trainable, XM_TEST)
+    same(model.partial_fit(XM, y), trainable.partial_fit(XM, y), XM_TEST)
     loaded.save(tmp_path / "m")  # over the files that its arrays are mapped from
     with pytest.raises(ModelError, match="saved without what training needs"):
         SlideClassifier.load(tmp_path / "m", trainable=True)

@@ -11,9 +11,10 @@ import pytest
 
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
-from dslide.model.defaults import settled
+from dslide.training.callbacks import Callback
 from dslide.training.logging import JsonLog, ProgressLine, clock, finite
-from dslide.training.trainer import Callback, Trainer
+from dslide.training.options import resolved
+from dslide.training.trainer import Trainer
 
 CONFIG = Config(hidden=(8,), epochs=2, batch_size=4, threads=1)
 
@@ -75,7 +76,7 @@ def test_quiet_says_nothing() -> None:
         assert stream.getvalue() == ""
 
 
-def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
+def test_the_log_has_the_whole_run(tmp_path: Path) -> None:
     train(JsonLog(tmp_path / "log.jsonl", every_seconds=0))
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     kinds = [record["record"] for record in records]
@@ -85,7 +86,7 @@ def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
     assert [step["epoch"] for step in steps] == [1, 1, 1, 2, 2, 2]
     assert 0 < steps[0]["seconds"] <= steps[-1]["seconds"] <= records[-1]["seconds"] + 0.001
     assert all(step["rss_bytes"] > 1e6 and step["bytes_sent"] == step["waited"] == 0 for step in steps)
-    assert records[0]["config"] == settled(CONFIG, 6).to_dict()
+    assert records[0]["config"] == resolved(CONFIG, 6).to_dict()
     assert (records[0]["features"], records[0]["labels"], records[0]["total_steps"]) == (6, 6, 6)
     assert set(records[0]["versions"]) == {"dslide", "numpy", "python"}
     assert [r["step"] for r in records if r["record"] == "step"] == [1, 2, 3, 4, 5, 6]
@@ -100,7 +101,7 @@ def test_the_log_is_appended_to_and_thinned_by_time(tmp_path: Path) -> None:
     assert kinds == ["start", "step", "epoch", "epoch", "step", "end"] * 2  # the first step and the last
 
 
-def test_how_full_hash_tables_are_is_told_once_after_each_renewal(tmp_path: Path) -> None:
+def test_occupancy_of_hash_tables_is_logged_once_after_each_rebuild(tmp_path: Path) -> None:
     config = CONFIG.replace(output="lsh", rebuild_every=4, rebuild_growth=1.0, bucket_size=0)
     train(JsonLog(tmp_path / "log.jsonl", every_seconds=0, about={"data": "mine"}), config=config)
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -134,7 +135,7 @@ def test_numbers_that_json_lacks_become_null() -> None:
     }
 
 
-def test_a_log_that_can_not_be_written_is_told_once_and_ends_nothing(
+def test_a_log_that_can_not_be_written_is_reported_once_and_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(JsonLog(tmp_path / "none" / "log.jsonl", every_seconds=0))

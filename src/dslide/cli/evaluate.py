@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     ks = checked_ks(ks)
     model = open_model(arguments.model, threads=arguments.threads)
-    data = model.read(arguments.data, history=arguments.history, **reading_options(arguments))
+    data = model.read(arguments.data, history=arguments.history, to_evaluate=True, **reading_options(arguments))
     speaks = model.comm.rank == 0
     if speaks:
         print(describe(str(arguments.data), data), flush=True)

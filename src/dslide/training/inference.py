@@ -30,18 +30,26 @@ class Model:
     network: Predictor
     comm: Communicator
 
-    def read(self, source: Source, *, history: str | Path | None = None, **options: Any) -> Data:
+    def read(
+        self, source: Source, *, history: str | Path | None = None, to_evaluate: bool = False, **options: Any
+    ) -> Data:
         """Data with the model's columns; the options are those of `dslide.load`. `history` has the earlier interactions
-        of the users in `source`, which are not predicted again."""
+        of the users in `source`, which are not predicted again; `to_evaluate` on interactions, it is needed."""
         for name in options:
             check_name(name, FILE_OPTIONS)
         reading = Reading.of(options)
         if isinstance(source, (str, Path)):
-            return self.comm.together("reading the data", lambda: load_for(self.saved, source, reading.files, history))
+            return self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
         reading.refuse()
         if history is not None:
             raise ConfigError("history: is for reading files, but the data is loaded already")
         return source
+
+    def _load(self, path: str | Path, reading: Reading, history: str | Path | None, to_evaluate: bool) -> Data:
+        data = load_for(self.saved, path, reading.files, history)
+        if to_evaluate and data.users is not None and history is None:
+            raise ConfigError(f"history: {path} holds interactions; give the users' earlier ones as history")
+        return data
 
 
 def open_model(path: str | Path, *, threads: int = 0, comm: Communicator | None = None) -> Model:
