@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import dslide
 from dslide.checkpoint.saved_model import model_folder
 from dslide.cli import COMMANDS, main
+from dslide.config import RENAMED
+from dslide.errors import ConfigError
 
 COMMAND = [sys.executable, "-m", "dslide.cli"]
 SMALL = ["--hidden", "8", "--epochs", "1", "--threads", "1", "--quiet"]
@@ -47,6 +50,25 @@ def test_unknown_commands_and_options_get_the_nearest_name(capfd: pytest.Capture
     assert refused(capfd, "predict", "x", "y", "--aproximate").endswith("did you mean --approximate?")
     assert refused(capfd, "train", "x", "y") == "unexpected argument 'y'; see dslide train --help"
     assert refused(capfd, "--verbose").startswith("there is no option --verbose")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_option_under_its_old_name_is_refused_with_the_new_one(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str
+) -> None:
+    flag, new_flag = (f"--{name.replace('_', '-')}" for name in (old, new))
+    sentence = f"there is no option {flag}: it is called {new_flag} now"
+    assert refused(capfd, "train", "x", flag, "3") == sentence
+    assert refused(capfd, "train", f"{flag}=3", "x") == sentence
+    assert refused(capfd, "plan", "x", flag, "3") == sentence
+    assert refused(capfd, "predict", "x", "y", flag, "3").startswith(f"there is no option {flag}; ")
+    (tmp_path / "o.toml").write_text(f"{old} = 3\n")
+    message = refused(capfd, "train", "x", "--config", tmp_path / "o.toml")
+    assert message == f"{tmp_path / 'o.toml'}: there is no option '{old}': it is called '{new}' now"
+    with pytest.raises(ConfigError, match=f"there is no option '{old}': it is called '{new}' now"):
+        dslide.train("x", **{old: 3})
+    with pytest.raises(ConfigError, match=f"there is no option '{old}': it is called '{new}' now"):
+        dslide.train("x", {old: 3})
 
 
 def test_missing_arguments_and_bad_values_are_named(capfd: pytest.CaptureFixture[str]) -> None:
