@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     ks = checked_ks(ks)
     model = open_model(arguments.model, threads=arguments.threads)
     data = model.read(arguments.data, history=arguments.history, to_evaluate=True, **reading_options(arguments))
-    speaks = model.comm.rank == 0
-    if speaks:
+    is_rank_0 = model.comm.rank == 0
+    if is_rank_0:
         print(describe(str(arguments.data), data), flush=True)
     metrics = evaluate(model, data, k=ks, approximate=arguments.approximate)
-    if speaks:
+    if is_rank_0:
         print_metrics(metrics, ks or default_ks(data))
     model.comm.barrier("the end")
     return 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dslide.planner.calibration import Calibration
     from dslide.planner.forecast import Forecast
     from dslide.planner.step_time import Link
-    from dslide.planner.trial_rows import TrialRows
+    from dslide.planner.workload import Workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,36 +74,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     from dslide.netlab.rates import parse_rate
     from dslide.planner.step_time import Link, parse_seconds
-    from dslide.training.options import resolved
     from dslide.util.threads import available_cores
 
     link = Link(parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency))
-    cores = available_cores() if arguments.cores is None else arguments.cores
-    rows, data_bytes, linked = arguments.rows, 0, True
-    if arguments.data is not None:
-        from dslide.data import Dataset
-        from dslide.planner.trial_rows import rows_of
-        from dslide.training.reading import Reading, read_training_data
-
-        data = read_training_data(arguments.data, Reading.of(reading_options(arguments)))
-        config = resolved(config, data.labels, data)
-        linked, data_bytes = isinstance(data, Dataset), data.data_bytes
-        trial = rows_of(data, config.batch_size, config.seed)
-        rows = data.rows_per_epoch
-    else:
-        from dslide.data.dataset import rows_bytes
-        from dslide.planner.trial_rows import made_up
-
-        if arguments.features is None or arguments.labels is None:
-            raise ConfigError("without DATA, --features and --labels are needed")
-        config, per_row = resolved(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
-        trial = made_up(config.batch_size, arguments.features, arguments.labels, *per_row, rows)
-        data_bytes = rows_bytes(rows, rows * sum(per_row)) if rows else 0
-    most = min(trial.labels, *config.hidden)
-    if not 1 <= arguments.nodes <= most:
-        raise ConfigError(f"--nodes: expected 1 to {most} for this network, not {arguments.nodes}")
-    _print_plan(config, trial, rows, data_bytes, linked, arguments.nodes, config.threads or cores, available, link)
+    work = _workload(arguments, config)
+    if not 1 <= arguments.nodes <= work.most_nodes:
+        raise ConfigError(f"--nodes: expected 1 to {work.most_nodes} for this network, not {arguments.nodes}")
+    cores = work.config.threads or (available_cores() if arguments.cores is None else arguments.cores)
+    _print_plan(work, arguments.nodes, cores, available, link)
     return 0
+
+
+def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
+    from dslide.planner.workload import Workload
+    from dslide.training.reading import Reading, read_training_data
+
+    if arguments.data is not None:
+        return Workload.of_data(config, read_training_data(arguments.data, Reading.of(reading_options(arguments))))
+    if arguments.features is None or arguments.labels is None:
+        raise ConfigError("without DATA, --features and --labels are needed")
+    per_row = arguments.features_per_row, arguments.labels_per_row
+    return Workload.of_size(config, arguments.features, arguments.labels, *per_row, arguments.rows)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -113,31 +104,19 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
 
-def _print_plan(
-    config: Config, trial: TrialRows, rows: int, data_bytes: int, linked: bool, nodes: int, cores: int, memory: int,
-    link: Link,
-) -> None:  # fmt: skip
-    from dslide.planner.calibration import calibrate
-    from dslide.planner.forecast import NODES, forecast, recommended
-    from dslide.planner.memory import plan
+def _print_plan(work: Workload, nodes: int, cores: int, memory: int, link: Link) -> None:
+    from dslide.planner.forecast import forecast, recommended
 
-    most = min(trial.labels, *config.hidden)
-    counts = sorted({nodes, *(count for count in NODES if count <= most)})
-    plans = {
-        count: plan(
-            config, trial.features, trial.labels, data_bytes, count, cores, linked, trial.values_per_row[0]
-        )
-        for count in counts
-    }  # fmt: skip
+    counts = work.node_counts(nodes)
+    plans = {count: work.memory(count, cores) for count in counts}
     chosen = plans[nodes]
     fits = "fits" if chosen.bytes_total <= memory else "does not fit"
     print("\n".join(chosen.lines()))
     print(f"{format_bytes(chosen.bytes_total)} {fits} into {format_bytes(memory)}", flush=True)
 
-    # The ends first, what is asked for, and the rest as time allows.
-    calibration = calibrate(config, trial, [1, counts[-1], nodes, *counts[2:], *counts], cores, linked)
-    found = {count: forecast(config, trial.labels, plans[count], calibration, link) for count in counts}
-    print("\n".join(_words(found[nodes], config, rows, link)))
+    calibration = work.calibrate(nodes, cores)
+    found = {count: forecast(work.config, work.trial.labels, plans[count], calibration, link) for count in counts}
+    print("\n".join(_forecast_lines(found[nodes], work.config, work.rows, link)))
     print("\n".join(["", *_table(found.values(), memory), ""]))
     best, why = recommended(found, memory)
     if best is None:
@@ -148,8 +127,8 @@ def _print_plan(
     print(_measured(calibration))
 
 
-def _words(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
-    """The forecast for the nodes that were asked for."""
+def _forecast_lines(found: Forecast, config: Config, rows: int, link: Link) -> list[str]:
+    """The forecast for the requested nodes."""
     from dslide.netlab.rates import format_rate
     from dslide.training.logging import clock
 

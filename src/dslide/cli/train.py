@@ -110,23 +110,23 @@ def run(arguments: argparse.Namespace) -> int:
             f"dslide train {arguments.data} {'--elastic --out' if arguments.elastic else '--resume'} {console.folder}"
         )
         raise Terminated(f"{error}; to resume: {again}", error.blamed) from None
-    if console.speaks:
+    if console.is_rank_0:
         console.print_result(result)
     return INTERRUPTED if result.interrupted else 0
 
 
 class _Console(Callback):
-    """Prints what is about to be trained, and what came of it."""
+    """Prints what is about to be trained, and the result."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        self.speaks = launched_as()[0] == 0  # of several ranks, one does
+        self.is_rank_0 = launched_as()[0] == 0  # which prints for all
         self.folder: Path | None = None
         self._users = False  # the data is interactions
 
     def on_run(self, info: RunInfo) -> None:
         self.folder, self._users = info.folder, info.data.users is not None
-        if not self.speaks or self._arguments.quiet:
+        if not self.is_rank_0 or self._arguments.quiet:
             return
         print(describe(self._arguments.data, info.data))
         if info.test is not None:
@@ -141,7 +141,7 @@ class _Console(Callback):
         print(end="", flush=True)
 
     def print_result(self, result: RunResult) -> None:
-        """The gist of the summary, and what to do next."""
+        """The summary, and what to do next."""
         _print_summary(result)
         print(f"saved in {result.folder}")
         data = self._arguments.data
