@@ -55,7 +55,7 @@ def train(
     Parameters
     ----------
     data : path, Dataset or Tokens
-    config : Config or dict of its options
+    config : Config, or a dict of options as `**options` has them, such as the content of a recipe
     out : folder of the run, which must not exist; by default the next free runs/NAME-1, -2, ...
     test : path, Dataset or Tokens to evaluate the trained network on
     hold_out : share of the rows to evaluate on instead of training on them
@@ -74,9 +74,10 @@ def train(
     `UserError`. SIGTERM saves and raises `errors.Terminated`.
     """
     testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
+    given = config.to_dict() if isinstance(config, Config) else dict(config or {})
     run = open_run(
-        data, given_options(config, options), Reading.of(options), out=out, resume_existing=resume_existing,
-        testing=testing, profile=profile, tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
+        data, given | options, out=out, resume_existing=resume_existing, testing=testing, profile=profile,
+        tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
     )  # fmt: skip
     return run.train()
 
@@ -94,8 +95,8 @@ def resume(
     """
     testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
     opened = open_run(
-        data, given_options(None, options), Reading.of(options), resume=run, testing=testing, profile=profile,
-        tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
+        data, options, resume=run, testing=testing, profile=profile, tensorboard=tensorboard, progress=progress,
+        callbacks=callbacks, comm=comm,
     )  # fmt: skip
     return opened.train()
 
@@ -136,24 +137,18 @@ def evaluate(
 # ---- internal -------------------------------------------------------------------------------------------------------
 
 
-def given_options(config: Config | Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of Config that are given, by name. Unknown names are refused with the nearest valid one."""
-    for name in options:
-        check_name(name, ALL_OPTIONS)
-    for name in () if config is None or isinstance(config, Config) else config:
-        check_name(name)
-    given = config.to_dict() if isinstance(config, Config) else dict(config or {})
-    return given | {name: options[name] for name in CONFIG_OPTIONS if name in options}
-
-
 def open_run(
-    data: Source, given: Mapping[str, Any], reading: Reading, *, out: str | Path | None = None,
+    data: Source, options: Mapping[str, Any], *, out: str | Path | None = None,
     resume: str | Path | None = None, resume_existing: bool = False, testing: EvaluationOptions,
     profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
     comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None,
 ) -> Run:  # fmt: skip
-    """A run that is ready to train: data read, memory checked, network made, state loaded if it is resumed. Every rank
-    goes through the same exchanges; `estimator` is what saved models keep for SlideClassifier."""
+    """A run that is ready to train: data read, memory checked, network made, state loaded if it is resumed. `options`
+    are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier.
+    Collective: every rank goes through the same exchanges."""
+    for name in options:
+        check_name(name, ALL_OPTIONS)
+    reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
     config = Config(**given)
     if tensorboard:
         from dslide.training.tensorboard import check_tensorboard

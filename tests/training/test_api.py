@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import signal
@@ -104,6 +105,9 @@ def test_data_that_is_loaded_already(s: Path, tmp_path: Path) -> None:
     assert_same_network(result.folder, s / "run")
     with pytest.raises(ConfigError, match="base: is for reading files, but the data is loaded already"):
         dslide.train(train, out=tmp_path / "other", base=1)
+    wide = dataclasses.replace(test, x=dataclasses.replace(test.x, columns=301))
+    with pytest.raises(DataError, match=r"test.txt: has 301 features, but the model was trained with 300"):
+        dslide.train(train, out=tmp_path / "other", test=wide)
     assert not (tmp_path / "other").exists()
 
 
@@ -163,7 +167,8 @@ def test_streams_of_words_and_texts(tmp_path: Path) -> None:
     data = load_tokens(tmp_path / "words.txt", TokenOptions(window=2, subsample=0))
     assert dslide.resume(tmp_path / "words", data, epochs=3).summary["epochs"] == 3
     (tmp_path / "t.tsv").write_text("ships\tthe boat sails\nplanes\tthe jet flies\n" * 8)
-    result = dslide.train(tmp_path / "t.tsv", out=tmp_path / "text", min_df=9, **OPTIONS)
+    recipe = {"format": "tsv", "min_df": 9} | OPTIONS
+    result = dslide.train(tmp_path / "t.tsv", recipe, out=tmp_path / "text")
     assert load_model(result.folder).feature_names == ["the"]
 
 

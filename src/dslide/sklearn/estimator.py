@@ -30,7 +30,6 @@ from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine
 from dslide.training.metrics import Evaluation
 from dslide.training.options import CHANGEABLE, first_change, resolved, resumed
-from dslide.training.reading import Reading
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
 
@@ -159,7 +158,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             data, label_names=coder.names(), feature_names=None if names is None else names.tolist()
         )
         run = open_run(
-            data, config.to_dict(), Reading(), out=out, resume_existing=True, testing=EvaluationOptions(),
+            data, config.to_dict(), out=out, resume_existing=True, testing=EvaluationOptions(),
             progress=self.verbose, callbacks=callbacks, estimator=coder.to_dict(),
         )  # fmt: skip
         try:

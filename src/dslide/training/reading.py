@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.data import (
@@ -24,6 +24,7 @@ from dslide.data import (
 )
 from dslide.errors import ConfigError, DataError
 
+D = TypeVar("D", Dataset, Tokens)
 Source = str | Path | Data  # where data comes from: a path, or what was loaded
 
 # Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
@@ -89,7 +90,7 @@ def read_training_data(source: Source, reading: Reading, saved: SavedModel | Non
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
     """Test data with the columns of the training data."""
     if not isinstance(source, (str, Path)):
-        return source
+        return _with_known_features(source, source.source or "the test data", train.features)
     if train.users is not None:
         return load(source, format="interactions", history=train)
     options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
@@ -164,8 +165,12 @@ def load_like(
     if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
     data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
-    if data.x.columns > features:
-        raise DataError(f"{path}: has {data.x.columns:,} features, but the model was trained with {features:,}")
+    return _with_known_features(data, path, features)
+
+
+def _with_known_features(data: D, name: str | Path, features: int) -> D:
+    if data.features > features:
+        raise DataError(f"{name}: has {data.features:,} features, but the model was trained with {features:,}")
     return data
 
 
