@@ -24,7 +24,7 @@ from dslide.data import (
 )
 from dslide.errors import ConfigError, DataError
 
-D = TypeVar("D", Dataset, Tokens)
+D = TypeVar("D", bound=Data)
 Source = str | Path | Data  # where data comes from: a path, or what was loaded
 
 # Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
