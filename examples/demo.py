@@ -12,33 +12,32 @@ from pathlib import Path
 
 import numpy as np
 
-from dslide.cli.models import open_model
-from dslide.comm import solo
-from dslide.data import load, read_names
+import dslide
+from dslide.data import read_names
 
 ROWS_SHOWN = 5
 WORDS_SHOWN = 8
 
 
-def dslide(*arguments: str) -> None:
+def run(*arguments: str) -> None:
     """Runs a dslide command and shows it."""
     print(f"\n$ dslide {' '.join(arguments)}", flush=True)
     subprocess.run([sys.executable, "-m", "dslide.cli", *arguments], check=True)
 
 
 def main(folder: str) -> None:
-    data, run = f"{folder}/data", f"{folder}/run"
-    dslide("synth", data, "--rows", "30000", "--features", "50000", "--labels", "200000", "--test-rows", "2000")
-    dslide("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--label-names", f"{data}/labels.txt",
-           "--out", run, "--test-every", "1", "--test-rows", "500")  # fmt: skip
-    dslide("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--out", f"{folder}/two-ranks", "--epochs", "2",
-           "--ranks", "2")  # fmt: skip
+    data, trained = f"{folder}/data", f"{folder}/run"
+    run("synth", data, "--rows", "30000", "--features", "50000", "--labels", "200000", "--test-rows", "2000")
+    run("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--label-names", f"{data}/labels.txt",
+        "--out", trained, "--test-every", "1", "--test-rows", "500")  # fmt: skip
+    run("train", f"{data}/train.txt", "--test", f"{data}/test.txt", "--out", f"{folder}/two-ranks", "--epochs", "2",
+        "--ranks", "2")  # fmt: skip
 
-    saved, network = open_model(run, solo())
-    test = load(f"{data}/test.txt")
+    model = dslide.open_model(trained)
+    test = dslide.load(f"{data}/test.txt")
     words = read_names(Path(data) / "features.txt")
-    names = saved.label_names or []
-    ids, _ = network.predict_topk(test.x.part(0, ROWS_SHOWN), 5)
+    names = model.saved.label_names or []
+    ids, _ = model.network.predict_topk(test.x.part(0, ROWS_SHOWN), 5)
     print(f"\nPredictions for {ROWS_SHOWN} test rows (* = a true label of the row):")
     for row in range(ROWS_SHOWN):
         features = slice(test.x.indptr[row], test.x.indptr[row + 1])

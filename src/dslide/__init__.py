@@ -6,14 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dslide.api import evaluate, resume, train
     from dslide.checkpoint.saved_model import load_model
     from dslide.checkpoint.vectors import Vectors
     from dslide.config import Config
     from dslide.data import Dataset, SparseRows
     from dslide.data.load import load
+    from dslide.errors import UserError
     from dslide.model.network import Network
     from dslide.sklearn.estimator import SlideClassifier
-    from dslide.training.trainer import Callback, Trainer
+    from dslide.training.callbacks import Callback, EpochInfo, FitResult, RunInfo, StepInfo, TestInfo
+    from dslide.training.inference import Model, open_model
+    from dslide.training.run import RunResult
+    from dslide.training.trainer import Trainer
 
     __version__: str
 
@@ -21,28 +26,52 @@ __all__ = [
     "Callback",
     "Config",
     "Dataset",
+    "EpochInfo",
+    "FitResult",
+    "Model",
     "Network",
+    "RunInfo",
+    "RunResult",
     "SlideClassifier",
     "SparseRows",
+    "StepInfo",
+    "TestInfo",
     "Trainer",
+    "UserError",
     "Vectors",
     "__version__",
+    "evaluate",
     "load",
     "load_model",
+    "open_model",
+    "resume",
+    "train",
 ]
 
-# Imported when first asked for: the command line starts without scikit-learn, scipy and the native module.
-_HOMES = {
-    "Callback": "training.trainer",
+# Imported on first use: the command line starts without scikit-learn, scipy and the native module.
+_MODULES = {
+    "Callback": "training.callbacks",
     "Config": "config",
     "Dataset": "data",
+    "EpochInfo": "training.callbacks",
+    "FitResult": "training.callbacks",
+    "Model": "training.inference",
     "Network": "model.network",
+    "RunInfo": "training.callbacks",
+    "RunResult": "training.run",
     "SlideClassifier": "sklearn.estimator",
     "SparseRows": "data",
+    "StepInfo": "training.callbacks",
+    "TestInfo": "training.callbacks",
     "Trainer": "training.trainer",
+    "UserError": "errors",
     "Vectors": "checkpoint.vectors",
+    "evaluate": "api",
     "load": "data",
     "load_model": "checkpoint.saved_model",
+    "open_model": "training.inference",
+    "resume": "api",
+    "train": "api",
 }
 
 
@@ -53,8 +82,8 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and so they see na
             from importlib.metadata import version
 
             value: Any = version("dslide")
-        elif name in _HOMES:
-            value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        elif name in _MODULES:
+            value = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value

@@ -248,7 +248,7 @@ def check_name(name: str, valid: typing.Iterable[str] | None = None, what: str =
     """Raises ConfigError, with the nearest valid name, if there is no such option."""
     names = [f.name for f in dataclasses.fields(Config)] if valid is None else list(valid)
     if name not in names:
-        if valid is None and name in RENAMED:
+        if RENAMED.get(name) in names:
             raise ConfigError(f"there is no option {name!r}: it is called {RENAMED[name]!r} now")
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""

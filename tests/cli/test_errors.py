@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import dslide
 from dslide.checkpoint.saved_model import model_folder
 from dslide.cli import COMMANDS, main
+from dslide.config import RENAMED
+from dslide.errors import ConfigError
 
 COMMAND = [sys.executable, "-m", "dslide.cli"]
 SMALL = ["--hidden", "8", "--epochs", "1", "--threads", "1", "--quiet"]
@@ -49,6 +52,25 @@ def test_unknown_commands_and_options_get_the_nearest_name(capfd: pytest.Capture
     assert refused(capfd, "--verbose").startswith("there is no option --verbose")
 
 
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_option_under_its_old_name_is_refused_with_the_new_one(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str
+) -> None:
+    flag, new_flag = (f"--{name.replace('_', '-')}" for name in (old, new))
+    sentence = f"there is no option {flag}: it is called {new_flag} now"
+    assert refused(capfd, "train", "x", flag, "3") == sentence
+    assert refused(capfd, "train", f"{flag}=3", "x") == sentence
+    assert refused(capfd, "plan", "x", flag, "3") == sentence
+    assert refused(capfd, "predict", "x", "y", flag, "3").startswith(f"there is no option {flag}; ")
+    (tmp_path / "o.toml").write_text(f"{old} = 3\n")
+    message = refused(capfd, "train", "x", "--config", tmp_path / "o.toml")
+    assert message == f"{tmp_path / 'o.toml'}: there is no option '{old}': it is called '{new}' now"
+    with pytest.raises(ConfigError, match=f"there is no option '{old}': it is called '{new}' now"):
+        dslide.train("x", **{old: 3})
+    with pytest.raises(ConfigError, match=f"there is no option '{old}': it is called '{new}' now"):
+        dslide.train("x", {old: 3})
+
+
 def test_missing_arguments_and_bad_values_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     assert refused(capfd, "train") == "the following arguments are required: DATA; see dslide train --help"
     assert refused(capfd, "train", "x", "--epochs", "few").startswith(
@@ -58,7 +80,7 @@ def test_missing_arguments_and_bad_values_are_named(capfd: pytest.CaptureFixture
     assert "hidden" in refused(capfd, "train", "x", "--hidden", "8,x")
     assert refused(capfd, "train", "x", "--loss", "sofmax").endswith("did you mean 'softmax'?")
     assert "expected auto, 0 or 1, not '2'" in refused(capfd, "train", "x", "--base", "2")
-    assert "1,3,5, not '0'" in refused(capfd, "evaluate", "x", "y", "--k", "0")
+    assert "from 1 to 10000 like 1,3,5, not '0'" in refused(capfd, "evaluate", "x", "y", "--k", "0")
     assert refused(capfd, "plan", "--labels", "5") == "without DATA, --features and --labels are needed"
     assert "expected a size like 8GB" in refused(capfd, "plan", "--labels", "5", "--features", "5", "--memory", "lots")
 
@@ -184,7 +206,7 @@ def test_folders_that_are_no_whole_model(capfd: pytest.CaptureFixture[str], made
 
 def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tmp_path: Path) -> None:
     train, run = made / "s/train.txt", made / "run"
-    assert "all 1 epochs are done; give more --epochs" in refused(capfd, "train", train, "--resume", run)
+    assert "all 1 epochs are done; give more epochs to resume" in refused(capfd, "train", train, "--resume", run)
     more = ["--resume", run, "--epochs", "2"]
     assert "--out can't be given" in refused(capfd, "train", train, *more, "--out", tmp_path / "x")
     message = refused(capfd, "train", train, *more, "--hidden", "16")

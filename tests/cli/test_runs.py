@@ -112,7 +112,7 @@ def test_resuming_gives_the_network_of_an_unbroken_run(made: Path, tmp_path: Pat
     assert summary(tmp_path / "parts")["epochs"] == 2
 
 
-def test_ctrl_c_saves_and_the_run_can_go_on(made: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_the_run_can_be_resumed(made: Path, tmp_path: Path) -> None:
     run, data = tmp_path / "run", str(made / "s/train.txt")
     process = subprocess.Popen(
         [*COMMAND, "train", data, "--out", str(run), "--epochs", "1000000", *SMALL],
@@ -132,7 +132,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(made: Path, tmp_path: Path) -> None:
     assert summary(run)["interrupted"] is True
     progress = load_model(run, optimizer=True, verify=True).progress
     assert progress["step"] > 0
-    epochs = str(progress["epoch"] + 1)
+    epochs = str(progress["epoch"] + 2)  # if it was interrupted at the end of an epoch, that one has no step left
     assert main(["train", data, "--resume", str(run), "--epochs", epochs, "--quiet"]) == 0
     assert summary(run)["interrupted"] is False
     assert summary(run)["epochs"] == int(epochs)
@@ -265,7 +265,7 @@ def test_help_needs_no_heavy_module() -> None:
     assert run.stderr.strip() == "0"
 
 
-def test_a_run_goes_on_with_a_smaller_learning_rate(made: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_a_smaller_learning_rate(made: Path, tmp_path: Path) -> None:
     data, run = str(made / "s/train.txt"), tmp_path / "run"
     assert main(["train", data, "--out", str(run), "--epochs", "1", *SMALL]) == 0
     more = ["--resume", str(run), "--epochs", "2", "--learning-rate", "0", "--quiet"]

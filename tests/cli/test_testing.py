@@ -1,4 +1,4 @@
-"""Test data of a run: columns of its file, rows held out, measuring along the way."""
+"""Test data of a run: columns of its file, rows held out, evaluation during the run."""
 
 from __future__ import annotations
 
@@ -107,32 +107,32 @@ def test_resuming_holds_out_the_same_rows(capfd: pytest.CaptureFixture[str], s: 
     run(capfd, *train, "--epochs", "1", "--out", parts)
     more = ["train", data, "--resume", parts, "--epochs", "2", "--threads", "1"]
     assert refused(capfd, *more, "--hold-out", "0.5") == (
-        "--hold-out: the run was begun with 0.25, and on resuming that can't change"
+        "hold_out: the run was begun with 0.25, and on resuming that can't change"
     )
     assert refused(capfd, *more, "--test", s / "test.txt") == (
-        "--test: the run was begun with --hold-out 0.25, and is tested on those rows"
+        "test: the run was begun with hold_out 0.25, and is tested on those rows"
     )
     run(capfd, *more)
     assert same_network(whole, parts)
     assert summary(parts)["p_at_1"] == summary(whole)["p_at_1"]
     run(capfd, "train", data, "--epochs", "1", "--out", tmp_path / "all", *SMALL)
     assert refused(capfd, "train", data, "--resume", tmp_path / "all", "--epochs", "2", "--hold-out", "0.25") == (
-        "--hold-out: the run was begun with none, and on resuming that can't change"
+        "hold_out: the run was begun with none, and on resuming that can't change"
     )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--hold-out", "0"], "--hold-out: expected a share above 0 and below 1, not 0"),
-        (["--hold-out", "1"], "--hold-out: expected a share above 0 and below 1, not 1"),
-        (["--hold-out", "nan"], "--hold-out: expected a share above 0 and below 1, not nan"),
-        (["--hold-out", "0.1", "--test", "x"], "--hold-out: there is test data already, given by --test"),
-        (["--test", "x", "--test-every", "-1"], "--test-every: expected at least 0, not -1"),
-        (["--test", "x", "--test-every", "1", "--test-rows", "-5"], "--test-rows: expected at least 0, not -5"),
-        (["--test", "x", "--test-rows", "5"], "--test-rows: is for testing along the way, but --test-every is not "
+        (["--hold-out", "0"], "hold_out: expected a share above 0 and below 1, not 0"),
+        (["--hold-out", "1"], "hold_out: expected a share above 0 and below 1, not 1"),
+        (["--hold-out", "nan"], "hold_out: expected a share above 0 and below 1, not nan"),
+        (["--hold-out", "0.1", "--test", "x"], "hold_out: there is test data already, given as test"),
+        (["--test", "x", "--test-every", "-1"], "test_every: expected at least 0, not -1"),
+        (["--test", "x", "--test-every", "1", "--test-rows", "-5"], "test_rows: expected at least 0, not -5"),
+        (["--test", "x", "--test-rows", "5"], "test_rows: is for evaluation during the run, but test_every is not "
          "given"),
-        (["--test-every", "1"], "--test-every: there is no test data; give --test or --hold-out"),
+        (["--test-every", "1"], "test_every: there is no test data; give test or hold_out"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(
@@ -148,10 +148,10 @@ def test_too_few_rows_to_hold_out(capfd: pytest.CaptureFixture[str], tmp_path: P
     assert message == f"{tmp_path / 'few.txt'}: a share of 0.1 leaves one part of 2 rows without any"
 
 
-# ---- along the way ---------------------------------------------------------------------------------------------------
+# ---- during the run --------------------------------------------------------------------------------------------------
 
 
-def test_measuring_along_the_way_changes_nothing_else(
+def test_evaluation_during_the_run_changes_nothing_else(
     capfd: pytest.CaptureFixture[str], s: Path, tmp_path: Path
 ) -> None:
     train = ["train", s / "train.txt", "--test", s / "test.txt", "--epochs", "5", *SMALL]

@@ -22,7 +22,6 @@ from dslide import SlideClassifier
 from dslide.checkpoint.saved_model import load_model, model_folder
 from dslide.checkpoint.tensor_file import open_tensors
 from dslide.cli import main
-from dslide.cli.models import load_for
 from dslide.config import Config
 from dslide.data import TextOptions, TextVectorizer, convert, load, load_tokens
 from dslide.errors import ConfigError
@@ -30,6 +29,7 @@ from dslide.launch.mpiexec import read_hosts
 from dslide.model.network import Network
 from dslide.report import write_report
 from dslide.sklearn.ranks import rebuild
+from dslide.training.reading import load_for
 from dslide.util.threads import use_threads
 
 Open = Callable[[Path, Random], object]

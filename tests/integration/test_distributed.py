@@ -95,7 +95,7 @@ def test_a_run_on_several_ranks_is_that_of_one(made: Path, ranks: int) -> None:
     assert {path.name for path in run.iterdir()} == {"checkpoints", "summary.json", *logs}
 
 
-def test_the_summary_tells_what_was_exchanged(made: Path) -> None:
+def test_the_summary_has_what_was_exchanged(made: Path) -> None:
     values = summary(made / "ranks4")
     # 18 units of 64 rows gathered and summed, 3 of 4 parts crossing; 2 numbers a row for the normaliser, 3 rankings
     exchanged = 3 * 64 * (2 * 18 / 4 + 2 + 3) * 4
@@ -124,7 +124,7 @@ def test_any_number_of_ranks_opens_the_model(made: Path) -> None:
     assert "P@k" in tables[0]
 
 
-def test_resuming_on_another_number_of_ranks_goes_on(made: Path) -> None:
+def test_a_run_resumes_on_another_number_of_ranks(made: Path) -> None:
     """Two ranks do the first epoch, three the rest. The learning rate must be constant: its schedule runs over all
     epochs asked for."""
     options = [*SMALL, "--output", "full", "--schedule", "constant"]
@@ -214,8 +214,82 @@ def test_the_estimator_inside_mpiexec_is_the_same(tmp_path: Path) -> None:
     assert float(said[0][0].split()[0]) > 0.9
 
 
+PARTIAL = """
+import os, signal
+import numpy as np
+from dslide import SlideClassifier
+from dslide.comm import job
+from dslide.errors import CommError
+
+x = np.eye(40, dtype=np.float32)[np.arange(400) % 40]
+y = np.arange(400) % 40
+options = {"hidden": (16,), "batch_size": 50, "wire": "float32", "threads": 1, "activation": "linear",
+           "dropout_hidden": 0.0}
+model, sent = SlideClassifier(**options), []
+for wire in ("float32", "bf16", "int8"):
+    before = job().bytes_sent
+    model.set_params(wire=wire).partial_fit(x, y, classes=np.arange(40))
+    sent.append(job().bytes_sent - before)
+if job().rank == 0:
+    print(sent, flush=True)
+assert job().limit == 60
+model.set_params(watchdog=1.5)
+try:
+    for _ in range(100_000):
+        model.partial_fit(x, y)
+        if job().rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+except CommError as error:
+    print(error, flush=True)
+    os._exit(7)
+"""
+
+
+def test_wire_and_watchdog_changed_between_calls_of_partial_fit_count() -> None:
+    begin = time.monotonic()
+    run = run_mpi(2, PARTIAL, timeout=LIMIT)
+    assert time.monotonic() - begin < 30  # the first limit was 60 s
+    sent, error = run.stdout.splitlines()
+    float32, bf16, int8 = json.loads(sent)
+    # In 8 steps of 50 rows 8 units are gathered and 8 summed, of 4, 2 or 1 bytes, int8 with a scale of 4 bytes a row.
+    assert float32 - bf16 == pytest.approx(8 * 50 * 16 * 2, abs=3000)  # before the second call ranks compare options
+    assert bf16 - int8 == pytest.approx(8 * 50 * (16 - 2 * 4), abs=100)
+    assert "rank 1 silent for 1.5 s; given up" in error
+
+
+API = """
+import json, sys
+import dslide
+from dslide.comm import job
+
+folder, options = sys.argv[1], json.loads(sys.argv[2])
+result = dslide.train(f"{folder}/s/train.txt", options, test=f"{folder}/s/test.txt", out=f"{folder}/by-python")
+metrics = dslide.evaluate(result.folder, f"{folder}/s/test.txt")
+more = dslide.resume(result.folder, f"{folder}/s/train.txt", epochs=4)
+found = [result.summary["steps"], metrics["p_at_1"], more.summary["steps"], str(result.folder)]
+with open(f"{folder}/said-{job().rank}", "w") as file:  # lines of ranks on stdout may mix
+    json.dump(found, file)
+"""
+
+
+def test_whole_runs_from_python_inside_mpiexec(made: Path) -> None:
+    """Two ranks train, evaluate and resume; the run is that of `dslide train --ranks 2`."""
+    options = {
+        name.removeprefix("--").replace("-", "_"): json.loads(value) if value.isdigit() else value
+        for name, value in zip(SMALL[::2], SMALL[1::2], strict=True)
+    }
+    run = run_mpi(2, API, made, json.dumps(options), timeout=LIMIT)
+    assert run.code == 0, run.stderr
+    assert (run.stdout, run.stderr) == ("", "")
+    expected = summary(made / "ranks2")
+    for rank in range(2):
+        steps, precision, more, folder = json.loads((made / f"said-{rank}").read_text())
+        assert (steps, more, folder) == (expected["steps"], expected["steps"] * 4 // 3, str(made / "by-python"))
+        assert precision == expected["p_at_1"]
+
+
 def long_run(made: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
-    """A training that goes on for long, with its ranks' process ids in what it says in its logs."""
+    """A long training, with its ranks' process ids in what it says in its logs."""
     return subprocess.Popen(
         [*COMMAND, "train", str(made / "s/train.txt"), "--out", str(folder), *SMALL, "--epochs", "100000", *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -277,7 +351,7 @@ def test_ctrl_c_saves_the_network_of_all_ranks(made: Path, tmp_path: Path) -> No
     job.send_signal(signal.SIGINT)
     out, err = job.communicate(timeout=30)
     assert job.returncode == 130, err
-    assert "to go on with it" in out
+    assert "the network is saved, to resume:" in out
     assert summary(tmp_path / "run")["interrupted"] is True
     steps = load_model(tmp_path / "run", optimizer=True).progress["step"]
     assert steps == summary(tmp_path / "run")["steps"] > 0

@@ -184,7 +184,7 @@ def test_a_rank_that_is_told_to_end(run: Callable[..., ElasticRun]) -> None:
     job.train(1)
     assert time.monotonic() - begin < 20
     told = check_end(job, 1)
-    assert re.search(r"rank 1 \(.*\) was told to end \(SIGTERM\) after [\d,]+ steps; the network is saved", told)
+    assert re.search(r"rank 1 \(.*\) received SIGTERM after [\d,]+ steps; the network is saved", told)
     saved = int(re.findall(r"after ([\d,]+) steps", told)[0].replace(",", ""))
     assert job.starts()[1]["step"] == saved  # nothing was done twice
 
@@ -198,7 +198,7 @@ def test_without_elastic_a_rank_that_is_told_to_end_ends_the_job(made: Path, tmp
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
     assert err.count("\n") == 1
-    assert f"to go on: dslide train {made / 'train.txt'} --resume {tmp_path / 'run'}" in err
+    assert f"to resume: dslide train {made / 'train.txt'} --resume {tmp_path / 'run'}" in err
 
 
 def test_a_full_disk_on_one_rank(run: Callable[..., ElasticRun]) -> None:

@@ -68,7 +68,7 @@ def test_a_recipe_holds_options_of_dslide_train(path: Path) -> None:
     Config(**{name: value for name, value in vars(arguments).items() if hasattr(Config, name)})  # in their ranges
     content = path.read_text()
     assert f"--config recipes/{path.name}" in content  # the command line to begin with
-    assert "# reached: " in content
+    assert "# result: " in content
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

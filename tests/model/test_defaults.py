@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from dslide import Config, Network, SlideClassifier, Trainer, load_model
 from dslide.cli import main
-from dslide.cli.models import load_for
 from dslide.data import Dataset, SparseRows, TokenOptions, load, load_tokens
 from dslide.errors import ConfigError
 from dslide.model.defaults import ITEMS, ROWS, WORDS, ResolvedConfig, resolve, resolve_like
 from dslide.planner.memory import plan
+from dslide.training.reading import load_for
 
 SMALL = ["--batch-size", "32", "--threads", "1", "--epochs", "1", "--quiet"]
 GIVEN: dict[str, Any] = {

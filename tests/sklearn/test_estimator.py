@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import json
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,8 +93,7 @@ def test_scikit_learn_checks(estimator: SlideClassifier, check: Any) -> None:
 
 def test_the_signature_is_that_of_config() -> None:
     parameters = inspect.signature(SlideClassifier).parameters
-    fields = [field for field in dataclasses.fields(Config) if not field.name.startswith("checkpoint")]  # for runs
-    options = {field.name: field.default for field in fields}
+    options = {field.name: field.default for field in dataclasses.fields(Config)}
     assert {name: p.default for name, p in parameters.items()} == {**options, "verbose": False}
     assert list(parameters)[:-1] == list(options)
     assert all(p.kind == inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
@@ -235,7 +236,7 @@ def test_rows_without_labels_are_no_obstacle() -> None:
     assert model.score(XM_TEST, indicator(YM_TEST)) > 0.9
 
 
-def test_partial_fit_goes_on_learning() -> None:
+def test_partial_fit_continues_learning() -> None:
     model = SlideClassifier(**SMALL)
     scores = []
     for _ in range(8):
@@ -272,14 +273,14 @@ def test_partial_fit_mistakes() -> None:
         model.partial_fit(X, indicator(Y))
     with pytest.raises(DataError, match="classes: not those of the first call"):
         model.partial_fit(X, Y[:, 0], classes=[1, 2])
-    with pytest.raises(ConfigError, match=r"hidden: training began with \(16,\), and partial_fit can't go on"):
+    with pytest.raises(ConfigError, match=r"hidden: training began with \(16,\), and partial_fit can't continue"):
         model.set_params(hidden=(8,)).partial_fit(X, Y[:, 0])
     many = SlideClassifier(**SMALL).partial_fit(XM, indicator(YM))
     with pytest.raises(DataError, match="y: it has 29 columns, but fitting had 30"):
         many.partial_fit(XM, indicator(YM)[:, :-1])
 
 
-def test_callbacks_hear_of_training_and_ctrl_c_keeps_what_was_learned() -> None:
+def test_callbacks_are_called_and_ctrl_c_keeps_what_was_learned() -> None:
     class Stop(Callback):
         epochs = 0
 
@@ -295,11 +296,92 @@ def test_callbacks_hear_of_training_and_ctrl_c_keeps_what_was_learned() -> None:
     assert model.score(X, Y[:, 0]) > 0.3
 
 
-def test_verbose_tells_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_progress(capsys: pytest.CaptureFixture[str]) -> None:
     fitted(epochs=2, verbose=True)
     assert "epoch 2/2: loss" in capsys.readouterr().err
     fitted(epochs=1)
     assert capsys.readouterr().err == ""
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------
+
+
+class Stop(Callback):
+    """Presses Ctrl-C after some steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, trainer: Any, info: Any) -> None:
+        if info.step == self.step:
+            raise KeyboardInterrupt
+
+
+def same_state(a: SlideClassifier, b: SlideClassifier) -> None:
+    assert a.trainer_.progress() == b.trainer_.progress()
+    for name, array in a.network_.state().items():
+        assert_array_equal(array, b.network_.state()[name], err_msg=name)
+
+
+@pytest.mark.parametrize("output", ["full", "lsh"])
+def test_an_interrupted_fit_resumes_to_the_same_bits(output: str, tmp_path: Path) -> None:
+    names = np.array([f"class {n:02}" for n in range(CLASSES)])[Y[:, 0]]
+    options = {**SMALL, "epochs": 3, "output": output, "rebuild_every": 7, "loss": "softmax"}
+    whole = SlideClassifier(**options).fit(X, names)
+    run, model = tmp_path / "run", SlideClassifier(**options)
+    for stop, step in ((10, 10), (50, 50), (0, 114)):
+        try:
+            model.fit(X, names, out=run, callbacks=[Stop(stop)])
+        except KeyboardInterrupt:
+            assert stop
+        assert model.trainer_.step == step
+        same(SlideClassifier.load(run), model, X_TEST)  # the run is a model of the estimator
+    same_state(model, whole)
+    same(model, whole, X_TEST)
+    assert {path.name for path in run.iterdir()} == {"checkpoints", "log.jsonl", "summary.json"}
+    again = SlideClassifier(**options).fit(X, names, out=run)  # nothing is left to do
+    same_state(again, whole)
+    assert again.n_iter_ == 3
+
+
+def test_a_killed_fit_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """Killed after a checkpoint was written in the background, and before the next."""
+    program = """
+import os, pickle, signal, sys, time
+from dslide import Callback, SlideClassifier
+class Kill(Callback):
+    done = 0
+    def on_checkpoint(self, trainer, step):
+        self.done = trainer.step
+    def on_step(self, trainer, info):
+        if self.done and info.step > self.done + 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.005)
+options, x, y = pickle.load(open(sys.argv[1], "rb"))
+SlideClassifier(**options, checkpoint_seconds=0.05).fit(x, y, out=sys.argv[2], callbacks=[Kill()])
+"""
+    options, run = {**SMALL, "epochs": 10}, tmp_path / "run"
+    (tmp_path / "given").write_bytes(pickle.dumps((options, X, Y[:, 0])))
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "given"), str(run)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (run / "summary.json").exists()
+    model = SlideClassifier(**options).fit(X, Y[:, 0], out=run)
+    starts = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines() if '"start"' in line]
+    assert [start["step"] > 0 for start in starts] == [False, True]  # the second start resumed
+    same_state(model, SlideClassifier(**options).fit(X, Y[:, 0]))
+
+
+def test_other_data_and_other_options_are_not_resumed(tmp_path: Path) -> None:
+    run, model = tmp_path / "run", SlideClassifier(**SMALL, epochs=1)
+    model.fit(X, Y[:, 0], out=run)
+    with pytest.raises(DataError, match=f"not the data that {run} was trained on"):
+        model.fit(X_TEST, Y_TEST[:, 0], out=run)
+    with pytest.raises(ConfigError, match="seed: the run was begun with 0, and on resuming only epochs, learning_rate"):
+        SlideClassifier(**SMALL, epochs=1, seed=1).fit(X, Y[:, 0], out=run)
+    model.set_params(epochs=2).fit(X, Y[:, 0], out=run)  # more epochs are welcome
+    assert (model.n_iter_, model.trainer_.step) == (2, 76)
+    with pytest.raises(ModelError, match="classes of type object can't be saved"):
+        SlideClassifier(**SMALL).fit(X[:2], np.array([1, 2], object), out=tmp_path / "other")
 
 
 # ---- scores ----------------------------------------------------------------------------------------------
@@ -439,11 +521,13 @@ def test_what_is_saved_comes_back(dense: bool, loss: str, tmp_path: Path) -> Non
     loaded = SlideClassifier.load(tmp_path / "m")
     same(model, loaded, XM_TEST)
     same(model, pickle.loads(pickle.dumps(loaded)), XM_TEST)
-    with pytest.raises(ModelError, match=r"loaded only to predict; load\(\.\.\., trainable=True\) can go on"):
+    with pytest.raises(
+        ModelError, match=r"loaded only to predict; load\(\.\.\., trainable=True\) opens it for training"
+    ):
         loaded.partial_fit(XM, y)
-    going_on = SlideClassifier.load(tmp_path / "m", trainable=True)
-    same(model, going_on, XM_TEST)
-    same(model.partial_fit(XM, y), going_on.partial_fit(XM, y), XM_TEST)
+    trainable = SlideClassifier.load(tmp_path / "m", trainable=True)
+    same(model, trainable, XM_TEST)
+    same(model.partial_fit(XM, y), trainable.partial_fit(XM, y), XM_TEST)
     loaded.save(tmp_path / "m")  # over the files that its arrays are mapped from
     with pytest.raises(ModelError, match="saved without the state that resuming needs"):
         SlideClassifier.load(tmp_path / "m", trainable=True)

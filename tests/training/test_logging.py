@@ -12,8 +12,9 @@ import pytest
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.model.defaults import resolve
-from dslide.training.logging import JsonLog, ProgressLine, finite
-from dslide.training.trainer import Callback, Trainer
+from dslide.training.callbacks import Callback
+from dslide.training.logging import JsonLog, ProgressLine, clock, finite
+from dslide.training.trainer import Trainer
 
 CONFIG = Config(hidden=(8,), epochs=2, batch_size=4, threads=1)
 
@@ -75,7 +76,7 @@ def test_quiet_says_nothing() -> None:
         assert stream.getvalue() == ""
 
 
-def test_the_log_tells_the_whole_run(tmp_path: Path) -> None:
+def test_the_log_has_the_whole_run(tmp_path: Path) -> None:
     train(JsonLog(tmp_path / "log.jsonl", every_seconds=0))
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     kinds = [record["record"] for record in records]
@@ -100,7 +101,7 @@ def test_the_log_is_appended_to_and_thinned_by_time(tmp_path: Path) -> None:
     assert kinds == ["start", "step", "epoch", "epoch", "step", "end"] * 2  # the first step and the last
 
 
-def test_how_full_hash_tables_are_is_told_once_after_each_renewal(tmp_path: Path) -> None:
+def test_occupancy_of_hash_tables_is_logged_once_after_each_rebuild(tmp_path: Path) -> None:
     config = CONFIG.replace(output="lsh", rebuild_every=4, rebuild_growth=1.0, bucket_size=0)
     train(JsonLog(tmp_path / "log.jsonl", every_seconds=0, about={"data": "mine"}), config=config)
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -119,6 +120,13 @@ def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Path) -> 
     assert [json.loads(line)["record"] for line in lines[2:4]] == ["start", "step"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00"), (754.4, "12:34"), (3723, "1:02:03")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
 def test_numbers_that_json_lacks_become_null() -> None:
     assert finite({"a": {"b": float("nan")}, "c": float("inf"), "d": 1.5}) == {
         "a": {"b": None},
@@ -127,7 +135,7 @@ def test_numbers_that_json_lacks_become_null() -> None:
     }
 
 
-def test_a_log_that_can_not_be_written_is_told_once_and_ends_nothing(
+def test_a_log_that_can_not_be_written_is_reported_once_and_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(JsonLog(tmp_path / "none" / "log.jsonl", every_seconds=0))

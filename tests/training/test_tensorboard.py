@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import resource
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
-from dslide.training.tensorboard import TensorBoardLog, _checksum, _varint
-from dslide.training.trainer import EpochInfo, Trainer
-from dslide.training.trainer import TestInfo as Info
+from dslide.training.callbacks import EpochInfo
+from dslide.training.callbacks import TestInfo as Info
+from dslide.training.tensorboard import TensorBoardLog
+from dslide.training.trainer import Trainer
 
 
 def crc32c(content: bytes) -> int:
@@ -85,18 +87,8 @@ def test_the_checksum_is_that_of_the_published_example():
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
 
 
-@given(st.binary(max_size=100))
-def test_checksums(content):
-    assert _checksum(content) == struct.pack("<I", masked(content))
-
-
-@given(st.integers(0, 2**63 - 1))
-def test_numbers_of_seven_bits_a_byte(value):
-    assert number(_varint(value) + b"\xff", 0) == (value, len(_varint(value)))
-
-
 class WithTests(TensorBoardLog):
-    """Also tells of a test after each epoch."""
+    """Also reports a test after each epoch."""
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         super().on_epoch(trainer, info)
@@ -129,12 +121,45 @@ def test_a_run_is_there_with_its_steps_epochs_and_tests(tmp_path):
     assert any("tables/layer1_max" in found for _, found in by_step)
 
 
-def test_a_folder_that_can_not_be_made_is_told_once_and_ends_nothing(tmp_path, capsys):
+def test_a_folder_that_can_not_be_made_is_reported_once_and_ends_nothing(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     train(tmp_path / "file" / "tb")
     said = capsys.readouterr().err
     assert said.count("can't be written") == 1
-    assert "training goes on" in said
+    assert "training continues" in said
+
+
+def test_a_full_disk_is_reported_once_and_ends_nothing(tmp_path, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        train(tmp_path / "tb")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = capsys.readouterr().err
+    assert said.count("can't be written: File too large") == 1
+    (path,) = (tmp_path / "tb").iterdir()
+    assert path.stat().st_size == 300
+
+
+def test_without_tensorboardx_one_sentence_says_how_to_install_it(tmp_path):
+    program = """
+import sys
+sys.modules["tensorboardX"] = None  # as if it were not installed
+from dslide.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    (tmp_path / "data.txt").write_text("0 0:1\n1 1:1\n")
+    words = ["train", "data.txt", "--out", "run", "--epochs", "1"]
+    with_events, without = (
+        subprocess.run([sys.executable, "-c", program, *words, *more], cwd=tmp_path, capture_output=True, text=True)
+        for more in (["--tensorboard"], [])
+    )
+    assert with_events.returncode == 2
+    assert with_events.stderr == (
+        "dslide: error: tensorboard: the package tensorboardX is not installed; pip install 'dslide[tensorboard]'\n"
+    )
+    assert without.returncode == 0, without.stderr
 
 
 def test_tensorboard_itself_reads_it(tmp_path):

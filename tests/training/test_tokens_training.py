@@ -13,12 +13,11 @@ from support.inprocess import run_ranks
 from support.mpi_run import mpiexec
 from support.plain import PLAIN, PLAIN_ARGUMENTS
 
-from dslide import Config, Trainer, Vectors, load_model
+from dslide import Callback, Config, Trainer, Vectors, load_model
 from dslide.checkpoint.saved_model import model_folder
 from dslide.cli import main
 from dslide.data import TokenOptions, load_tokens
 from dslide.errors import DataError, ModelError
-from dslide.training.trainer import Callback
 
 GROUPS, MEMBERS, OBJECTS = 6, 4, 5  # nouns of a group stand before the group's verbs, and never otherwise
 SMALL = [
@@ -102,7 +101,7 @@ def state_of(trainer):
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("step", [1, 9, 17])
-def test_going_on_in_the_middle_of_an_epoch_changes_nothing(text, step, loss):
+def test_resuming_in_the_middle_of_an_epoch_changes_nothing(text, step, loss):
     data, config = load_tokens(text / "train.txt", DRAWN), CONFIG.replace(loss=loss)
     watch = Stop(0)
     whole = Trainer(config, data.features, data.labels, callbacks=[watch])

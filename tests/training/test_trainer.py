@@ -1,4 +1,4 @@
-"""The training loop: schedules, batches, interruption and going on, the same seed, divergence."""
+"""The training loop: schedules, batches, interruption and resuming, changed options, the same seed, divergence."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dslide.model.targets import targets
 from numpy.testing import assert_allclose, assert_array_equal
-from support.inprocess import run_ranks
+from support.inprocess import Fault, Injection, rank_outcomes, run_ranks
 from support.plain import PLAIN
 
 from dslide import _core
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
-from dslide.errors import DataError, Diverged
+from dslide.errors import CommError, ConfigError, DataError, Diverged
 from dslide.model.network import Network
+from dslide.training.callbacks import Callback
 from dslide.training.profiler import Profile
-from dslide.training.trainer import Callback, RebuildSchedule, Trainer, learning_rate
+from dslide.training.schedules import RebuildSchedule, learning_rate
+from dslide.training.trainer import Trainer
 from dslide.util.cpu import Speeds
 
 FEATURES, LABELS = 25, 60
@@ -100,19 +103,21 @@ def test_learning_rate_past_the_end_and_without_one():
     assert learning_rate(config, 1000, 0) == 2.0
 
 
-def test_renewals_worked_out_by_hand():
-    def renewals(every, growth, steps):
+def test_rebuilds_worked_out_by_hand():
+    def rebuilds(every, growth, steps):
         schedule = RebuildSchedule(every, growth)
-        return [step for step in range(steps) if schedule.due(step)]
+        found = [step for step in range(steps) if schedule.due(step)]
+        assert list(RebuildSchedule(every, growth).before(steps)) == found
+        return found
 
-    assert renewals(50, 1.0, 260) == [50, 100, 150, 200, 250]
-    assert renewals(10, 2.0, 200) == [10, 30, 70, 150]
-    assert renewals(3, 1.5, 40) == [3, 8, 15, 26]  # 3, 3 + 4.5, 8 + 6.75, 15 + 10.125, 26 + 15.2
-    assert renewals(1, 1.0, 4) == [1, 2, 3]
+    assert rebuilds(50, 1.0, 260) == [50, 100, 150, 200, 250]
+    assert rebuilds(10, 2.0, 200) == [10, 30, 70, 150]
+    assert rebuilds(3, 1.5, 40) == [3, 8, 15, 26]  # 3, 3 + 4.5, 8 + 6.75, 15 + 10.125, 26 + 15.2
+    assert rebuilds(1, 1.0, 4) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("every", "growth"), [(3, 1.5), (7, 1.0), (10, 1.3)])
-def test_skipping_leaves_out_just_the_renewals_that_were_done(every, growth):
+def test_skipping_leaves_out_just_the_rebuilds_that_were_done(every, growth):
     whole = RebuildSchedule(every, growth)
     expected = [step for step in range(200) if whole.due(step)]
     for stop in range(1, 100):
@@ -146,17 +151,19 @@ class Watch(Callback):
 
 
 @pytest.mark.parametrize("batch_size", [1, 16, 80, 1000])
-def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(batch_size):
-    trainer = Trainer(make_config(batch_size=batch_size), FEATURES, LABELS)
-    rows = np.flatnonzero(np.arange(100) % 5)  # those with labels
+def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(monkeypatch, batch_size):
+    batches, take = [], Dataset.batch
+    monkeypatch.setattr(Dataset, "batch", lambda self, rows: batches.append(rows.tolist()) or take(self, rows))
+    Trainer(make_config(batch_size=batch_size, epochs=2, output="full"), FEATURES, LABELS).fit(make_data())
+    rows = np.flatnonzero(np.arange(100) % 5).tolist()  # those with labels
+    per_epoch = math.ceil(len(rows) / batch_size)
+    assert len(batches) == 2 * per_epoch
     orders = []
-    for epoch in range(2):
-        trainer.epoch = epoch
-        batches = list(trainer._batches(rows))
-        assert all(len(batch) == batch_size for batch in batches[:-1])
-        orders.append(np.concatenate(batches))
-        assert sorted(orders[-1]) == rows.tolist()
-    assert orders[0].tolist() != orders[1].tolist()
+    for epoch in (batches[:per_epoch], batches[per_epoch:]):
+        assert all(len(batch) == batch_size for batch in epoch[:-1])
+        orders.append([row for batch in epoch for row in batch])
+        assert sorted(orders[-1]) == rows
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize(("loss", "rows"), [("softmax", 80), ("sigmoid", 100)])
@@ -200,6 +207,12 @@ def test_what_callbacks_do_between_epochs_is_no_training(monkeypatch):
     assert [traffic for _, _, traffic in tested] == [traffic for _, _, traffic in plain]
 
 
+def test_targets():
+    y = SparseRows.from_scipy(np.array([[1.0, 3.0, 0.0], [0.0, 0.0, 2.0]]))
+    assert targets(y, "softmax").targets.tolist() == [0.25, 0.75, 1.0]
+    assert targets(y, "sigmoid").targets.tolist() == [1.0, 3.0, 2.0]
+
+
 def test_data_that_does_not_fit_is_refused():
     data = make_data()
     with pytest.raises(DataError, match=f"data: the data has {FEATURES} features but the network was made for 24"):
@@ -232,8 +245,8 @@ def test_the_same_seed_gives_the_same_bits(mode, threads):
 # ---- interruption ---------------------------------------------------------------------------------------------------
 
 
-def go_on(config, trainer, data):
-    """A new trainer that takes up where the other one stands."""
+def resume(config, trainer, data):
+    """A new trainer that continues where the other one stands."""
     after = Trainer(config, FEATURES, LABELS)
     after.network.load_state(state_of(trainer))
     after.load_progress(dict(trainer.progress()))
@@ -243,7 +256,7 @@ def go_on(config, trainer, data):
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 10, 14, 15])  # 5 and 10 end an epoch, 15 ends the run
 @pytest.mark.parametrize("mode", ["full", "random", "dropout"])
-def test_going_on_after_an_interruption_changes_nothing(mode, stop):
+def test_resuming_after_an_interruption_changes_nothing(mode, stop):
     data, config = make_data(), make_config(**MODES[mode])
     whole = Trainer(config, FEATURES, LABELS)
     whole.fit(data)
@@ -251,12 +264,12 @@ def test_going_on_after_an_interruption_changes_nothing(mode, stop):
     result = broken.fit(data)
     assert result.interrupted
     assert (result.steps, broken.step) == (stop, stop)
-    after = go_on(config, broken, data)
+    after = resume(config, broken, data)
     assert (after.step, after.epoch, after.samples) == (15, 3, 240)
     assert_same_bits(state_of(after), state_of(whole))
 
 
-def test_going_on_in_the_same_trainer_changes_nothing_even_with_hash_tables():
+def test_continuing_in_the_same_trainer_changes_nothing_even_with_hash_tables():
     data, config = make_data(), make_config(**MODES["lsh-shared"])
     whole, broken = (Trainer(config, FEATURES, LABELS, callbacks=[w]) for w in (Watch(), Watch(7)))
     whole.fit(data)
@@ -265,23 +278,14 @@ def test_going_on_in_the_same_trainer_changes_nothing_even_with_hash_tables():
     assert_same_bits(state_of(broken), state_of(whole))
 
 
-def test_going_on_from_a_saved_state_with_hash_tables():
-    """Tables are not saved but built anew from the weights. So training goes on to the bit if it stopped where tables
-    were due for renewal anyway; elsewhere the hits, and so the weights, become others of the same quality."""
+@pytest.mark.parametrize("stop", [16, 19])  # where a rebuild is due, and between two
+def test_resuming_from_a_saved_state_with_hash_tables(stop):
+    """Hash tables are part of the state."""
     data, config = make_data(300), make_config(rebuild_every=8, rebuild_growth=1.0, epochs=6, **MODES["lsh-shared"])
-    precision = []
-    for stop in (None, 16, 19):
-        trainer = Trainer(config, FEATURES, LABELS, callbacks=[Watch(stop)])
-        if trainer.fit(data).interrupted:
-            trainer = go_on(config, trainer, data)
-        ids, _ = trainer.network.predict_topk(data.x, 1)
-        hit = [i[0] in data.y.indices[a:b] for i, a, b in zip(ids, data.y.indptr[:-1], data.y.indptr[1:], strict=True)]
-        precision.append(np.mean(hit))
-        if stop is None:
-            whole = state_of(trainer)
-        elif stop == 16:
-            assert_same_bits(state_of(trainer), whole)
-    assert precision[2] == pytest.approx(precision[0], abs=0.1)
+    whole, broken = (Trainer(config, FEATURES, LABELS, callbacks=[w]) for w in (Watch(), Watch(stop)))
+    whole.fit(data)
+    assert broken.fit(data).interrupted
+    assert_same_bits(state_of(resume(config, broken, data)), state_of(whole))
 
 
 def test_the_epoch_that_was_already_over_has_no_loss():
@@ -299,18 +303,12 @@ class PressesCtrlC(Network):
 
     times = 1
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        learn = self.loss.learn
-
-        def interrupted(*arguments):
-            result = learn(*arguments)
-            if self.output.arrays["bias_clock"].max() == 7:
-                for _ in range(self.times):
-                    signal.raise_signal(signal.SIGINT)
-            return result
-
-        self.loss.learn = interrupted
+    def _learn_output(self, *arguments):
+        result = super()._learn_output(*arguments)
+        if self.output.arrays["bias_clock"].max() == 7:
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+        return result
 
 
 def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end():
@@ -323,7 +321,7 @@ def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end():
     assert result.interrupted
     assert broken.step == 7
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # as it was
-    assert_same_bits(state_of(go_on(config, broken, data)), state_of(whole))
+    assert_same_bits(state_of(resume(config, broken, data)), state_of(whole))
 
 
 def test_a_second_ctrl_c_breaks_off():
@@ -338,6 +336,73 @@ def test_state_that_does_not_fit_is_refused():
     trainer, other = (Trainer(make_config(hidden=(n,)), FEATURES, LABELS) for n in (16, 32))
     with pytest.raises(Exception, match=r"array layer0.weights is float32\[25, 32\], expected float32\[25, 16\]"):
         trainer.network.load_state(other.network.state())
+
+
+# ---- changed options ------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_wire_format_changes_the_bytes_that_are_sent():
+    data = make_data()
+
+    def work(comm):
+        config = make_config(wire="float32", output="full", activation="linear", threads=1)
+        trainer = Trainer(config, FEATURES, LABELS, comm=comm)
+        sent = []
+        for wire in ("float32", "bf16", "int8", "float32"):
+            trainer.reconfigure(trainer.config.replace(wire=wire))
+            before = comm.bytes_sent
+            trainer.fit_pass(data)
+            sent.append(comm.bytes_sent - before)
+        return sent
+
+    for float32, bf16, int8, again in run_ranks(2, work):
+        assert int8 < bf16 < float32 == again
+        # in 5 steps of 16 rows 8 units are gathered and 8 summed, of 4, 2 and about 1 bytes
+        assert float32 - bf16 == 5 * 16 * 16 * 2
+        assert float32 - int8 > 5 * 16 * 16 * 2
+
+
+def test_a_changed_watchdog_changes_how_long_silence_is_tolerated():
+    data = make_data()
+
+    def work(comm):
+        config = make_config(output="full", threads=1, micro_batches=1)
+        trainer = Trainer(config, FEATURES, LABELS, comm=comm)
+        trainer.reconfigure(config.replace(watchdog=0.5))
+        begin = time.monotonic()
+        try:
+            trainer.fit_pass(data)
+        except CommError as error:
+            return str(error), time.monotonic() - begin
+        return None
+
+    outcomes = rank_outcomes(2, work, limit=60.0, injections=[Injection(Fault.SILENT, rank=1, piece=12)])
+    message, seconds = outcomes[0]
+    assert "rank 1 silent for 0.5 s; given up" in message
+    assert 0.4 < seconds < 20
+
+
+def test_other_changed_options_count_from_the_next_step_on():
+    trainer = Trainer(make_config(output="full", threads=1), FEATURES, LABELS)
+    data = make_data()
+    trainer.fit_pass(data)
+    assert trainer.step == 5
+    trainer.reconfigure(trainer.config.replace(batch_size=40, learning_rate=0.0, threads=2))
+    before = state_of(trainer)["layer0.weights"]
+    trainer.fit_pass(data)
+    assert trainer.step == 5 + 2  # of 80 rows with labels
+    assert trainer.rate == 0
+    assert_array_equal(state_of(trainer)["layer0.weights"], before)
+    assert _core.threads() == 2
+
+
+def test_ranks_that_change_different_options_are_refused():
+    def work(comm):
+        trainer = Trainer(make_config(threads=1), FEATURES, LABELS, comm=comm)
+        trainer.reconfigure(trainer.config.replace(wire="int8" if comm.rank else "bf16"))
+
+    with pytest.raises(ConfigError, match="ranks don't agree on wire: rank 0 has 'bf16', rank 1 has 'int8'"):
+        run_ranks(2, work)
 
 
 # ---- divergence -----------------------------------------------------------------------------------------------------

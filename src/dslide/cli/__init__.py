@@ -1,5 +1,5 @@
 """The `dslide` command. Each subcommand is a module here with `add_arguments(parser)` and `run(arguments)`;
-only the module of the command that was asked for is imported, so that help and errors come at once."""
+only the module of the requested command is imported, so that help and errors appear at once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COMMANDS = {
     "evaluate": "measure a trained network on data with known labels",
     "predict": "write the best labels of each row",
     "vectors": "write the word vectors of a trained network",
-    "neighbours": "say which words are nearest to some words",
-    "convert": "turn data into a folder that is read at once",
+    "neighbours": "find the words nearest to some words",
+    "convert": "turn data into a folder that is memory-mapped",
     "synth": "make random data of a given shape",
-    "plan": "say how much memory a network needs",
+    "plan": "predict memory and time of a training",
     "report": "write a page with charts of runs",
     "netlab": "emulate a cluster with a slow network on this machine",
-    "doctor": "say what this machine, or several together, offer",
+    "doctor": "report what this machine, or several together, have",
 }
 
 
@@ -40,13 +40,13 @@ def _run(argv: list[str]) -> int:
     top = Parser(prog="dslide", description="Neural networks with enormous output layers, on plain CPU machines.")
     top.add_argument("--version", action="store_true", help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    asked = argv[0] if argv else ""
+    requested = argv[0] if argv else ""
     for name, help_text in COMMANDS.items():
         parser = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-        if name == asked:
+        if name == requested:
             module = importlib.import_module(f".{name}", __name__)
             module.add_arguments(parser)
-    arguments = parse(top, commands.choices.get(asked, top), argv)
+    arguments = parse(top, commands.choices.get(requested, top), argv)
     if arguments.version:
         from importlib.metadata import version
 

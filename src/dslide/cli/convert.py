@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import add_reading_options, add_text_options, reading_options, text_options
+from dslide.cli.options import add_reading_options, add_text_options, reading_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from dslide.data import convert
+    from dslide.training.reading import Reading
 
-    convert(arguments.data, arguments.out, **reading_options(arguments), **text_options(arguments))
+    convert(arguments.data, arguments.out, **Reading.of(reading_options(arguments)).load_options(arguments.data))
     print(f"wrote {arguments.out}; use it like the file: dslide train {arguments.out}")
     return 0

@@ -63,7 +63,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> None:
-    """How data files are read; `sizes`: with what a model knows already, numbers and names of labels."""
+    """How data files are read; `sizes`: with numbers of columns and names of labels, which a model already has."""
     group = parser.add_argument_group("reading data")
     group.add_argument("--format", default="auto", help="format of the data files (default: auto)")
     group.add_argument(
@@ -103,53 +103,32 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     add_fields(parser, "features of raw text", TextOptions, TEXT_HELP)
 
 
-def text_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The text options, if any are given, as `dslide.data.load` takes them; ConfigError if DATA is not."""
-    from dslide.data import TextOptions, TextVectorizer, detect_format
+def add_token_options(parser: argparse.ArgumentParser) -> None:
+    """How a stream of words becomes rows."""
+    from dslide.data import TokenOptions
 
-    options = given(arguments, TextOptions)
-    if not options:
-        return {}
-    format = detect_format(arguments.data) if arguments.format == "auto" else arguments.format
-    if format != "tsv":
-        raise ConfigError(f"{next(iter(options))}: {arguments.data} is not raw text, so this has no use")
-    return {"vectorizer": TextVectorizer(TextOptions(**options))}
+    add_fields(parser, "rows of a stream of words (--format tokens)", TokenOptions)
 
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The reading options as `dslide.data.load` takes them."""
-    names = ("format", "base", "y", "features", "labels", "label_column", "text_column")
-    options = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
-    if getattr(arguments, "label_names", None) is not None:
-        from dslide.data import read_names
+    """The options of reading files that are given, of those that the command has."""
+    from dslide.training.reading import FILE_OPTIONS, TEXT_OPTIONS, TOKEN_OPTIONS
 
-        options["label_names"] = read_names(arguments.label_names)
-    return options
+    names = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
 
 
 def add_k_option(parser: argparse.ArgumentParser) -> None:
-    """The ranks at which metrics are told."""
+    """The ranks at which metrics are reported."""
     parser.add_argument("--k", metavar="N,N,...", help="ranks to report (default: 1,3,5; for interactions 1,5,20)")
 
 
 def parse_ks(text: str | None) -> tuple[int, ...] | None:
     """Ranks like 1,3,5, if any are given."""
-    if text is None:
-        return None
     try:
-        ks = sorted({int(part) for part in text.split(",")})
+        return None if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:
-        ks = []
-    if not ks or ks[0] < 1 or ks[-1] > 10_000:
-        raise ConfigError(f"--k: expected whole numbers from 1 to 10000 like 1,3,5, not {text!r}")
-    return tuple(ks)
-
-
-def default_ks(data: Data) -> tuple[int, ...]:
-    """Ranks to report if none are given."""
-    from dslide.training.metrics import KS, RECOMMENDATION_KS
-
-    return KS if data.seen is None else RECOMMENDATION_KS
+        raise ConfigError(f"k: expected whole numbers like 1,3,5, not {text!r}") from None
 
 
 def describe(name: str, data: Data) -> str:

@@ -6,14 +6,14 @@ import argparse
 import difflib
 from typing import Any, NoReturn
 
-from dslide.config import check_name, load_toml
+from dslide.config import RENAMED, check_name, load_toml
 from dslide.errors import ConfigError
 
 NOT_IN_TOML = ("help", "config", "resume")
 
 
 class Parser(argparse.ArgumentParser):
-    """Options must be written out, and errors are raised, for `main` to print."""
+    """Options can't be abbreviated, and errors are raised, for `main` to print."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
@@ -38,6 +38,9 @@ def _parse_known(top: Parser, command: Parser, argv: list[str]) -> argparse.Name
         name = text.split("=", 1)[0]
         if not name.startswith("-"):
             raise ConfigError(f"unexpected argument {name!r}; see {command.prog} --help")
+        renamed = RENAMED.get(name.removeprefix("--").replace("-", "_"), "").replace("_", "-")
+        if f"--{renamed}" in command._option_string_actions:
+            raise ConfigError(f"there is no option {name}: it is called --{renamed} now")
         near = difflib.get_close_matches(name, command._option_string_actions, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else f"; see {command.prog} --help"
         raise ConfigError(f"there is no option {name}{hint}")

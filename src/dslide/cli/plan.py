@@ -7,19 +7,24 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import add_config_options, add_reading_options, given, reading_options, whole_number
-from dslide.cli.tokens import add_token_options, is_stream, load_stream, token_options
+from dslide.cli.options import (
+    add_config_options,
+    add_reading_options,
+    add_token_options,
+    given,
+    reading_options,
+    whole_number,
+)
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
 from dslide.util.memory import available_bytes
 from dslide.util.units import clock, format_bytes, format_rate, parse_bytes, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
-    from dslide.data import Data
     from dslide.planner.calibration import Calibration
     from dslide.planner.forecast import Forecast
     from dslide.planner.step_time import NetworkSpeed
-    from dslide.planner.trial_rows import TrialRows
+    from dslide.planner.workload import Workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bandwidth",
         default="1gbit",
         metavar="RATE",
-        help="of each one's link, like 100mbit or unlimited (default: 1gbit)",
+        help="of each one's network, like 100mbit or unlimited (default: 1gbit)",
     )
     group.add_argument(
         "--latency",
@@ -68,39 +73,30 @@ def run(arguments: argparse.Namespace) -> int:
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory, "--memory")
     _check(arguments)
 
-    from dslide.model.defaults import resolve
     from dslide.planner.step_time import NetworkSpeed
     from dslide.util.threads import available_cores
 
     network = NetworkSpeed(
         parse_rate(arguments.bandwidth, "--bandwidth"), parse_seconds(arguments.latency, "--latency")
     )
-    cores = available_cores() if arguments.cores is None else arguments.cores
-    rows, data_bytes, prior = arguments.rows, 0, True
-    if arguments.data is not None:
-        from dslide.data import Dataset
-        from dslide.model.defaults import resolve
-        from dslide.planner.trial_rows import rows_of
-
-        data = _read(arguments)
-        config = resolve(config, data.labels, data)
-        prior, data_bytes = isinstance(data, Dataset), data.data_bytes
-        trial = rows_of(data, config.batch_size, config.seed)
-        rows = data.rows_per_epoch
-    else:
-        from dslide.data.dataset import rows_bytes
-        from dslide.planner.trial_rows import made_up
-
-        if arguments.features is None or arguments.labels is None:
-            raise ConfigError("without DATA, --features and --labels are needed")
-        config, per_row = resolve(config, arguments.labels), (arguments.features_per_row, arguments.labels_per_row)
-        trial = made_up(config.batch_size, arguments.features, arguments.labels, *per_row, rows)
-        data_bytes = rows_bytes(rows, rows * sum(per_row)) if rows else 0
-    most = min(trial.labels, *config.hidden)
-    if not 1 <= arguments.nodes <= most:
-        raise ConfigError(f"--nodes: expected 1 to {most} for this network, not {arguments.nodes}")
-    _tell(config, trial, rows, data_bytes, prior, arguments.nodes, config.threads or cores, available, network)
+    work = _workload(arguments, config)
+    if not 1 <= arguments.nodes <= work.most_nodes:
+        raise ConfigError(f"--nodes: expected 1 to {work.most_nodes} for this network, not {arguments.nodes}")
+    cores = work.config.threads or (available_cores() if arguments.cores is None else arguments.cores)
+    _print_plan(work, arguments.nodes, cores, available, network)
     return 0
+
+
+def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
+    from dslide.planner.workload import Workload
+    from dslide.training.reading import Reading, read_training_data
+
+    if arguments.data is not None:
+        return Workload.of_data(config, read_training_data(arguments.data, Reading.of(reading_options(arguments))))
+    if arguments.features is None or arguments.labels is None:
+        raise ConfigError("without DATA, --features and --labels are needed")
+    per_row = arguments.features_per_row, arguments.labels_per_row
+    return Workload.of_size(config, arguments.features, arguments.labels, *per_row, arguments.rows)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -110,40 +106,19 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
 
-def _read(arguments: argparse.Namespace) -> Data:
-    from dslide.data import load
+def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:
+    from dslide.planner.forecast import forecast, recommended
 
-    options = reading_options(arguments)
-    stream = is_stream(options, None)
-    words = token_options(arguments, None, stream)
-    return load_stream(arguments.data, options, words) if stream else load(arguments.data, **options)
-
-
-def _tell(
-    config: Config, trial: TrialRows, rows: int, data_bytes: int, prior: bool, nodes: int, cores: int, memory: int,
-    network: NetworkSpeed,
-) -> None:  # fmt: skip
-    from dslide.planner.calibration import calibrate
-    from dslide.planner.forecast import NODES, forecast, recommended
-    from dslide.planner.memory import plan
-
-    most = min(trial.labels, *config.hidden)
-    counts = sorted({nodes, *(count for count in NODES if count <= most)})
-    plans = {
-        count: plan(
-            config, trial.features, trial.labels, data_bytes, count, cores, prior, trial.values_per_row[0]
-        )
-        for count in counts
-    }  # fmt: skip
+    counts = work.node_counts(nodes)
+    plans = {count: work.memory(count, cores) for count in counts}
     chosen = plans[nodes]
     fits = "fits" if chosen.bytes_total <= memory else "does not fit"
     print("\n".join(chosen.lines()))
     print(f"{format_bytes(chosen.bytes_total)} {fits} into {format_bytes(memory)}", flush=True)
 
-    # The ends first, what is asked for, and the rest as time allows.
-    calibration = calibrate(config, trial, [1, counts[-1], nodes, *counts[2:], *counts], cores, prior)
-    found = {count: forecast(config, trial.labels, plans[count], calibration, network) for count in counts}
-    print("\n".join(_words(found[nodes], config, rows, network)))
+    calibration = work.calibrate(nodes, cores)
+    found = {count: forecast(work.config, work.trial.labels, plans[count], calibration, network) for count in counts}
+    print("\n".join(_forecast_lines(found[nodes], work.config, work.rows, network)))
     print("\n".join(["", *_table(found.values(), memory), ""]))
     best, why = recommended(found, memory)
     if best is None:
@@ -154,8 +129,8 @@ def _tell(
     print(_measured(calibration))
 
 
-def _words(found: Forecast, config: Config, rows: int, network: NetworkSpeed) -> list[str]:
-    """The forecast for the nodes that were asked for."""
+def _forecast_lines(found: Forecast, config: Config, rows: int, network: NetworkSpeed) -> list[str]:
+    """The forecast for the requested nodes."""
     step, lines = found.step, []
     computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.phase}"
     if found.nodes > 1:

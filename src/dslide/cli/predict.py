@@ -11,15 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dslide.checkpoint.saved_model import SavedModel
-from dslide.cli.models import ROWS_AT_A_TIME, load_for, open_model, pieces, vectorizer_of
 from dslide.cli.options import add_reading_options, reading_options, whole_number
 from dslide.cli.ranks import add_rank_options
-from dslide.comm import job
 from dslide.errors import ConfigError, DataError
+from dslide.training.evaluation import BLOCK_ROWS, row_blocks
+from dslide.training.inference import Model, open_model
+from dslide.training.reading import load_for, vectorizer_of
 from dslide.util.atomic import new_file
 
 if TYPE_CHECKING:
+    from dslide.checkpoint.saved_model import SavedModel
     from dslide.comm import Communicator
     from dslide.data import Data, SparseRows
 
@@ -51,52 +52,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
-    comm = job()
-    saved, network = open_model(arguments.model, comm, arguments.threads)
+    model = open_model(arguments.model, threads=arguments.threads)
+    network, comm, output = model.network, model.comm, arguments.output
     predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
-    output = arguments.output
-    pieces_of_data = comm.together("reading the data", lambda: _rows(saved, arguments, comm))
+    blocks = _rows(model, arguments)
     with new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
-        for x, seen in pieces_of_data:
+        for x, seen in blocks:
             ids, scores = predict(x, min(arguments.k, network.labels), seen)
             if comm.rank == 0:
-                _write(file, ids, scores if arguments.scores else None, saved)
+                _write(file, ids, scores if arguments.scores else None, model.saved)
     comm.barrier("the end")
     return 0
 
 
-def _rows(
-    saved: SavedModel, arguments: argparse.Namespace, comm: Communicator
-) -> Iterator[tuple[SparseRows, SparseRows | None]]:
-    """The features of all rows, and labels that are not to be predicted, in pieces."""
+def _rows(model: Model, arguments: argparse.Namespace) -> Iterator[tuple[SparseRows, SparseRows | None]]:
+    """The features of all rows, and labels that are not to be predicted, in blocks."""
     options = reading_options(arguments)
     if arguments.data != "-":
-        data = load_for(saved, arguments.data, options)
-    elif (vectorizer := vectorizer_of(saved)) is not None:
-        return ((vectorizer.transform(lines), None) for lines in _stdin(comm))
+        data = model.read(arguments.data, **options)
+    elif (vectorizer := vectorizer_of(model.saved)) is not None:
+        return ((vectorizer.transform(lines), None) for lines in _stdin(model.comm))
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "stdin"
-            text = "".join(f"{line}\n" for lines in _stdin(comm) for line in lines)
-            copy.write_text(text, "utf-8", "surrogateescape")
+        data = _read_stdin(model, options)
+    seen = data.seen
+    return (
+        (data.rows(begin, end)[0], None if seen is None else seen.part(begin, end))
+        for begin, end in row_blocks(len(data))
+    )
+
+
+def _read_stdin(model: Model, options: dict[str, Any]) -> Data:
+    """What stdin has, read like a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "stdin"
+        text = "".join(f"{line}\n" for lines in _stdin(model.comm) for line in lines)
+        copy.write_text(text, "utf-8", "surrogateescape")
+
+        def read() -> Data:
             try:
-                data = load_for(saved, copy, options)
+                return load_for(model.saved, copy, options)
             except DataError as error:
                 raise DataError(str(error).replace(str(copy), "stdin")) from None
-    return (_piece(data, begin, end) for begin, end in pieces(len(data)))
 
-
-def _piece(data: Data, begin: int, end: int) -> tuple[SparseRows, SparseRows | None]:
-    x, _ = data.rows(begin, end)
-    return x, None if data.seen is None else data.seen.part(begin, end)
+        return model.comm.together("reading the data", read)
 
 
 def _stdin(comm: Communicator) -> Iterator[list[str]]:
-    """Lines from stdin, as they come. The first rank reads them for all."""
+    """Lines from stdin, as they come. Rank 0 reads them for all."""
     while True:
         lines = []
         if comm.rank == 0:
-            raw = islice(sys.stdin.buffer, ROWS_AT_A_TIME)
+            raw = islice(sys.stdin.buffer, BLOCK_ROWS)
             lines = [line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in raw]
         lines = comm.gather_objects("stdin", lines)[0]
         if not lines:

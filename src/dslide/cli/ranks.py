@@ -88,8 +88,8 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
 
 def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
     """Runs `dslide train --elastic`."""
-    from dslide.cli.train import free_folder
     from dslide.launch.elastic import Supervisor
+    from dslide.training.folders import free_folder
 
     least = 1 if arguments.min_ranks is None else arguments.min_ranks
     if not 1 <= least <= ranks:

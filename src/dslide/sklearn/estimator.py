@@ -15,26 +15,28 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from dslide.api import open_run
 from dslide.checkpoint.collective_load import load_on_all_ranks, open_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import job
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, TextVectorizer
-from dslide.errors import TERMINATED, ConfigError, DataError, ModelError
-from dslide.model.defaults import as_before, for_data, settled
+from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
+from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
 from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
 from dslide.sklearn.ranks import check_size, new_trainer, rebuild, use_rank_threads
+from dslide.training.callbacks import Callback
+from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine
 from dslide.training.metrics import Evaluation
-from dslide.training.trainer import Callback, Trainer
+from dslide.training.options import CHANGEABLE, first_change
+from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
 
 BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
-# between calls of partial_fit
-MAY_CHANGE = ("learning_rate", "batch_size", "epochs", "threads", "wire", "micro_batches", "watchdog")
-NO_CHECKPOINTS: dict[str, Any] = {"checkpoint_seconds": 0.0, "checkpoints_kept": 1}  # only runs have them
-OPTIONS = tuple(field.name for field in dataclasses.fields(Config) if field.name not in NO_CHECKPOINTS)
+OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
+FIXED = tuple(name for name in OPTIONS if name not in (*CHANGEABLE, "batch_size"))  # between calls of partial_fit
 
 Array = npt.NDArray[Any]
 
@@ -108,6 +110,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         batch_size: int = Config.batch_size,
         seed: int = Config.seed,
         threads: int = Config.threads,
+        checkpoint_seconds: float = Config.checkpoint_seconds,
+        checkpoints_kept: int = Config.checkpoints_kept,
         wire: str = Config.wire,
         micro_batches: int = Config.micro_batches,
         watchdog: float = Config.watchdog,
@@ -119,8 +123,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     # ---- training ------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, callbacks: Sequence[Callback] = ()) -> SlideClassifier:
+    def fit(self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None) -> SlideClassifier:
         """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features); y: see the class.
+
+        `out` is the folder of a run, as `dslide.train` makes it: checkpoints are written there in the background, every
+        `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
+        theirs, or other options, are refused.
 
         Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
         """
@@ -128,48 +136,62 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = LabelCoder.learn(labels, is_dense(y))
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
-        trainer = new_trainer(for_data(config, data), data)
-        trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
-        result = trainer.fit(data)
+        if out is None:
+            trainer = new_trainer(resolve(config, data.labels, data), data)
+            trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
+            interrupted = trainer.fit(data).interrupted
+        else:
+            trainer, interrupted = self._fit_run(config, data, coder, out, callbacks)
         self._keep(trainer.network, trainer, coder)
         self._count(data)
         self.n_iter_ = trainer.epoch
-        if result.interrupted:
+        if interrupted:
             raise SystemExit(TERMINATED) if terminated() else KeyboardInterrupt
         return self
 
+    def _fit_run(
+        self, config: Config, data: Dataset, coder: LabelCoder, out: str | Path, callbacks: Sequence[Callback]
+    ) -> tuple[Trainer, bool]:
+        """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
+        interrupted."""
+        names = getattr(self, "feature_names_in_", None)
+        data = dataclasses.replace(
+            data, label_names=coder.names(), feature_names=None if names is None else names.tolist()
+        )
+        run = open_run(
+            data, config.to_dict(), out=out, resume_existing=True, testing=EvaluationOptions(),
+            progress=self.verbose, callbacks=callbacks, estimator=coder.to_dict(),
+        )  # fmt: skip
+        try:
+            return run.trainer, run.train().interrupted
+        except Terminated:
+            return run.trainer, True
+
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> SlideClassifier:
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
-        constant, since nobody knows how many rows are to come.
+        constant, since the number of rows to come is unknown.
 
         `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
-        label. Between calls only learning_rate, batch_size, epochs, threads and options of several
-        ranks may be changed. A network that begins here has no links, and softmax as its loss if that is left
-        open; one of `fit` keeps what it has, and takes the rows for some that its links were counted on.
+        label. Between calls only learning_rate, batch_size, epochs, threads, checkpoint options and options of several
+        ranks may change. A network that starts here has no label prior, and softmax as its loss if that is left open;
+        one of `fit` keeps its own, and treats the rows as some of those that its label prior was counted on.
         """
         first = not hasattr(self, "network_")
         x, labels = self._features(X, new=first), read_labels(y)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
         if first:
-            trainer = new_trainer(settled(self._config(), data.labels), data)
+            trainer = new_trainer(self._config(), data)
             self._keep(trainer.network, trainer, coder)
         else:
-            trainer = self._going_on()
-        config = trainer.config
+            trainer = self._reconfigured_trainer()
         self._count(data)
-        # softmax can learn nothing from a row without labels
-        rows = np.arange(len(x)) if config.loss == "sigmoid" else np.flatnonzero(np.diff(data.y.indptr))
-        rows = np.random.default_rng([config.seed, trainer.step]).permutation(rows)
-        for begin in range(0, len(rows), config.batch_size):
-            batch = rows[begin : begin + config.batch_size]
-            trainer.train_batch(data.x.take(batch), data.y.take(batch), total_steps=0)
-        trainer.epoch += 1
+        trainer.fit_pass(data)
         self.n_iter_ = trainer.epoch
         return self
 
     def _config(self) -> Config:
-        return Config(**{name: getattr(self, name) for name in OPTIONS}, **NO_CHECKPOINTS)
+        return Config(**{name: getattr(self, name) for name in OPTIONS})
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
@@ -199,20 +221,18 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise DataError("classes: not those of the first call to partial_fit, or the columns of y")
         return coder
 
-    def _going_on(self) -> Trainer:
-        """The trainer, with the options that may change taken over."""
+    def _reconfigured_trainer(self) -> Trainer:
+        """The trainer, with the options as they are now; ConfigError if some changed that must not."""
         trainer: Trainer | None = self.trainer_
         if trainer is None:
-            raise ModelError("the model was loaded only to predict; load(..., trainable=True) can go on")
-        config = as_before(self._config(), trainer.config)
-        for name in OPTIONS:
+            raise ModelError("the model was loaded only to predict; load(..., trainable=True) opens it for training")
+        config = resolve_like(self._config(), trainer.config)
+        if name := first_change(config, trainer.config, FIXED):
             before, now = getattr(trainer.config, name), getattr(config, name)
-            if before != now and name not in MAY_CHANGE:
-                raise ConfigError(
-                    f"{name}: training began with {before!r}, and partial_fit can't go on with {now!r}; fit begins anew"
-                )
-        trainer.config = trainer.network.config = config
-        use_rank_threads(config.threads)
+            raise ConfigError(
+                f"{name}: training began with {before!r}, and partial_fit can't continue with {now!r}; fit starts anew"
+            )
+        trainer.reconfigure(config)
         return trainer
 
     def _keep(self, network: Network, trainer: Trainer | None, coder: LabelCoder) -> None:
@@ -226,7 +246,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self._rows += len(data.x)
 
     def _forget(self) -> None:
-        """Frees an earlier network: there may be no memory for two."""
+        """Frees an earlier network: memory may not hold two."""
         for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions"):
             self.__dict__.pop(name, None)
 
@@ -353,13 +373,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     @classmethod
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
-        """Opens a model folder. With `trainable` partial_fit can go on; else weights are mapped from disk.
+        """Opens a model folder. With `trainable` partial_fit can continue; else weights are mapped from disk.
 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
         `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
         """
-        open_model = open_on_all_ranks if trainable else load_on_all_ranks  # arrays of a trainable one are copied later
-        saved = open_model(folder, job(), optimizer=trainable, verify=True)
+        load = open_on_all_ranks if trainable else load_on_all_ranks  # to train, arrays are received in place
+        saved = load(folder, job(), optimizer=trainable, verify=True)
         of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
         self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})
@@ -381,7 +401,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        if "network_" in state:  # native objects are made again from arrays
+        if "network_" in state:  # native objects are rebuilt from arrays
             network, trainer = state.pop("network_"), state.pop("trainer_")
             progress = None if trainer is None else trainer.progress()
             state["_arrays"] = (network.config, network.features, network.labels, network.state(), progress)
@@ -410,7 +430,7 @@ def _parameters_text() -> str:
     for field in dataclasses.fields(Config):
         lines.append(f"    {field.name} : {field.type}, default={field.default!r}")
         lines += textwrap.wrap(field.metadata["help"], 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    lines += ["    verbose : bool, default=False", "        tell of progress on stderr", "    "]
+    lines += ["    verbose : bool, default=False", "        print progress on stderr", "    "]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The estimator's networks: made, or made again from arrays, where memory allows it."""
+"""The estimator's networks: new, or rebuilt from arrays, if memory suffices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULT_BYTES = 10**9  # largest matrix of scores that is made
 
 
 def new_trainer(config: Config, data: Dataset) -> Trainer:
-    """A fresh network for this data, and what trains it."""
+    """A new network for this data, and its trainer."""
     comm = _ranks(config, data.features, data.labels, data.data_bytes)
     return Trainer(config, data.features, data.labels, comm=comm)
 
@@ -34,10 +34,11 @@ def use_rank_threads(threads: int) -> None:
 
 
 def _ranks(config: Config, features: int, labels: int, data_bytes: int = 0) -> Communicator:
-    """The ranks that this process trains with, mostly itself alone, once it is known that memory suffices."""
+    """The ranks that this process trains with, often only itself; MemoryNeeded if memory does not suffice."""
     comm = job(config.watchdog)
     here = local_ranks(comm)
-    planned = plan(config, features, labels, data_bytes, comm.size, here.threads)
+    no_checkpoints = config.replace(checkpoint_seconds=0.0)  # which only runs in a folder have
+    planned = plan(no_checkpoints, features, labels, data_bytes, comm.size, here.threads)
     comm.together("memory", lambda: planned.check(here.ranks))
     return comm
 
@@ -49,7 +50,7 @@ def rebuild(
     state: Mapping[str, npt.NDArray[Any]],
     progress: dict[str, int] | None,
 ) -> tuple[Network, Trainer | None]:
-    """A network with this state and, if there is progress to go on from, its trainer."""
+    """A network with this state and, if there is progress to continue from, its trainer."""
     if progress is None:
         return Network(config, features, labels, comm=job(), trainable=False, weights=state), None
     trainer = Trainer(config, features, labels, comm=_ranks(config, features, labels))

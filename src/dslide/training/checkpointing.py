@@ -8,7 +8,8 @@ from pathlib import Path
 from dslide.checkpoint.manager import CheckpointManager
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm.votes import Vote
-from dslide.training.trainer import Callback, StepInfo, Trainer
+from dslide.training.callbacks import Callback, StepInfo
+from dslide.training.trainer import Trainer
 
 
 class Checkpointing(Callback):

@@ -1,24 +1,132 @@
-"""Measuring on test data while a run goes on."""
+"""Evaluation on test data: once, and during a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dslide.training.trainer import Callback, TestInfo
+from dslide.errors import ConfigError
+from dslide.training.callbacks import Callback, TestInfo
+from dslide.training.metrics import KS, RECOMMENDATION_KS, Evaluation
 
 if TYPE_CHECKING:
-    from dslide.data import Data
-    from dslide.training.trainer import EpochInfo, Trainer
+    from dslide.checkpoint.saved_model import SavedModel
+    from dslide.data import Data, SparseRows
+    from dslide.model.network import Network
+    from dslide.training.callbacks import EpochInfo
+    from dslide.training.reading import Source
+    from dslide.training.trainer import Trainer
 
-_CHOICE = 0x74657374  # tells the random choice of test rows from other random numbers of the same seed
+BLOCK_ROWS = 4096  # predicted together: bounds the memory that predictions of a large file need
+MOST_K = 10_000
+_CHOICE = 0x74657374  # the random choice of test rows is a stream of its own
+
+Ids = npt.NDArray[np.int32]  # (rows, k)
+Predict = Callable[["SparseRows", int, "SparseRows | None"], tuple[Any, Any]]
 
 
-class Testing(Callback):
-    """Measures at the end of every so many epochs, on at most so many rows (0: all). The last epoch is left out: after
-    it the whole test data is measured anyway."""
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What a run is evaluated on, and when. ConfigError for values that make no sense, or not together."""
+
+    test: Source | None = None  # test data
+    hold_out: float | None = None  # share of the rows to evaluate on instead of training on them
+    every: int = 0  # evaluate after every so many epochs too; 0: only at the end
+    rows: int = 0  # test rows, chosen at random, that `every` evaluates on; 0: all
+    ks: tuple[int, ...] | None = None  # None: as the data suggests
+
+    def __post_init__(self) -> None:
+        if self.hold_out is not None and not 0 < self.hold_out < 1:
+            raise ConfigError(f"hold_out: expected a share above 0 and below 1, not {self.hold_out:g}")
+        if self.hold_out is not None and self.test is not None:
+            raise ConfigError("hold_out: there is test data already, given as test")
+        for name, value in (("test_every", self.every), ("test_rows", self.rows)):
+            if value < 0:
+                raise ConfigError(f"{name}: expected at least 0, not {value}")
+        if self.rows and not self.every:
+            raise ConfigError("test_rows: is for evaluation during the run, but test_every is not given")
+
+    def like(self, saved: SavedModel | None) -> EvaluationOptions:
+        """The options with the share of rows held out that the resumed run has; ConfigError if what is given does not
+        agree with it, or if there is nothing to evaluate on."""
+        share = self.hold_out
+        if saved is not None:
+            begun: float | None = saved.progress.get("hold_out")
+            if share not in (None, begun):
+                with_what = "none" if begun is None else f"{begun:g}"
+                raise ConfigError(f"hold_out: the run was begun with {with_what}, and on resuming that can't change")
+            if begun is not None and self.test is not None:
+                raise ConfigError(f"test: the run was begun with hold_out {begun:g}, and is tested on those rows")
+            share = begun
+        if self.every and share is None and self.test is None:
+            raise ConfigError("test_every: there is no test data; give test or hold_out")
+        return dataclasses.replace(self, hold_out=share)
+
+
+def checked_ks(k: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """The ranks k to report, ascending, if any are given."""
+    if k is None:
+        return None
+    given = [k] if isinstance(k, int) else list(k)
+    if not given or not all(isinstance(each, int) and 1 <= each <= MOST_K for each in given):
+        raise ConfigError(f"k: expected whole numbers from 1 to {MOST_K} like 1,3,5, not {','.join(map(str, given))!r}")
+    return tuple(sorted(set(given)))
+
+
+def default_ks(data: Data) -> tuple[int, ...]:
+    """The ranks k to report if none are given."""
+    return KS if data.seen is None else RECOMMENDATION_KS
+
+
+def row_blocks(rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows to predict together."""
+    for begin in range(0, rows, BLOCK_ROWS):
+        yield begin, min(begin + BLOCK_ROWS, rows)
+
+
+def evaluate(
+    predict: Predict, network: Network, data: Data, label_counts: Any, rows: int, ks: Sequence[int]
+) -> tuple[dict[str, float], Ids]:
+    """Metrics of a way to predict with its rows_per_second, and the labels it predicts. `label_counts` and `rows` are
+    those of the training data."""
+    evaluation = Evaluation(ks, label_counts, rows)
+    seconds, predicted = 0.0, []
+    for begin, end in row_blocks(len(data)):
+        x, y = data.rows(begin, end)
+        seen = None if data.seen is None else data.seen.part(begin, end)
+        start = time.perf_counter()
+        ids, _ = predict(x, min(max(ks), network.labels), seen)
+        seconds += time.perf_counter() - start
+        evaluation.update(ids, y)
+        predicted.append(ids)
+    speed = {"rows_per_second": len(data) / max(seconds, 1e-9)}
+    return evaluation.result() | speed, np.concatenate(predicted)
+
+
+def exact_loss(network: Network, data: Data) -> float:
+    """The mean loss over the rows that have labels, over all labels without sampling."""
+    total, rows = 0.0, 0
+    for begin, end in row_blocks(len(data)):
+        loss, counted = network.exact_loss_sum(*data.rows(begin, end))
+        total, rows = total + loss, rows + counted
+    return total / rows if rows else float("nan")
+
+
+def recall_of_exact(exact: Ids, approximate: Ids, k: int) -> float:
+    """The mean share of each row's exact top k that is also in its approximate top k."""
+    pairs = zip(exact[:, :k].tolist(), approximate[:, :k].tolist(), strict=True)
+    return sum(len(set(a) & set(b)) for a, b in pairs) / max(exact[:, :k].size, 1)
+
+
+class PeriodicTest(Callback):
+    """Evaluates after every so many epochs, on at most so many rows (0: all). The last epoch is left out: the whole
+    test data is evaluated after it anyway."""
 
     def __init__(
         self, measure: Callable[[Data], dict[str, float]], test: Data, every: int, rows: int, seed: int

@@ -1,4 +1,4 @@
-"""What a training run tells while it goes on: a line on the terminal, and records in a log file."""
+"""What a run reports while it trains: a progress line on the terminal, and records in a log file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dslide import _core
-from dslide.training.trainer import Callback
+from dslide.training.callbacks import Callback
 from dslide.util.memory import rss_bytes
 from dslide.util.terminal import launcher_columns
 from dslide.util.units import clock
 
 if TYPE_CHECKING:
-    from dslide.training.trainer import EpochInfo, Result, StepInfo, TestInfo, Trainer
+    from dslide.training.callbacks import EpochInfo, FitResult, StepInfo, TestInfo
+    from dslide.training.trainer import Trainer
 
 BAR_WIDTH = 20  # characters
 REDRAW_SECONDS = 0.1
@@ -35,6 +36,7 @@ class ProgressLine(Callback):
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr
         self._quiet = quiet
+        # Columns of a terminal to which a launcher passes what this process prints; 0: there is none.
         self._columns = launcher_columns() if self._stream is sys.stderr else 0
         self._live = not quiet and (self._columns > 0 or self._stream.isatty())
         self._total = 0  # steps of the whole run
@@ -83,7 +85,7 @@ class ProgressLine(Callback):
         self._stream.write(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
         self._stream.flush()
 
-    def on_end(self, trainer: Trainer, result: Result) -> None:
+    def on_end(self, trainer: Trainer, result: FitResult) -> None:
         self._clear()
 
     def _clear(self) -> None:
@@ -93,22 +95,21 @@ class ProgressLine(Callback):
 
 
 def warn(message: str) -> None:
-    """Tells something that ends nothing."""
+    """Prints a problem that does not end training."""
     print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
 
 
 class RecordLog(Callback, ABC):
-    """Makes records of a run and appends them to a file: start, the first step and the last and some between, how full
-    hash tables are, epochs, tests, checkpoints, end. How a record is written is up to the classes made from this one.
-    `about` is what the first record says besides."""
+    """Makes records of a training: start, the first step, the last and one in `every_seconds` between, occupancy of
+    hash tables, epochs, tests, checkpoints, end. Subclasses write them to `path`. `about` is added to the first."""
 
     def __init__(self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None) -> None:
         self._path = Path(path)
         self._every, self._about = every_seconds, about or {}
         self._written = -math.inf
         self._unwritten: tuple[StepInfo, int] | None = None  # the last step, and its epoch
-        self._renewals: dict[str, int] = {}  # of hash tables, by layer, as far as they were told
-        self._failed = False  # and it was told
+        self._rebuilds: dict[str, int] = {}  # of hash tables, by layer, at the last record of them
+        self._failed = False  # writing did, which was reported
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
         network = trainer.network
@@ -142,28 +143,28 @@ class RecordLog(Callback, ABC):
             self._write_tables(trainer)
 
     def _write_step(self, trainer: Trainer) -> None:
-        """The last step, and what this rank has come to by now; seconds and bytes count from the start."""
+        """The last step, and the totals of this rank; seconds and bytes count from the start."""
         if self._unwritten is None:
             return
         (info, epoch), self._unwritten = self._unwritten, None
-        effort = trainer.effort()
+        stats = trainer.rank_stats()
         self._write(
             "step",
             **vars(info),
             epoch=epoch,
             samples=trainer.samples,
-            seconds=round(effort.seconds, 6),
-            waited=round(effort.waited, 6),
-            bytes_sent=effort.bytes_sent,
+            seconds=round(stats.seconds, 6),
+            waited=round(stats.waited, 6),
+            bytes_sent=stats.bytes_sent,
             rss_bytes=rss_bytes(),
         )
 
     def _write_tables(self, trainer: Trainer) -> None:
-        """How full the hash tables of this rank are, if they were renewed since that was told."""
+        """Occupancy of this rank's hash tables, if they were rebuilt since the last record of it."""
         for layer in trainer.network.layers:
-            if layer.lsh is None or self._renewals.get(layer.name) == layer.lsh.rebuilds:
+            if layer.lsh is None or self._rebuilds.get(layer.name) == layer.lsh.rebuilds:
                 continue
-            self._renewals[layer.name] = layer.lsh.rebuilds
+            self._rebuilds[layer.name] = layer.lsh.rebuilds
             found = layer.lsh.tables.occupancy()
             self._write(
                 "tables",
@@ -185,43 +186,42 @@ class RecordLog(Callback, ABC):
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
         self._write("checkpoint", step=trainer.step, of_step=step)
 
-    def on_end(self, trainer: Trainer, result: Result) -> None:
+    def on_end(self, trainer: Trainer, result: FitResult) -> None:
         self._write_step(trainer)
         self._write("end", **vars(result), step=trainer.step)
 
     def _write(self, kind: str, **values: Any) -> None:
         record = {"record": kind, "time": round(time.time(), 3), **values}
         try:
-            if content := self._encoded(record):
-                with open(self._path, "ab") as file:
-                    file.write(content)
+            self._append(record)
         except OSError as error:  # a full disk must not end training
             if not self._failed:
-                warn(f"{self._path}: can't be written: {error.strerror or error}; training goes on")
+                warn(f"{self._path}: can't be written: {error.strerror or error}; training continues")
             self._failed = True
 
     @abstractmethod
-    def _encoded(self, record: dict[str, Any]) -> bytes:
-        """What a record is in the file; nothing if it is not to be there."""
+    def _append(self, record: dict[str, Any]) -> None:
+        """Writes a record to the file; OSError if that is impossible."""
 
 
 class JsonLog(RecordLog):
-    """One JSON object per line. All flushed."""
+    """Appends records to a file, one JSON object per line, flushed at once."""
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
         self._end_line()
         super().on_start(trainer, total_steps)
 
     def _end_line(self) -> None:
-        """What a crash left of a line is not to spoil the next one."""
+        """Ends a line that a crash cut off, so that it does not damage the next one."""
         with suppress(OSError), open(self._path, "rb+") as file:
             if size := file.seek(0, os.SEEK_END):
                 file.seek(size - 1)
                 if file.read(1) != b"\n":
                     file.write(b"\n")
 
-    def _encoded(self, record: dict[str, Any]) -> bytes:
-        return json.dumps(finite(record)).encode() + b"\n"
+    def _append(self, record: dict[str, Any]) -> None:
+        with open(self._path, "ab") as file:
+            file.write(json.dumps(finite(record)).encode() + b"\n")
 
 
 def finite(value: Any) -> Any:

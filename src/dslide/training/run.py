@@ -1,65 +1,113 @@
-"""A training run and its folder: checkpoints/ (the network), log.jsonl (what happened), summary.json (result), and
-profile.json and tensorboard/ if they were asked for. With several ranks each keeps a log of its own, log-1.jsonl and so
-on, and the first one speaks for all."""
+"""A whole training run and its folder: checkpoints/ (the network), log.jsonl (what happened), summary.json (the
+result), and profile.json and tensorboard/ if requested. With several ranks each writes a log of its own, log-1.jsonl
+and so on; the other files are those of rank 0."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslide.checkpoint.collective_load import restore_network
+from dslide import _core
+from dslide.checkpoint.collective_load import open_newest, open_on_all_ranks, restore_network
+from dslide.checkpoint.run_folder import CHECKPOINTS
 from dslide.checkpoint.saved_model import SavedModel
-from dslide.cli.evaluate import evaluate, exact_loss, loss_line, table
-from dslide.cli.options import default_ks
 from dslide.config import Config
 from dslide.data import Tokens
-from dslide.errors import Diverged
+from dslide.errors import ConfigError, Diverged, Terminated
+from dslide.model.defaults import resolve, resolve_like
+from dslide.training.callbacks import Callback, FitResult, TestInfo
 from dslide.training.checkpointing import Checkpointing
-from dslide.training.logging import JsonLog, ProgressLine, RecordLog, finite, warn
-from dslide.training.tensorboard import TensorBoardLog
-from dslide.training.trainer import TestInfo, Trainer
+from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
+from dslide.training.logging import JsonLog, RecordLog, finite, warn
+from dslide.training.options import CHANGEABLE, first_change
+from dslide.training.trainer import Trainer
 from dslide.util.memory import peak_rss_bytes
-from dslide.util.units import clock, format_bytes
+from dslide.util.signals import terminated
 
 if TYPE_CHECKING:
     from dslide.comm import Communicator
     from dslide.data import Data
+    from dslide.model.network import Network
     from dslide.training.profiler import Profile
-    from dslide.training.trainer import Result
+
+METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The outcome of `dslide.train` or `dslide.resume`, on every rank."""
+
+    folder: Path
+    summary: dict[str, Any]  # the content of RUN/summary.json
+    metrics: dict[str, float]  # on the test data, as `dslide.evaluate` returns them; empty if nothing was tested
+    ks: tuple[int, ...]  # that metrics are reported at
+    network: Network  # as it is at the end
+    profile: Profile | None  # of this rank, if requested
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run early; everything is saved, and `dslide.resume` continues it."""
+        return bool(self.summary["interrupted"])
 
 
 class Run:
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
     def __init__(
-        self, comm: Communicator, folder: Path, config: Config, data: Data, saved: SavedModel | None, quiet: bool,
-        planned_bytes: int, profile: Profile | None = None, ks: tuple[int, ...] | None = None,
-        hold_out: float | None = None, last: Path | None = None, tensorboard: bool = False,
+        self, comm: Communicator, folder: Path, config: Config, data: Data, *, test: Data | None = None,
+        testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None, last: Path | None = None,
+        profile: Profile | None = None, tensorboard: bool = False, callbacks: Sequence[Callback] = (),
+        estimator: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.folder, self.comm = folder, comm
-        self.data, self.hold_out, self.planned_bytes = data, hold_out, planned_bytes
-        self.ks = ks or default_ks(data)
+        self.folder, self.comm, self.data, self.test = folder, comm, data, test
+        self.hold_out, self.planned_bytes, self.estimator = testing.hold_out, planned_bytes, estimator
+        self.ks = testing.ks or default_ks(data)
         self.label_counts = data.label_counts
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
         if saved is not None:
             restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
-        log = "log.jsonl" if comm.rank == 0 else f"log-{comm.rank}.jsonl"
-        about = {"data": data.source, "rows": len(data), "planned_bytes": planned_bytes}
-        self._logs: list[RecordLog] = [JsonLog(folder / log, about=about)]
-        if tensorboard and comm.rank == 0:
-            self._logs.append(TensorBoardLog(folder / "tensorboard"))
+        self._logs = self._make_logs(tensorboard)
         checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last)
         self.checkpoints = checkpointing.manager
-        self.trainer.callbacks += [ProgressLine(quiet=quiet or comm.rank > 0), *self._logs, checkpointing]
+        self.trainer.callbacks += [*callbacks, *self._logs, checkpointing]
+        if test is not None and testing.every:
+            self.trainer.callbacks.append(PeriodicTest(self.measure, test, testing.every, testing.rows, config.seed))
 
-    def train(self) -> Result:
-        """Trains until the end or Ctrl-C, and saves the network."""
+    def _make_logs(self, tensorboard: bool) -> list[RecordLog]:
+        name = "log.jsonl" if self.comm.rank == 0 else f"log-{self.comm.rank}.jsonl"
+        about = {"data": self.data.source, "rows": len(self.data), "planned_bytes": self.planned_bytes}
+        logs: list[RecordLog] = [JsonLog(self.folder / name, about=about)]
+        if tensorboard and self.comm.rank == 0:
+            from dslide.training.tensorboard import TensorBoardLog  # tensorboardX takes time and memory
+
+            logs.append(TensorBoardLog(self.folder / "tensorboard"))
+        return logs
+
+    def train(self) -> RunResult:
+        """Trains until the end or Ctrl-C, saves the network, evaluates it on the test data and writes the summary.
+        Terminated, on all ranks, if one of them received SIGTERM."""
+        result = self._fit()
+        metrics = {} if self.test is None or result.interrupted else self._final_test(result)
+        summary = self._summary(result, metrics)
+        if self.comm.rank == 0:
+            _write_json(self.folder / "summary.json", summary)
+            if self.trainer.profile is not None:
+                _write_json(self.folder / "profile.json", self._profile_figures(self.trainer.profile))
+        ended = _terminated_ranks(self.comm)  # also the barrier at the end
+        if result.interrupted and ended:
+            who = f"{', '.join(ended.values())} received SIGTERM after {self.trainer.step:,} steps"
+            raise Terminated(f"{who}; the network is saved in {self.folder}", list(ended))
+        return RunResult(self.folder, summary, metrics, self.ks, self.trainer.network, self.trainer.profile)
+
+    def _fit(self) -> FitResult:
         try:
             result = self.trainer.fit(self.data)
             self.checkpoints.save()
@@ -85,6 +133,7 @@ class Run:
             base=data.base,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
             interactions=data.users is not None,
+            estimator=None if self.estimator is None else dict(self.estimator),
         )
 
     def measure(self, test: Data) -> dict[str, float]:
@@ -93,12 +142,20 @@ class Run:
         found, _ = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data), self.ks)
         return found | {"loss": exact_loss(network, test)}
 
-    def summarize(self, result: Result, test: Data | None) -> None:
-        """Measures on the test data, if there is any; writes RUN/summary.json and prints the gist of it. Ranks measure
-        together, the first one writes and prints."""
-        from dslide import _core
+    def _final_test(self, result: FitResult) -> dict[str, float]:
+        assert self.test is not None
+        metrics = self.measure(self.test)
+        for log in self._logs:
+            log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, metrics))
+        return metrics
 
+    def _summary(self, result: FitResult, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """What summary.json says, on every rank as rank 0 knows it."""
         network = self.trainer.network
+        load_balance = dict(result.spread)
+        own = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
+        ranks = self.comm.gather_objects("memory used", own)
+        load_balance["per_rank"] = [a | b for a, b in zip(load_balance["per_rank"], ranks, strict=True)]
         summary: dict[str, Any] = {
             "samples_per_second": result.samples_per_second,
             "seconds": result.seconds,
@@ -113,57 +170,23 @@ class Run:
             "labels": network.labels,
             "rows": len(self.data),
             "planned_bytes": self.planned_bytes,
-        }
-        metrics = [f"{name}_at_{k}" for name in ("p", "r", "ndcg", "psp") for k in self.ks]
-        measured: dict[str, float] = {}
-        if test is not None:
-            measured = self.measure(test)
-            for log in self._logs:
-                log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, measured))
-        spread = dict(result.spread)
-        about = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
-        others = self.comm.gather_objects("memory used", about)
-        if self.comm.rank > 0:
-            return
-        spread["per_rank"] = [own | more for own, more in zip(spread["per_rank"], others, strict=True)]
-        summary |= {name: measured.get(name) for name in metrics}
-        summary |= {
-            "test_rows": measured.get("rows"),
-            "test_loss": measured.get("loss"),
-            "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in others),
+            **{name: metrics.get(name) for name in (f"{metric}_at_{k}" for metric in METRICS for k in self.ks)},
+            "test_rows": metrics.get("rows"),
+            "test_loss": metrics.get("loss"),
+            "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in ranks),
             "ranks": self.comm.size,
-            **spread,
+            **load_balance,
             "threads": _core.threads(),
             "isa": _core.isa(),
             "seed": network.config.seed,
             "version": version("dslide"),
             "config": network.config.to_dict(),
         }
-        (self.folder / "summary.json").write_text(json.dumps(finite(summary), indent=1) + "\n")
+        of_rank_0: dict[str, Any] = self.comm.gather_objects("summary", summary if self.comm.rank == 0 else None)[0]
+        return of_rank_0
 
-        print(
-            f"{self.trainer.epoch} epochs, {clock(result.seconds)}: {result.samples_per_second:,.0f} "
-            f"samples/s, loss {result.loss:.4g}, {network.parameters:,} parameters, "
-            f"{format_bytes(summary['peak_rss_bytes'])} of memory at most"
-        )
-        if self.comm.size > 1:
-            print(
-                f"{self.comm.size} ranks: {format_bytes(round(spread['bytes_sent_per_step']))} sent by each in a step, "
-                f"{spread['comm_seconds'] / max(result.seconds, 1e-9):.0%} of the time spent waiting for others, "
-                f"{spread['overlap']:.0%} of the exchanges hidden; imbalance {spread['imbalance']:.2f}"
-            )
-        if self.trainer.profile is not None:
-            self._tell_profile(self.trainer.profile)
-        if measured:
-            print(table(measured, self.ks))
-            print(loss_line(measured["loss"]))
-        print(f"saved in {self.folder}")
-
-    def _tell_profile(self, profile: Profile) -> None:
-        """Writes RUN/profile.json and prints the table, of this rank."""
-        from dslide import _core
-
-        about = {
+    def _profile_figures(self, profile: Profile) -> dict[str, Any]:
+        return {
             "rank": self.comm.rank,
             "ranks": self.comm.size,
             "threads": _core.threads(),
@@ -173,5 +196,38 @@ class Run:
             "measured_peak": vars(profile.speeds),
             "phases": profile.figures(),
         }
-        (self.folder / "profile.json").write_text(json.dumps(finite(about), indent=1) + "\n")
-        print(profile.table())
+
+
+def load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel | None, Path | None]:
+    """The newest usable checkpoint of a run, on all ranks, and its folder. Without any, ModelError if there `must` be
+    one, else None."""
+    found = open_newest(folder / CHECKPOINTS, comm, optimizer=True, verify=True)
+    if found is None:
+        return (open_on_all_ranks(folder, comm, optimizer=True, verify=True) if must else None), None
+    return found[1], found[0]
+
+
+def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, may_be_done: bool = False) -> Config:
+    """The options of the run, with those that may change as they are given now. ConfigError if others differ, or if
+    no epoch is left."""
+    now = resolve_like(Config(**given), resolve(saved.config, saved.labels))
+    if name := first_change(now, saved.config, [name for name in given if name not in CHANGEABLE]):
+        raise ConfigError(
+            f"{name}: the run was begun with {getattr(saved.config, name)!r}, and on resuming only "
+            f"{', '.join(CHANGEABLE[:-1])} and {CHANGEABLE[-1]} may change"
+        )
+    config = saved.config.replace(**{name: given[name] for name in CHANGEABLE if name in given})
+    if saved.progress.get("epoch", 0) >= config.epochs and not may_be_done:
+        raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume")
+    return config
+
+
+def _terminated_ranks(comm: Communicator) -> dict[int, str]:
+    """Ranks that received SIGTERM, and their names."""
+    name = f"rank {comm.rank} ({socket.gethostname()})" if comm.size > 1 else "this process"
+    names = comm.gather_objects("the end", name if terminated() else None)
+    return {rank: name for rank, name in enumerate(names) if name is not None}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(finite(dict(content)), indent=1) + "\n")

@@ -1,0 +1,219 @@
+"""Whole runs from Python: `train`, `resume` and `evaluate` do what the commands of the same names do.
+
+They print nothing but warnings unless `progress` or callbacks ask for it. Inside mpiexec the network is split over the
+ranks: every rank calls the same functions with the same arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.comm import Communicator, job
+from dslide.comm.topology import local_ranks
+from dslide.config import Config, check_name
+from dslide.data import Data, Dataset
+from dslide.errors import DataError
+from dslide.model.defaults import resolve
+from dslide.planner.memory import plan
+from dslide.training import evaluation
+from dslide.training.callbacks import Callback, RunInfo
+from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
+from dslide.training.folders import check_folder, free_folder
+from dslide.training.inference import Model, open_model
+from dslide.training.logging import ProgressLine
+from dslide.training.profiler import Profile
+from dslide.training.reading import (
+    FILE_OPTIONS,
+    TEXT_OPTIONS,
+    TOKEN_OPTIONS,
+    Reading,
+    Source,
+    read_test_data,
+    read_training_data,
+)
+from dslide.training.run import Run, RunResult, load_run, resumed_config
+from dslide.util.cpu import measure_speeds
+
+CONFIG_OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
+ALL_OPTIONS = (*CONFIG_OPTIONS, *FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
+
+
+def train(
+    data: Source, config: Config | Mapping[str, Any] | None = None, *, out: str | Path | None = None,
+    test: Source | None = None, hold_out: float | None = None, test_every: int = 0, test_rows: int = 0,
+    k: int | Sequence[int] | None = None, profile: bool = False, tensorboard: bool = False, progress: bool = False,
+    callbacks: Sequence[Callback] = (), resume_existing: bool = False, comm: Communicator | None = None,
+    **options: Any,
+) -> RunResult:  # fmt: skip
+    """Trains a network and keeps a run folder: checkpoints, log.jsonl, summary.json. `dslide train` in Python.
+
+    Parameters
+    ----------
+    data : path, Dataset or Tokens
+    config : Config, or a dict of options as `**options` has them, such as the content of a recipe
+    out : folder of the run, which must not exist; by default the next free runs/NAME-1, -2, ...
+    test : path, Dataset or Tokens to evaluate the trained network on
+    hold_out : share of the rows to evaluate on instead of training on them
+    test_every, test_rows : evaluate after every so many epochs too, on so many rows (0: all)
+    k : ranks that metrics are reported at
+    profile : measure the time of each phase, and write profile.json
+    tensorboard : also write event files for TensorBoard
+    progress : print a line for each epoch, and a progress line on a terminal, to stderr
+    callbacks : receive what training reports
+    resume_existing : if there is a run in `out`, resume it
+    comm : the ranks; by default those of mpiexec, or this process alone
+    **options : options by the names they have on the command line, of `Config` (`epochs=3`) and of reading files
+        (`format="tsv"`, `label_column=2`, `min_df=3`, `window=5`)
+
+    Ctrl-C finishes the present step and saves; the result is then marked as interrupted. Mistakes are reported as
+    `UserError`. SIGTERM saves and raises `errors.Terminated`.
+    """
+    testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
+    given = config.to_dict() if isinstance(config, Config) else dict(config or {})
+    run = open_run(
+        data, given | options, out=out, resume_existing=resume_existing, testing=testing, profile=profile,
+        tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
+    )  # fmt: skip
+    return run.train()
+
+
+def resume(
+    run: str | Path, data: Source, *, test: Source | None = None, hold_out: float | None = None, test_every: int = 0,
+    test_rows: int = 0, k: int | Sequence[int] | None = None, profile: bool = False, tensorboard: bool = False,
+    progress: bool = False, callbacks: Sequence[Callback] = (), comm: Communicator | None = None, **options: Any,
+) -> RunResult:  # fmt: skip
+    """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python.
+
+    Of the options of `Config`, which can be given by name, epochs, learning_rate, threads, wire, micro_batches,
+    watchdog, checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks. The other parameters
+    are those of `train`.
+    """
+    testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
+    opened = open_run(
+        data, options, resume=run, testing=testing, profile=profile, tensorboard=tensorboard, progress=progress,
+        callbacks=callbacks, comm=comm,
+    )  # fmt: skip
+    return opened.train()
+
+
+def evaluate(
+    model: str | Path | Model, data: Source, *, k: int | Sequence[int] | None = None,
+    history: str | Path | None = None, approximate: bool = False, threads: int = 0, comm: Communicator | None = None,
+    **options: Any,
+) -> dict[str, float]:  # fmt: skip
+    """Metrics of a trained network on data with known labels: `dslide evaluate` in Python.
+
+    `model` is the folder of a run or of a model, or what `open_model` returned. With interactions, `history` has the
+    earlier ones of the users in `data`. The options are those of reading files.
+
+    The result has p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k for each
+    k; rows and rows_without_labels; the loss over all labels; rows_per_second of exact prediction. With `approximate`
+    it also has the metrics and rows_per_second of prediction through hash tables, prefixed with approximate_, as well
+    as approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_tables_seconds, the
+    time to build the tables.
+    """
+    ks = checked_ks(k)
+    opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
+    test = opened.read(data, history=history, to_evaluate=True, **options)
+    network, about = opened.network, (opened.saved.label_counts, opened.saved.rows, ks or default_ks(test))
+    metrics, exact = evaluation.evaluate(network.predict_topk, network, test, *about)
+    metrics["loss"] = exact_loss(network, test)
+    if approximate:
+        start = time.perf_counter()
+        network.prediction_index()
+        metrics["approximate_tables_seconds"] = time.perf_counter() - start
+        found, ids = evaluation.evaluate(network.predict_topk_approximate, network, test, *about)
+        same = ("rows", "rows_without_labels")
+        metrics |= {f"approximate_{name}": value for name, value in found.items() if name not in same}
+        metrics |= {f"approximate_recall_of_exact_at_{n}": recall_of_exact(exact, ids, n) for n in about[-1]}
+    return metrics
+
+
+# ---- internal -------------------------------------------------------------------------------------------------------
+
+
+def open_run(
+    data: Source, options: Mapping[str, Any], *, out: str | Path | None = None,
+    resume: str | Path | None = None, resume_existing: bool = False, testing: EvaluationOptions,
+    profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
+    comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None,
+) -> Run:  # fmt: skip
+    """A run that is ready to train: data read, memory checked, network made, state loaded if it is resumed. `options`
+    are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier.
+    Collective: every rank goes through the same exchanges."""
+    for name in options:
+        check_name(name, ALL_OPTIONS)
+    reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
+    config = Config(**given)
+    if tensorboard:
+        from dslide.training.tensorboard import check_tensorboard
+
+        check_tensorboard()
+    comm = comm or job(config.watchdog)
+    folder = _folder(data, out, resume, comm)
+    if not resume_existing:
+        comm.together("checking the folder", lambda: check_folder(folder, resume is not None))
+    saved = last = None
+    if resume is not None or resume_existing:
+        saved, last = load_run(folder, comm, must=resume is not None)
+    if saved is not None:
+        config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
+    comm.limit = config.watchdog
+    testing = comm.together("test options", lambda: testing.like(saved))
+    train_data, test = comm.together(
+        "reading the data", lambda: _read(data, reading, testing, config.seed, saved, folder)
+    )
+    if saved is None:
+        config = resolve(config, train_data.labels, train_data)
+
+    here = local_ranks(comm)
+    planned = plan(
+        config, train_data.features, train_data.labels, train_data.data_bytes, comm.size, here.threads,
+        isinstance(train_data, Dataset), train_data.values_per_row[0],
+    )  # fmt: skip
+    threads = config.threads or here.threads
+    measured = _measured_profile(threads, comm) if profile else None
+    for callback in callbacks:
+        callback.on_run(RunInfo(folder, train_data, test, planned.lines(), last, threads, measured))
+    comm.together("memory", lambda: planned.check(here.ranks))
+    line = [ProgressLine()] if progress and comm.rank == 0 else []
+    return Run(
+        comm, folder, config, train_data, test=test, testing=testing, planned_bytes=planned.bytes_total, saved=saved,
+        last=last, profile=measured, tensorboard=tensorboard, callbacks=[*line, *callbacks], estimator=estimator,
+    )  # fmt: skip
+
+
+def _folder(data: Source, out: str | Path | None, resume: str | Path | None, comm: Communicator) -> Path:
+    """The run's folder; where it is left open, rank 0 chooses for all."""
+    if (given := out if resume is None else resume) is not None:
+        return Path(given)
+    name = data if isinstance(data, (str, Path)) else data.source
+    return Path(comm.gather_objects("folder", str(free_folder(str(name))))[0])
+
+
+def _read(
+    source: Source, reading: Reading, testing: EvaluationOptions, seed: int, saved: SavedModel | None, folder: Path
+) -> tuple[Data, Data | None]:
+    """The data to train on and to test on, with the same columns."""
+    data: Data = read_training_data(source, reading, saved)
+    test: Data | None = None
+    name = source if isinstance(source, (str, Path)) else data.source or "the data"
+    if testing.hold_out is not None:
+        data, test = data.split(testing.hold_out, seed)
+    if saved is not None and data.checksum != saved.progress.get("data"):
+        raise DataError(f"{name}: not the data that {folder} was trained on")
+    if data.features == 0 or data.labels == 0:
+        raise DataError(f"{name}: there are no {'labels' if data.features else 'features'} in it")
+    return data, test if testing.test is None else read_test_data(testing.test, data, reading)
+
+
+def _measured_profile(threads: int, comm: Communicator) -> Profile:
+    """An empty profile, with the peak speeds of this rank's threads. All ranks measure at the same time, as they will
+    train."""
+    comm.barrier("measuring the machine")
+    return Profile(measure_speeds(threads))

@@ -1,0 +1,66 @@
+"""A saved model, ready to predict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dslide.checkpoint.collective_load import load_on_all_ranks
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.comm import Communicator, job
+from dslide.comm.topology import local_ranks
+from dslide.config import check_name
+from dslide.errors import ConfigError
+from dslide.model.network import Network
+from dslide.training.reading import FILE_OPTIONS, Reading, load_for
+from dslide.util.threads import use_threads
+
+if TYPE_CHECKING:
+    from dslide.data import Data
+    from dslide.training.reading import Source
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained network, split over the ranks of a job. Prediction is collective: every rank calls it, with the same
+    rows."""
+
+    saved: SavedModel  # options, names of labels and features, and what is known of the training data
+    network: Network
+    comm: Communicator
+
+    def read(
+        self, source: Source, *, history: str | Path | None = None, to_evaluate: bool = False, **options: Any
+    ) -> Data:
+        """Data with the model's columns; the options are those of `dslide.load`. `history` has the earlier interactions
+        of the users in `source`, which are not predicted again; `to_evaluate` on interactions, it is needed."""
+        for name in options:
+            check_name(name, FILE_OPTIONS)
+        reading = Reading.of(options)
+        if isinstance(source, (str, Path)):
+            return self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
+        reading.refuse()
+        if history is not None:
+            raise ConfigError("history: is for reading files, but the data is loaded already")
+        return source
+
+    def _load(self, path: str | Path, reading: Reading, history: str | Path | None, to_evaluate: bool) -> Data:
+        data = load_for(self.saved, path, reading.files, history)
+        if to_evaluate and data.users is not None and history is None:
+            raise ConfigError(f"history: {path} holds interactions; give the users' earlier ones as history")
+        return data
+
+
+def open_model(path: str | Path, *, threads: int = 0, comm: Communicator | None = None) -> Model:
+    """Opens a model folder, or the newest checkpoint of a run, to predict with it; its files are checked. On several
+    ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this process
+    alone."""
+    comm = comm or job()
+    saved = load_on_all_ranks(path, comm, verify=True)
+    use_threads(threads or local_ranks(comm).threads)
+    network = comm.together(
+        "making the network",
+        lambda: Network(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),
+    )
+    return Model(saved, network, comm)

@@ -1,0 +1,204 @@
+"""Reads the data of a run, and data like that which a saved model was trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.data import (
+    Data,
+    Dataset,
+    TextOptions,
+    TextVectorizer,
+    TokenOptions,
+    Tokens,
+    detect_format,
+    for_items,
+    load,
+    load_tokens,
+    read_names,
+)
+from dslide.errors import ConfigError, DataError
+
+D = TypeVar("D", bound=Data)
+Source = str | Path | Data  # where data comes from: a path, or what was loaded
+
+# Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
+FILE_OPTIONS = (
+    "format", "base", "y", "features", "labels", "label_names", "label_column", "text_column", "vectorizer",
+)  # fmt: skip
+TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
+TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data files are read: the options that were given."""
+
+    files: Mapping[str, Any] = field(default_factory=dict)
+    text: Mapping[str, Any] = field(default_factory=dict)  # of TextOptions
+    tokens: Mapping[str, Any] = field(default_factory=dict)  # of TokenOptions
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Reading:
+        """The reading options among others."""
+        groups = (FILE_OPTIONS, TEXT_OPTIONS, TOKEN_OPTIONS)
+        return cls(*({name: options[name] for name in names if name in options} for names in groups))
+
+    def load_options(self, path: str | Path) -> dict[str, Any]:
+        """What `dslide.data.load` takes; ConfigError for options of text if the file is none."""
+        options = dict(self.files)
+        if isinstance(options.get("label_names"), (str, Path)):
+            options["label_names"] = read_names(options["label_names"])
+        if self.text:
+            format = options.get("format", "auto")
+            if (detect_format(path) if format == "auto" else format) != "tsv":
+                raise ConfigError(f"{next(iter(self.text))}: {path} is not raw text, so this has no use")
+            options["vectorizer"] = TextVectorizer(TextOptions(**self.text))
+        return options
+
+    def refuse(self) -> None:
+        """ConfigError if there are any: for data that is loaded already."""
+        if given := [*self.files, *self.text, *self.tokens]:
+            raise ConfigError(f"{given[0]}: is for reading files, but the data is loaded already")
+
+
+# ---- for training ---------------------------------------------------------------------------------------------------
+
+
+def read_training_data(source: Source, reading: Reading, saved: SavedModel | None = None) -> Data:
+    """The data to train on; to resume the training of a saved model, with that model's columns."""
+    if not isinstance(source, (str, Path)):
+        reading.refuse()
+        return source
+    stream = is_stream(reading.files, saved)
+    tokens = _token_options(reading, source, saved, stream)
+    options = reading.load_options(source) if saved is None or stream else dict(reading.files)
+    if stream:
+        return _load_stream(source, options, tokens)
+    if saved is None:
+        return load(source, **options)
+    return load_for(
+        saved, source, {name: options[name] for name in options if name not in ("label_names", "vectorizer")}
+    )
+
+
+def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
+    """Test data with the columns of the training data."""
+    if not isinstance(source, (str, Path)):
+        return _with_known_features(source, source.source or "the test data", train.features)
+    if train.users is not None:
+        return load(source, format="interactions", history=train)
+    options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
+    if isinstance(train, Tokens):
+        return _load_stream(source, options, train.options, train.label_names)
+    return load_like(source, options, train.vectorizer, train.label_names, train.base, train.features)
+
+
+def is_stream(options: Mapping[str, Any], saved: SavedModel | None = None) -> bool:
+    """Whether data is a stream of words: by its format, or because none is given and the model was trained on one."""
+    format = options.get("format", "auto")
+    return format == "tokens" or (format == "auto" and saved is not None and saved.tokens is not None)
+
+
+def _token_options(reading: Reading, path: str | Path, saved: SavedModel | None, stream: bool) -> TokenOptions:
+    """ConfigError if options are given that the data has no use for, or that can't change on resuming."""
+    given = reading.tokens
+    if given and not stream:
+        raise ConfigError(
+            f"{next(iter(given))}: {path} is not read as a stream of words, so this has no use; "
+            "format = tokens reads it as one"
+        )
+    if saved is None or not stream:
+        return TokenOptions(**given)
+    before = _saved_token_options(saved, path)
+    for name, value in given.items():
+        if value != getattr(before, name):
+            raise ConfigError(f"{name}: the run was begun with {getattr(before, name)!r}, which can't change")
+    return before
+
+
+# ---- for a saved model ----------------------------------------------------------------------------------------------
+
+
+def load_for(
+    saved: SavedModel, path: str | Path, options: Mapping[str, Any], history: str | Path | None = None
+) -> Data:
+    """Data with the columns of the model; DataError if it has features that the model lacks."""
+    options = dict(options)
+    if options.get("format", "auto") == "auto" and saved.interactions:
+        options["format"] = "interactions"
+    if options.get("format") == "interactions":
+        if not saved.interactions:
+            raise DataError(f"{path}: interactions are only for models that were trained on interactions")
+        return _load_interactions(saved, path, options, history)
+    if history is not None:
+        raise ConfigError(f"history: only interactions have one, not {path}")
+    if is_stream(options, saved):
+        return _load_stream(path, options, _saved_token_options(saved, path), saved.label_names)
+    return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
+
+
+def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
+    """What turns text into the model's features."""
+    return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
+
+
+def load_like(
+    path: str | Path,
+    options: Mapping[str, Any],
+    vectorizer: TextVectorizer | None,
+    label_names: Sequence[str] | None,
+    base: int,
+    features: int,
+) -> Dataset:
+    """Data read the way the training data was; DataError if it has more features."""
+    options = dict(options)
+    if options.get("format", "auto") == "auto":
+        options["format"] = detect_format(path)
+    if options["format"] == "tsv" and vectorizer is None:
+        raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
+    if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
+        options["base"] = base
+    data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
+    return _with_known_features(data, path, features)
+
+
+def _with_known_features(data: D, name: str | Path, features: int) -> D:
+    if data.features > features:
+        raise DataError(f"{name}: has {data.features:,} features, but the model was trained with {features:,}")
+    return data
+
+
+def _load_interactions(
+    saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None
+) -> Dataset:
+    """Interactions with the items of the model."""
+    counts = saved.label_counts
+    earlier = None if history is None else for_items(load(history, format="interactions"), saved.features, counts)
+    data = for_items(load(path, **options, history=earlier), saved.features, counts)
+    if saved.label_names is None or data.unknown_labels:
+        return data
+    return data.with_label_names(saved.label_names)
+
+
+def _saved_token_options(saved: SavedModel, path: str | Path) -> TokenOptions:
+    if saved.tokens is None:
+        raise DataError(f"{path}: is to be read as a stream of words, but the model was not trained on one")
+    return TokenOptions(**saved.tokens)
+
+
+def _load_stream(
+    path: str | Path, files: Mapping[str, Any], options: TokenOptions, names: Sequence[str] | None = None
+) -> Tokens:
+    """Reads a stream of words; `files` are options of files, few of which apply."""
+    unused = [name for name in files if name not in ("format", "base")]
+    if files.get("base", "auto") != "auto":
+        unused.append("base")
+    if unused:
+        raise ConfigError(f"{unused[0]}: has no use with a stream of words")
+    return load_tokens(path, options, names)
