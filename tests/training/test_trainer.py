@@ -10,7 +10,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from dslide.model.targets import targets
 from numpy.testing import assert_allclose, assert_array_equal
 from support.inprocess import Fault, Injection, rank_outcomes, run_ranks
 from support.plain import PLAIN
@@ -207,12 +206,6 @@ def test_what_callbacks_do_between_epochs_is_no_training(monkeypatch):
     assert [traffic for _, _, traffic in tested] == [traffic for _, _, traffic in plain]
 
 
-def test_targets():
-    y = SparseRows.from_scipy(np.array([[1.0, 3.0, 0.0], [0.0, 0.0, 2.0]]))
-    assert targets(y, "softmax").targets.tolist() == [0.25, 0.75, 1.0]
-    assert targets(y, "sigmoid").targets.tolist() == [1.0, 3.0, 2.0]
-
-
 def test_data_that_does_not_fit_is_refused():
     data = make_data()
     with pytest.raises(DataError, match=f"data: the data has {FEATURES} features but the network was made for 24"):
@@ -303,12 +296,18 @@ class PressesCtrlC(Network):
 
     times = 1
 
-    def _learn_output(self, *arguments):
-        result = super()._learn_output(*arguments)
-        if self.output.arrays["bias_clock"].max() == 7:
-            for _ in range(self.times):
-                signal.raise_signal(signal.SIGINT)
-        return result
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        learn = self.loss.learn
+
+        def interrupted(*arguments):
+            result = learn(*arguments)
+            if self.output.arrays["bias_clock"].max() == 7:
+                for _ in range(self.times):
+                    signal.raise_signal(signal.SIGINT)
+            return result
+
+        self.loss.learn = interrupted
 
 
 def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end():

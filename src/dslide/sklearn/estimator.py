@@ -160,7 +160,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         )
         run = open_run(
             data, config.to_dict(), out=out, resume_existing=True, testing=EvaluationOptions(),
-            progress=self.verbose, callbacks=callbacks, estimator=coder.to_dict(),
+            progress=self.verbose, callbacks=callbacks, estimator=self._about(coder),
         )  # fmt: skip
         try:
             return run.trainer, run.train().interrupted
@@ -189,6 +189,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         trainer.fit_pass(data)
         self.n_iter_ = trainer.epoch
         return self
+
+    def _about(self, coder: LabelCoder) -> dict[str, Any]:
+        """What a saved model keeps for `load`: the labels, and the options as they were asked for."""
+        return {**coder.to_dict(), "options": self._config().to_dict()}
 
     def _config(self) -> Config:
         return Config(**{name: getattr(self, name) for name in OPTIONS})
@@ -367,7 +371,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
             interactions=getattr(self, "_interactions", False),
-            estimator={**self._coder.to_dict(), "passes": self.n_iter_},
+            estimator=self._about(self._coder) | {"passes": self.n_iter_},
         )  # fmt: skip
         save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
 
@@ -382,7 +386,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         saved = load(folder, job(), optimizer=trainable, verify=True)
         of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
-        self = cls(**{name: getattr(saved.config, name) for name in OPTIONS})
+        asked = _asked(folder, about["options"]) if "options" in about else saved.config
+        self = cls(**{name: getattr(asked, name) for name in OPTIONS})
         coder = LabelCoder.restore(about, saved.label_names, saved.labels)
         progress = saved.progress if trainable else None
         self._keep(*rebuild(saved.config, saved.features, saved.labels, saved.state, progress), coder)
@@ -422,6 +427,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         tags.input_tags.sparse = True
         tags.classifier_tags.multi_label = True
         return tags
+
+
+def _asked(folder: str | Path, options: Any) -> Config:
+    """The options that a saved estimator was given; ModelError if they are damaged."""
+    try:
+        return Config.from_dict(options)
+    except (ConfigError, TypeError) as error:
+        raise ModelError(f"{folder}: damaged model: options of the estimator: {error}") from None
 
 
 def _parameters_text() -> str:
