@@ -78,7 +78,7 @@ class TrainStep:
         seen = summary.wait()
         self.check(seen.finite, seen.loss, network.output, step, rate)
 
-        # Backward: every rank steps its own neurons; the reduce-scatter gives their gradients to the ranks before.
+        # Backward: every rank steps its own neurons; the reduce-scatter gives it the gradient of its own activations.
         for i in reversed(hidden):
             layer = network.layers[i]
             finite, dx = self.backward(i, inputs[i], inputs[i + 1], active_hidden[i], gradient, step)
