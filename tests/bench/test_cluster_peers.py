@@ -26,7 +26,7 @@ from dslide.data import load, synthesize
 
 pytestmark = pytest.mark.waiting
 NAME = f"clustertest{os.getpid()}"
-HERE = "tests.test_bench_cluster_peers"  # as ranks import it
+HERE = "tests.bench.test_cluster_peers"  # as ranks import it
 FEATURES, LABELS = 300, 2000
 
 

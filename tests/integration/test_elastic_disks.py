@@ -110,6 +110,7 @@ def test_a_host_is_lost_with_its_disk_and_comes_back_with_an_empty_one(
     back = records(disks[lost], "start")[0]
     assert job.events("return")[0]["hosts"] == [lost]
     assert back["step"] > again["step"]
+    time.sleep(SAVED_EVERY)  # for some steps
     job.process.send_signal(signal.SIGINT)
     job.end(130)
     steps = json.loads((disks["one"] / "summary.json").read_text())["steps"]
