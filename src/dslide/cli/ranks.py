@@ -12,7 +12,7 @@ from dslide.cli.options import whole_number
 from dslide.comm import launched_as
 from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
-from dslide.launch.role import Role, role
+from dslide.launch.rank_client import rank_client
 
 if TYPE_CHECKING:
     from dslide.launch.mpiexec import Host
@@ -63,10 +63,10 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     asked = [name for name, is_given in given.items() if is_given]
     if arguments.min_ranks is not None and not (arguments.elastic and file is not None):
         raise ConfigError("min-ranks: only a run with --elastic and --hosts can have fewer ranks than it was given")
-    if not asked or role() is Role.RANK:  # a rank has the same options as its launcher
+    if not asked or rank_client() is not None:  # a rank has the same options as its launcher
         return None
-    if role() is Role.FOREIGN_RANK:
-        (rank, size), name = launched_as(), asked[0]
+    (rank, size), name = launched_as(), asked[0]
+    if size > 1:
         raise ConfigError(f"{name}: this is rank {rank} of {size} already, started by others; leave --{name} out")
     if ranks is not None and ranks < 1:
         raise ConfigError(f"ranks: expected at least 1, not {ranks}")

@@ -1,5 +1,5 @@
-"""The launcher's end of all connections: accepts those of ranks, passes on what they print, notes their messages in the
-rank table, and collects what mpiexec itself prints."""
+"""The launcher's end of all connections: listens for ranks, passes on what they print, notes their messages in the rank
+table, and collects what mpiexec itself prints."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from dslide.comm import liveness
 from dslide.errors import LOST
+from dslide.launch.mpiexec import Host
 from dslide.launch.output import OutputMultiplexer
-from dslide.launch.protocol import WELCOME, Hello, decode, keep_alive
+from dslide.launch.protocol import WELCOME, Hello, LauncherAddress, decode, keep_alive
 from dslide.launch.rank_table import RankTable
-from dslide.launch.rendezvous import Rendezvous
+from dslide.util.addresses import route_to
 
 _CHUNK = 1 << 16
 _MPIEXEC_LINES = 100
+_ALL_ADDRESSES = ""
 
 
 @dataclass(eq=False)
@@ -36,18 +40,30 @@ class _Connection:
 
 
 class RankConnections:
-    """All connections of a job, read by `poll`. With `stdin`, rank 0 reads that of this process."""
+    """The rendezvous of a job's ranks, on the addresses by which they can reach this host and on no others, and all
+    their connections, read by `poll`. With `stdin`, rank 0 reads that of this process."""
 
-    def __init__(self, rendezvous: Rendezvous, table: RankTable, stdin: bool):
+    def __init__(self, hosts: Sequence[Host], table: RankTable, stdin: bool):
         self.stdout = OutputMultiplexer(sys.stdout.fileno())
         self.stderr = OutputMultiplexer(sys.stderr.fileno(), live=True)
         self.mpiexec_lines: deque[bytes] = deque(maxlen=_MPIEXEC_LINES)  # the last ones that it has printed
         self.ending = False  # the launcher ends the job, so ranks disconnect
-        self._rendezvous, self._table, self._stdin = rendezvous, table, stdin
+        self._table, self._stdin = table, stdin
+        self._token = secrets.token_hex(16)  # that a rank must present
         self._open = 0  # streams of ranks and of mpiexec that have not ended, but for `in`
         self._selector = selectors.DefaultSelector()
-        for listener in rendezvous.listeners:
+        self.addresses, all_known = _own_addresses(hosts)
+        self._listeners = [
+            socket.create_server((address, 0), backlog=3 * len(table.ranks) + 10)
+            for address in (self.addresses if all_known else [_ALL_ADDRESSES])
+        ]
+        for listener in self._listeners:
             self._selector.register(listener, selectors.EVENT_READ)
+
+    def launcher_address(self, limit: float) -> LauncherAddress:
+        """How ranks reach this launcher; `limit` is the silence limit."""
+        ports = cycle(listener.getsockname()[1] for listener in self._listeners)
+        return LauncherAddress(self._token, limit, tuple(zip(self.addresses, ports, strict=False)))
 
     def read_from(self, process: subprocess.Popen[bytes]) -> None:
         """Collects what mpiexec prints."""
@@ -66,16 +82,15 @@ class RankConnections:
         """Reads what ranks and mpiexec have sent; waits a moment if there is nothing."""
         ended: list[_Connection] = []
         for key, _ in self._selector.select(liveness.POLL):
-            if key.fileobj in self._rendezvous.listeners:
+            if key.fileobj in self._listeners:
                 accepted, _ = key.fileobj.accept()
                 accepted.setblocking(False)
                 keep_alive(accepted)
                 self._selector.register(accepted, selectors.EVENT_READ, _Connection(accepted))
-            elif isinstance(key.data, _Connection):
-                if not self._read(key.data):
-                    ended.append(key.data)
-            else:
+            elif not isinstance(key.data, _Connection):
                 self._read_mpiexec(key)
+            elif not self._read(key.data):
+                ended.append(key.data)
         for connection in ended:  # after all messages, which may explain it
             self._end(connection)
 
@@ -84,7 +99,8 @@ class RankConnections:
             if isinstance(key.data, _Connection):
                 key.data.socket.close()
         self._selector.close()
-        self._rendezvous.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _read(self, connection: _Connection) -> bool:
         """False at the end of the connection."""
@@ -93,15 +109,14 @@ class RankConnections:
         except BlockingIOError:
             return True
         except OSError:
-            content = b""
+            return False
         if not content:
             return False
         if not connection.stream:
-            line, newline, content = (connection.begun + content).partition(b"\n")
-            connection.begun = line
+            connection.begun, newline, content = (connection.begun + content).partition(b"\n")
             if not newline:
-                return len(line) < _CHUNK
-            if not self._welcome(connection, line):
+                return len(connection.begun) < _CHUNK
+            if not self._welcome(connection):
                 return False
         if connection.stream == "control":
             *lines, connection.begun = (connection.begun + content).split(b"\n")
@@ -113,10 +128,10 @@ class RankConnections:
             output.write(connection.rank, content)
         return True
 
-    def _welcome(self, connection: _Connection, line: bytes) -> bool:
-        """Whether this is a rank of the job."""
-        hello = decode(line)
-        if not isinstance(hello, Hello) or not secrets.compare_digest(str(hello.token), self._rendezvous.token):
+    def _welcome(self, connection: _Connection) -> bool:
+        """Whether the line that a connection has begun with is the hello of a rank of this job."""
+        hello = decode(connection.begun)
+        if not isinstance(hello, Hello) or not secrets.compare_digest(str(hello.token), self._token):
             return False
         size = len(self._table.ranks)
         if hello.size != size:
@@ -156,6 +171,17 @@ class RankConnections:
             self.mpiexec_lines.extend([rest] if rest else [])
             self._selector.unregister(key.fileobj)
             self._open -= 1
+
+
+def _own_addresses(hosts: Sequence[Host]) -> tuple[list[str], bool]:
+    """The addresses by which ranks on these hosts reach this one. False if some host's route is unknown, since its name
+    is known to ssh alone; then this host's name is one more address to try."""
+    if not hosts:
+        return ["127.0.0.1"], True
+    routes = [route_to(host.name) for host in hosts]
+    all_known = None not in routes
+    addresses = [route[0] for route in routes if route is not None] + [socket.gethostname()] * (not all_known)
+    return sorted(dict.fromkeys(addresses), key=lambda address: address.startswith("127.")), all_known
 
 
 def _feed(rank_0: socket.socket, stdin: bool) -> None:

@@ -10,23 +10,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from dslide.comm import Communicator, current, end_job, job, launched_as, liveness
-from dslide.errors import (
-    BROKEN_PIPE,
-    BUG,
-    DIVERGED,
-    INTERRUPTED,
-    LOST,
-    TERMINATED,
-    USER_ERROR,
-    CommError,
-    Diverged,
-    PeerFailed,
-    Terminated,
-    UserError,
-)
-from dslide.launch.role import Role, rank_client, role
+from dslide.errors import BROKEN_PIPE, BUG, INTERRUPTED, LOST, CommError, Diverged, PeerFailed, Terminated, UserError
+from dslide.launch.rank_client import rank_client
 
 
 def run_to_end(work: Callable[[], int]) -> int:
@@ -39,7 +27,8 @@ def run_to_end(work: Callable[[], int]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        return _end_alone(error) if role() is Role.USER else _end_in_job(error)
+        alone = rank_client() is None and launched_as()[1] == 1
+        return _end_alone(error) if alone else _end_in_job(error)
     if client is not None:
         client.report_exit(code)
     return code
@@ -71,7 +60,7 @@ def _end_in_job(error: BaseException) -> int:
         of_all = rank == 0 and (known_to_all or code == INTERRUPTED)
         sentence = _print_error(message if of_all else f"rank {rank} ({socket.gethostname()}): {message}")
         if client is not None:
-            client.report_failure(type(error).__name__, sentence)
+            client.report_failure(sentence)
     if client is not None:
         client.report_exit(code, _blamed(error, rank))
     if (comm := _connect()) is not None:
@@ -84,21 +73,15 @@ def _ending(error: BaseException) -> tuple[str, int]:
     match error:
         case PeerFailed():
             return error.message, error.code
-        case CommError():
-            return str(error), LOST
-        case UserError():
-            return str(error), USER_ERROR
-        case Terminated():
-            return str(error), TERMINATED
-        case Diverged():
-            return str(error), DIVERGED
+        case CommError() | UserError() | Terminated() | Diverged():
+            return str(error), error.code
         case BrokenPipeError():  # like `| head`
             return "nobody reads the output any more", BROKEN_PIPE
         case _ if _is_memory(error):  # not USER_ERROR: there may be more memory next time
             return "out of memory; `dslide plan` says what a network needs", LOST
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
-            return f"{name}{error.strerror or error}", USER_ERROR
+            return f"{name}{error.strerror or error}", UserError.code
         case KeyboardInterrupt():
             return "interrupted", INTERRUPTED
     return f"{type(error).__name__}: {error}", BUG
@@ -119,9 +102,7 @@ def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
     match error:
         case PeerFailed() | Diverged() | KeyboardInterrupt():  # the other rank reports them, or there are none
             return ()
-        case CommError() | Terminated():
-            return error.blamed
-        case UserError(collective=True):
+        case CommError() | Terminated() | UserError(collective=True):
             return error.blamed
     return (rank,)
 
@@ -139,10 +120,9 @@ def _printed_by_rank_0() -> bool:
 def _connect() -> Communicator | None:
     """The job's communicator, made now if the error came before it, so that the other ranks are notified. None if that
     fails."""
-    try:
+    with suppress(Exception):
         return job()
-    except Exception:
-        return None
+    return None
 
 
 def _discard_output() -> None:

@@ -43,16 +43,13 @@ class RankProcess:
         """Seconds for which it may be silent while MPI starts."""
         return liveness.MPI_START_SILENCE if self.progress == (0, 0) else 0.0
 
-    def name(self, number: int) -> str:
-        return f"rank {number} ({self.host})" if self.host else f"rank {number}"
-
 
 class RankTable:
     """The ranks of a job. `limit` is the silence limit in seconds."""
 
     def __init__(self, listed: Sequence[str], limit: float):
         self.ranks = [RankProcess(host, host) for host in listed]
-        self.failures: list[Failure] = []  # in the order of their reports
+        self.failures: dict[int, str] = {}  # by rank: why it failed; in the order of their reports
         self.failed_code: int | None = None  # the first exit code that was reported and is not 0
         self.lost: int | None = None  # the first rank that disconnected without an exit code, before any other failed
         self._limit = limit
@@ -76,8 +73,8 @@ class RankTable:
             case Progress(step, exchanges):
                 if (step, exchanges) > rank.progress:
                     rank.progress, self._moved = (step, exchanges), rank.heard
-            case Failure():
-                self.failures.append(message)
+            case Failure(sentence):
+                self.failures.setdefault(number, sentence)
             case Exit(code, blamed):
                 rank.code, rank.blamed = code, tuple(blamed)
                 self.failed_code = self.failed_code or code or None
@@ -104,7 +101,7 @@ class RankTable:
 
     def failure_sentence(self, number: int | None = None) -> str:
         """The first failure that was reported, by any rank or by this one; empty if there is none."""
-        return next((f.sentence for f in self.failures if number is None or f.rank == number), "")
+        return next((sentence for rank, sentence in self.failures.items() if number in (None, rank)), "")
 
     def find_stuck(self) -> tuple[str, list[int]] | None:
         """A sentence and the ranks it is about, if ranks have been silent for too long or none makes progress."""
