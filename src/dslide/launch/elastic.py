@@ -133,8 +133,7 @@ class Supervisor:
         return [name for name in names if name in self._hosts and now >= self._noticed_until.get(name, 0)]
 
     def _wait_for_hosts(self) -> list[Host] | None:
-        """The hosts that answer, once there are enough of them; an empty list if all ranks are on this machine; None if
-        there are not enough in time, or can't be."""
+        """The hosts that answer, once they are enough; none if all ranks are on this machine; None if given up."""
         if self._here:
             return []
         end, pause = time.monotonic() + self._policy.enough_hosts, self._policy.pause

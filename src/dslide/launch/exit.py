@@ -16,6 +16,10 @@ from dslide.comm import Communicator, current, end_job, job, launched_as, livene
 from dslide.errors import BROKEN_PIPE, BUG, INTERRUPTED, LOST, CommError, Diverged, PeerFailed, Terminated, UserError
 from dslide.launch.rank_client import rank_client
 
+# Not the code of UserError: there may be more memory next time.
+_OUT_OF_MEMORY = "out of memory; `dslide plan` says what a network needs", LOST
+_SIGNS_OF_FULL_MEMORY = ("can't start new thread", "failed to map segment")  # in errors of threads and libraries
+
 
 def run_to_end(work: Callable[[], int]) -> int:
     """Does the work and returns the exit code. Errors of the user become one sentence on stderr; in a job of several
@@ -77,24 +81,16 @@ def _ending(error: BaseException) -> tuple[str, int]:
             return str(error), error.code
         case BrokenPipeError():  # like `| head`
             return "nobody reads the output any more", BROKEN_PIPE
-        case _ if _is_memory(error):  # not USER_ERROR: there may be more memory next time
-            return "out of memory; `dslide plan` says what a network needs", LOST
+        case MemoryError() | OSError(errno=errno.ENOMEM):
+            return _OUT_OF_MEMORY
+        case RuntimeError() | ImportError() if any(sign in str(error) for sign in _SIGNS_OF_FULL_MEMORY):
+            return _OUT_OF_MEMORY
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
             return f"{name}{error.strerror or error}", UserError.code
         case KeyboardInterrupt():
             return "interrupted", INTERRUPTED
     return f"{type(error).__name__}: {error}", BUG
-
-
-def _is_memory(error: BaseException) -> bool:
-    """Whether there was too little memory for something, also for a thread or a library."""
-    match error:
-        case MemoryError() | OSError(errno=errno.ENOMEM):
-            return True
-        case RuntimeError() | ImportError():
-            return any(said in str(error) for said in ("can't start new thread", "failed to map segment"))
-    return False
 
 
 def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
@@ -118,8 +114,7 @@ def _printed_by_rank_0() -> bool:
 
 
 def _connect() -> Communicator | None:
-    """The job's communicator, made now if the error came before it, so that the other ranks are notified. None if that
-    fails."""
+    """The job's communicator, made now if the error came first, to notify the other ranks; None if that fails."""
     with suppress(Exception):
         return job()
     return None

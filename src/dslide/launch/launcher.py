@@ -30,21 +30,12 @@ from dslide.util.terminal import columns_variable
 
 
 def launch(
-    command: Sequence[str],
-    ranks: int,
-    hosts: Sequence[Host] = (),
-    *,
-    start_limit: float = liveness.START,
-    limit: float = liveness.SILENCE_LIMIT,
-    stdin: bool = False,
-    enough: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Runs a command as several ranks, here or on hosts, until all have exited.
-
-    The command must be a `dslide` one, or a program that runs its work through `dslide.launch.exit.run_to_end`. `limit`
-    is the silence limit in seconds; with `stdin`, rank 0 reads this process's; `enough` is polled while the job trains,
-    and once it is true the job is interrupted as by Ctrl-C.
-    """
+    command: Sequence[str], ranks: int, hosts: Sequence[Host] = (), *, start_limit: float = liveness.START,
+    limit: float = liveness.SILENCE_LIMIT, stdin: bool = False, enough: Callable[[], bool] = lambda: False,
+) -> Outcome:  # fmt: skip
+    """Runs a command as several ranks, here or on hosts, until all have exited: a `dslide` command, or a program that
+    runs its work through `dslide.launch.exit.run_to_end`. `limit` is the silence limit in seconds; with `stdin`, rank 0
+    reads this process's; once `enough`, polled while the job trains, is true, the job is interrupted as by Ctrl-C."""
     limit = max(limit, liveness.LEAST_LAUNCHER_LIMIT)
     table = RankTable([host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks, limit)
     with contextlib.closing(RankConnections(hosts, table, stdin)) as connections:
@@ -53,14 +44,11 @@ def launch(
         environment = {**os.environ, **variables}
         if ranks > 1 or hosts:
             start, environment = start_command(ranks, hosts, variables, connections.addresses[0])
+        # In a session of its own: Ctrl-C on the terminal is for this process alone.
         with subprocess.Popen(
-            [*start, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C on the terminal is for this process alone
-        ) as process:
+            [*start, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment, start_new_session=True,
+        ) as process:  # fmt: skip
             return LaunchedJob(process, connections, table, not hosts, enough).watch(start_limit)
 
 

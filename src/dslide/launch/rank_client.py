@@ -110,10 +110,9 @@ _client: RankClient | None = None
 
 
 def rank_client() -> RankClient | None:
-    """The connection to the launcher that started this rank; None in a process that no launcher has started.
-
-    The first call connects. It also removes the launcher's variable from the environment: processes that a rank starts
-    are not ranks, and must not connect."""
+    """The connection to the launcher that started this rank; None in a process that no launcher has started. The first
+    call connects, and removes the launcher's variable from the environment: processes that a rank starts are not ranks,
+    and must not connect."""
     global _client
     address = os.environ.pop(protocol.LAUNCHER, None)
     if address is not None and _client is None:

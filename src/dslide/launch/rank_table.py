@@ -38,11 +38,6 @@ class RankProcess:
     heard: float = 0.0  # time of the last message
     progress: tuple[int, int] = (0, 0)  # step, exchanges begun
 
-    @property
-    def start_silence(self) -> float:
-        """Seconds for which it may be silent while MPI starts."""
-        return liveness.MPI_START_SILENCE if self.progress == (0, 0) else 0.0
-
 
 class RankTable:
     """The ranks of a job. `limit` is the silence limit in seconds."""
@@ -112,8 +107,9 @@ class RankTable:
                 rank.heard = now
         self._checked = now
         limit = self._limit + liveness.SILENCE_MARGIN
-        running = [n for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None]
-        silent = [n for n in running if now - self.ranks[n].heard > max(limit, self.ranks[n].start_silence)]
+        running = {n: rank for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None}
+        starting = max(limit, liveness.MPI_START_SILENCE)  # until a rank has made progress, MPI may start
+        silent = [n for n, rank in running.items() if now - rank.heard > (limit if any(rank.progress) else starting)]
         if silent:
             return f"{self.in_words(silent)} sent no heartbeat for {limit:g} s; given up", silent
         factor = liveness.STUCK if self.step else liveness.STUCK_BEFORE_STEP_1

@@ -9,41 +9,11 @@ Needs root. Labs of different names live side by side; nothing outside their own
 """
 
 from dslide.netlab.jobs import RunResult, enter, run, supervise
-from dslide.netlab.lab import (
-    DEFAULT_NAME,
-    Lab,
-    Node,
-    Traffic,
-    cut,
-    down,
-    find,
-    restore,
-    set_rate,
-    status,
-    traffic,
-    up,
-)
+from dslide.netlab.lab import DEFAULT_NAME, Lab, Node, Traffic, cut, down, find, restore, set_rate, status, traffic, up
 from dslide.netlab.system import LabError
 from dslide.util.units import format_rate, parse_rate
 
 __all__ = [
-    "DEFAULT_NAME",
-    "Lab",
-    "LabError",
-    "Node",
-    "RunResult",
-    "Traffic",
-    "cut",
-    "down",
-    "enter",
-    "find",
-    "format_rate",
-    "parse_rate",
-    "restore",
-    "run",
-    "set_rate",
-    "status",
-    "supervise",
-    "traffic",
-    "up",
-]
+    "DEFAULT_NAME", "Lab", "LabError", "Node", "RunResult", "Traffic", "cut", "down", "enter", "find", "format_rate",
+    "parse_rate", "restore", "run", "set_rate", "status", "supervise", "traffic", "up",
+]  # fmt: skip
