@@ -1,9 +1,6 @@
-"""Frames, the units in which ranks send each other bytes: a header, a checksum, and content. And the interface of what
-carries them.
-
-The header has the kind of frame, its exchange (a checksum of the name), and a number: how many pieces of messages this
-rank has sent to that one before.
-"""
+"""Frames, the units in which ranks send each other bytes, and the interface of what carries them. A frame has a header,
+a checksum, and content; the header has the kind of frame, its exchange (a checksum of the name), and a number: how many
+pieces of messages this rank has sent to that one before."""
 
 from __future__ import annotations
 

@@ -69,8 +69,7 @@ def _connect() -> Communicator:
             if "failed to map segment" in str(error):  # by the system's loader, if memory is exhausted
                 raise MemoryError from None
             hint = "pip install 'dslide[mpi]', or mpi4py built for the MPI of this cluster"
-            message = f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); {hint}"
-            raise ConfigError(message) from None
+            raise ConfigError(f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); {hint}") from None
         if size != MPI.COMM_WORLD.size:
             found = f"rank {rank} of {size}, but MPI sees {MPI.COMM_WORLD.size}"
             library = re.split("[,\n]", MPI.Get_library_version())[0].strip()

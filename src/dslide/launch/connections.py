@@ -96,11 +96,9 @@ class RankConnections:
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, _Connection):
-                key.data.socket.close()
+            if isinstance(key.fileobj, socket.socket):  # not a pipe of mpiexec
+                key.fileobj.close()
         self._selector.close()
-        for listener in self._listeners:
-            listener.close()
 
     def _read(self, connection: _Connection) -> bool:
         """False at the end of the connection."""

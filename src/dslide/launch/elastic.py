@@ -23,8 +23,6 @@ from dslide.launch.remote_shell import who_answers
 from dslide.util.signals import handling
 from dslide.util.units import counted
 
-DEFAULT_POLICY = RetryPolicy()
-
 
 class Supervisor:
     """Runs a command, one like `dslide train --elastic --out RUN`, as ranks on this machine or on hosts, to its end. At
@@ -32,11 +30,11 @@ class Supervisor:
 
     def __init__(
         self, command: Sequence[str], folder: Path, ranks: int, hosts: Sequence[Host], least: int, limit: float,
-        policy: RetryPolicy = DEFAULT_POLICY,
+        policy: RetryPolicy | None = None,
     ):  # fmt: skip
         self._command, self._ranks, self._least, self._limit = command, ranks, least, limit
         self._hosts, self._here = {host.name: host for host in hosts}, not hosts
-        self._policy = policy
+        self._policy = policy or RetryPolicy()
         self._folder, self._begin = folder, time.monotonic()
         self._held: list[str] = []  # records not yet in the folder
         self._last_step = 0  # that was reported

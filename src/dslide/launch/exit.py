@@ -51,7 +51,7 @@ def _end_alone(error: BaseException) -> int:
 
 def _end_in_job(error: BaseException) -> int:
     comm, rank, client = current(), launched_as()[0], rank_client()
-    message, code = _ending(error)
+    (message, code), sentence = _ending(error), ""
     alike = comm is None and code != LOST  # before ranks communicate all have the same errors, except lack of memory
     known_to_all = alike or isinstance(error, (Diverged, Terminated)) or getattr(error, "collective", False)
     if isinstance(error, PeerFailed) or (known_to_all and rank != 0 and _printed_by_rank_0()):
@@ -63,10 +63,8 @@ def _end_in_job(error: BaseException) -> int:
     else:
         of_all = rank == 0 and (known_to_all or code == INTERRUPTED)
         sentence = _print_error(message if of_all else f"rank {rank} ({socket.gethostname()}): {message}")
-        if client is not None:
-            client.report_failure(sentence)
     if client is not None:
-        client.report_exit(code, _blamed(error, rank))
+        client.report_exit(code, _blamed(error, rank), sentence)
     if (comm := _connect()) is not None:
         end_job(comm, message, code)
     return code

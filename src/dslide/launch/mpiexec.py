@@ -16,7 +16,6 @@ from dslide.errors import ConfigError
 from dslide.launch.remote_shell import SHELL
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_VERSION_SECONDS = 20.0
 # Variables of the launcher that started this process would mislead the ranks started from it.
 _OF_ANOTHER_JOB = ("PMI_", "PMIX_", "PALS_", "OMPI_COMM_WORLD_", "SLURM_")
 _FORWARDED = re.compile(r"(DSLIDE|PYTHON|OMP)_?\w*|PATH|LD_LIBRARY_PATH")  # Open MPI forwards nothing by itself
@@ -135,7 +134,7 @@ def start_command(
 def _dialect(program: str) -> Dialect:
     command = [program, "--version"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_VERSION_SECONDS)
+        asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{program}: does not run: {error}") from None
     version = asked.stdout + asked.stderr

@@ -41,12 +41,10 @@ class RankClient:
         """Starts the thread that listens to the launcher and sends heartbeats."""
         threading.Thread(target=self._listen, name="dslide-rank-client", daemon=True).start()
 
-    def report_failure(self, sentence: str) -> None:
-        """Reports why this rank fails."""
-        self._send(protocol.Failure(sentence))
-
-    def report_exit(self, code: int, blamed: Sequence[int] = ()) -> None:
-        """Reports the exit code, and the ranks that caused it, after everything that was printed."""
+    def report_exit(self, code: int, blamed: Sequence[int] = (), failure: str = "") -> None:
+        """Reports the exit code, the ranks that caused it and, if known, why; after everything that was printed."""
+        if failure:
+            self._send(protocol.Failure(failure))
         sys.stdout.flush()
         sys.stderr.flush()
         self._send_heartbeat()

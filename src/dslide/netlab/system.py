@@ -107,15 +107,13 @@ def _identities(namespaces: Iterable[str]) -> set[Identity]:
 
 def _identity(path: str | Path) -> Identity | None:
     """The identity of a namespace; None if it is gone, or belongs to a dead process."""
-    try:
+    with suppress(OSError):
         found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _environment(pid: int) -> bytes:
-    try:
+    with suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+    return b""
