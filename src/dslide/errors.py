@@ -12,9 +12,9 @@ LONGEST_MESSAGE = 1200  # characters; messages quote input of any length
 
 
 class UserError(Exception):
-    """Invalid input (file, option, value); the CLI prints it and exits with code 2. The message is one printable line,
-    whatever it quotes."""
+    """Invalid input (file, option, value); the CLI prints it. The message is one printable line, whatever it quotes."""
 
+    code = USER_ERROR  # with which the CLI exits
     collective = False  # raised alike on every rank, so that one rank reports it for all
     blamed: tuple[int, ...] = ()  # the ranks that caused it, if only some did
 
@@ -59,10 +59,13 @@ class MemoryNeeded(UserError):
 class Diverged(ArithmeticError):
     """Training produced a number that is not finite; the message names layer, step and learning rate."""
 
+    code = DIVERGED
+
 
 class Terminated(Exception):
-    """Training was stopped by SIGTERM on the ranks `blamed`, with everything saved; raised alike on every rank. The CLI
-    exits with code 143."""
+    """Training was stopped by SIGTERM on the ranks `blamed`, with everything saved; raised alike on every rank."""
+
+    code = TERMINATED
 
     def __init__(self, message: str, blamed: Sequence[int]):
         super().__init__(message)
@@ -70,8 +73,9 @@ class Terminated(Exception):
 
 
 class CommError(Exception):
-    """A collective that can't be completed; the message names it, the step and the ranks `blamed`. The CLI exits with
-    code 4."""
+    """A collective that can't be completed; the message names it, the step and the ranks `blamed`."""
+
+    code = LOST
 
     def __init__(self, message: str, blamed: Sequence[int] = ()):
         super().__init__(message)

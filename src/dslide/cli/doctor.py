@@ -18,13 +18,9 @@ PER_ROW = {"features_per_row": 75, "labels_per_row": 5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the network to time on several ranks")
     for name, default in (EXAMPLE | PER_ROW).items():
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=whole_number,
-            default=argparse.SUPPRESS,
-            metavar="N",
-            help=f"{name.replace('_', ' ')} of the data (default: {default}{', as Amazon-670K' * (name in EXAMPLE)})",
-        )
+        option, noun = f"--{name.replace('_', '-')}", name.replace("_", " ")
+        text = f"{noun} of the data (default: {default}{', as Amazon-670K' * (name in EXAMPLE)})"
+        group.add_argument(option, type=whole_number, default=argparse.SUPPRESS, metavar="N", help=text)
     add_config_options(parser)
     add_rank_options(parser)
 
@@ -33,7 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     options = given(arguments, Config)
     config = Config(**options)
     shape = {name: getattr(arguments, name) for name in EXAMPLE | PER_ROW if hasattr(arguments, name)}
-    _check(shape)
+    if ("features" in shape) != ("labels" in shape):
+        raise ConfigError("--features and --labels: give both, or none for those of Amazon-670K")
+    for name, value in shape.items():
+        if value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, not {value}")
     comm = job(config.watchdog)
     if comm.size > 1:
         from dslide.cli.doctor_ranks import examine
@@ -48,11 +48,3 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in machine_facts().items():
         print(f"{name:<18}{value}")
     return 0
-
-
-def _check(shape: dict[str, int]) -> None:
-    if ("features" in shape) != ("labels" in shape):
-        raise ConfigError("--features and --labels: give both, or none for those of Amazon-670K")
-    for name, value in shape.items():
-        if value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, not {value}")

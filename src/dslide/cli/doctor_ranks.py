@@ -3,7 +3,7 @@ on them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dslide.comm import Communicator
@@ -36,7 +36,10 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     _print(comm, [f"{comm.size} ranks, {every[0]['MPI']}", *ranks_table(every), *differences.values()])
     _print(comm, ["", *links_lines(comm.size, measure_pairs(comm))])
     together = measure_all_at_once(comm)
-    _print(comm, [together_line(together), ""])
+    content = f"{_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each"
+    rate = f"{_mbit(together.bandwidth)} Mbit/s out of every rank"
+    empty = f"{_ms(together.empty_seconds)} ms without content"
+    _print(comm, [f"all ranks to all others at once: {empty}, {content}: {rate}", ""])
     _examine_network(comm, config.replace(threads=threads), shape, is_example, together)
     if differences:
         raise known_to_all(wrong)
@@ -47,7 +50,10 @@ def _examine_network(
 ) -> None:
     """Prints whether the network fits, and how fast it trains."""
     planned = plan(config, shape["features"], shape["labels"], ranks=comm.size)
-    _print(comm, network_lines(config, planned.what, shape, is_example))
+    example = " (those of Amazon-670K; --features and --labels give others)" if is_example else ""
+    rows = f"{shape['features_per_row']} features and {shape['labels_per_row']} labels per row"
+    batches = f"batches of {config.batch_size} rows, {config.wire} on the wire"
+    _print(comm, [f"a network with {planned.what}{example}:", f"  {rows}, {batches}"])
     if problem := memory_problem(comm, planned):
         if not is_example:
             raise known_to_all(ConfigError(problem))
@@ -67,47 +73,24 @@ def ranks_table(every: Sequence[Mapping[str, Any]]) -> list[str]:
 def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
     """The figures of pairs: all of them, or the middle and the slowest where there are many."""
     trips = {pair: link.round_trip for pair, link in found.items()}
-    trips |= {(second, first): seconds for (first, second), seconds in trips.items()}
     speeds = {pair: link.forth for pair, link in found.items()}
     speeds |= {(second, first): link.back for (first, second), link in found.items()}
-    left_out = len(list(pairs(size))) - len(found)
-    note = [f"{left_out} pairs were left out: measuring them would take long"] if left_out else []
-    trip, speed = "round trip of a small message between two ranks", "bandwidth from one rank to another"
+    trip = "round trip of a small message between two ranks"
+    speed = "bandwidth from one rank to another"
     quiet = "while the others are quiet"
     if size <= MATRIX_RANKS:
-        return [
-            f"{trip} {quiet}, ms:",
-            *_matrix(size, {pair: _ms(seconds) for pair, seconds in trips.items()}),
-            f"{speed} (lines to columns) {quiet}, Mbit/s:",
-            *_matrix(size, {pair: _mbit(rate) for pair, rate in speeds.items()}),
-            *note,
-        ]
-    slow, narrow = sorted(found, key=lambda pair: -trips[pair]), sorted(speeds, key=lambda pair: speeds[pair])
-    slowest = ", ".join(f"{a} and {b} {_ms(trips[a, b])}" for a, b in slow[:SLOWEST])
-    narrowest = ", ".join(f"{a} to {b} {_mbit(speeds[a, b])}" for a, b in narrow[:SLOWEST])
-    return [
-        f"{trip} {quiet}, ms: {_ms(trips[slow[len(slow) // 2]])} in the middle; slowest: {slowest}",
-        f"{speed} {quiet}, Mbit/s: {_mbit(speeds[narrow[len(narrow) // 2]])} in the middle; slowest: {narrowest}",
-        *note,
-    ]
-
-
-def together_line(together: AllAtOnce) -> str:
-    return (
-        f"all ranks to all others at once: {_ms(together.empty_seconds)} ms without content, "
-        f"{_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
-        f"{_mbit(together.bandwidth)} Mbit/s out of every rank"
-    )
-
-
-def network_lines(config: Config, what: str, shape: Mapping[str, int], is_example: bool) -> list[str]:
-    """The network that is timed."""
-    example = " (those of Amazon-670K; --features and --labels give others)" if is_example else ""
-    return [
-        f"a network with {what}{example}:",
-        f"  {shape['features_per_row']} features and {shape['labels_per_row']} labels per row, batches of "
-        f"{config.batch_size} rows, {config.wire} on the wire",
-    ]
+        both_ways = trips | {(second, first): seconds for (first, second), seconds in trips.items()}
+        lines = [f"{trip} {quiet}, ms:", *_matrix(size, both_ways, _ms)]
+        lines += [f"{speed} (lines to columns) {quiet}, Mbit/s:", *_matrix(size, speeds, _mbit)]
+    else:
+        slow, narrow = sorted(trips, key=lambda pair: -trips[pair]), sorted(speeds, key=lambda pair: speeds[pair])
+        slowest = ", ".join(f"{a} and {b} {_ms(trips[a, b])}" for a, b in slow[:SLOWEST])
+        narrowest = ", ".join(f"{a} to {b} {_mbit(speeds[a, b])}" for a, b in narrow[:SLOWEST])
+        middle, middle_speed = _ms(trips[slow[len(slow) // 2]]), _mbit(speeds[narrow[len(narrow) // 2]])
+        lines = [f"{trip} {quiet}, ms: {middle} in the middle; slowest: {slowest}"]
+        lines += [f"{speed} {quiet}, Mbit/s: {middle_speed} in the middle; slowest: {narrowest}"]
+    left_out = len(list(pairs(size))) - len(found)
+    return lines + [f"{left_out} pairs were left out: measuring them would take long"] * (left_out > 0)
 
 
 def speed_lines(config: Config, labels: int, ranks: int, timed: StepTime, together: AllAtOnce) -> list[str]:
@@ -127,11 +110,9 @@ def _print(comm: Communicator, lines: Sequence[str]) -> None:
         print("\n".join(lines), flush=True)
 
 
-def _matrix(size: int, texts: Mapping[tuple[int, int], str]) -> list[str]:
-    lines = [
-        [row, *("-" if row == column else texts.get((row, column), "") for column in range(size))]
-        for row in range(size)
-    ]
+def _matrix(size: int, figures: Mapping[tuple[int, int], float], text: Callable[[float], str]) -> list[str]:
+    texts = {pair: text(figure) for pair, figure in figures.items()} | {(rank, rank): "-" for rank in range(size)}
+    lines = [[row, *(texts.get((row, column), "") for column in range(size))] for row in range(size)]
     return _indented([["rank", *range(size)], *lines], ">")
 
 

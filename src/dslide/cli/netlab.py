@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from dslide.cli.options import whole_number
@@ -13,6 +14,7 @@ from dslide.cli.parser import Parser
 from dslide.errors import ConfigError
 from dslide.netlab import DEFAULT_NAME, Traffic, cut, down, find, format_rate, restore, set_rate, status, up
 from dslide.netlab import run as run_job
+from dslide.netlab.lab import command_line
 from dslide.util.tables import plain_table
 from dslide.util.units import format_bytes
 
@@ -30,26 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     making = action("up", "make nodes and the network between them", _up)
     making.add_argument("--nodes", type=whole_number, default=4, metavar="N", help="number of nodes (default: 4)")
-    making.add_argument(
-        "--rate",
-        default="100mbit",
-        help="what each node can send, and receive: like 100mbit, 1gbit, unlimited (default: 100mbit)",
-    )
+    rate = "what each node can send, and receive: like 100mbit, 1gbit, unlimited (default: 100mbit)"
+    making.add_argument("--rate", default="100mbit", help=rate)
     running = action("run", "run a command as an MPI job over all nodes", _run)
-    running.add_argument(
-        "--ranks-per-node", type=whole_number, default=1, metavar="N", help="ranks on each node (default: 1)"
-    )
-    running.add_argument(
-        "--json", metavar="FILE", help="write exit code, time and bytes of each node there (default: not written)"
-    )
+    ranks = "ranks on each node (default: 1)"
+    running.add_argument("--ranks-per-node", type=whole_number, default=1, metavar="N", help=ranks)
+    report = "write exit code, time and bytes of each node there (default: not written)"
+    running.add_argument("--json", metavar="FILE", help=report)
     running.add_argument("job", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run, and its arguments")
     action("status", "show nodes, addresses, rate and traffic", _status)
     changing = action("rate", "change the rate of all nodes, while they run", _rate)
     changing.add_argument("rate", metavar="RATE", help="like 100mbit, 1gbit, unlimited")
     cutting = action("cut", "cut a node off the network; it keeps running", _cut)
-    cutting.add_argument(
-        "--silently", action="store_true", help="drop its packets, but leave its link up (default: the link is down)"
-    )
+    silently = "drop its packets, but leave its link up (default: the link is down)"
+    cutting.add_argument("--silently", action="store_true", help=silently)
     for one in (cutting, action("restore", "link a node again", _restore)):
         one.add_argument("node", type=whole_number, metavar="NODE", help="its number")
     action("down", "end what runs on the nodes and remove everything", _down)
@@ -62,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _up(arguments: argparse.Namespace) -> int:
     lab = up(arguments.nodes, arguments.rate, arguments.name)
-    print(f"{lab}: {', '.join(lab.hosts)}; next: dslide netlab run{_name(arguments)} -- dslide train DATA")
+    print(f"{lab}: {', '.join(lab.hosts)}; next: {command_line('run', lab.name)} -- dslide train DATA")
     return 0
 
 
@@ -79,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     print(f"\n{result.seconds:.1f} s, {format_rate(rate)}, exit code {result.code}", file=sys.stderr)
     print(*plain_table([["node", "sent", "received"], *map(_cells, result.traffic)]), sep="\n", file=sys.stderr)
     if target is not None:
-        nodes = [{"node": t.node, "sent": t.sent, "received": t.received} for t in result.traffic]
+        nodes = [asdict(traffic) for traffic in result.traffic]
         report = {"code": result.code, "seconds": round(result.seconds, 3), "bits_per_second": rate, "nodes": nodes}
         target.write_text(json.dumps(report, indent=2) + "\n")
     return result.code
@@ -104,7 +100,8 @@ def _rate(arguments: argparse.Namespace) -> int:
 
 def _cut(arguments: argparse.Namespace) -> int:
     cut(arguments.node, arguments.name, arguments.silently)
-    print(f"node {arguments.node} is cut off; dslide netlab restore{_name(arguments)} {arguments.node} brings it back")
+    undo = f"{command_line('restore', arguments.name)} {arguments.node}"
+    print(f"node {arguments.node} is cut off; {undo} brings it back")
     return 0
 
 
@@ -116,17 +113,10 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 def _down(arguments: argparse.Namespace) -> int:
     ended, removed = down(arguments.name)
-    if not removed:
-        print(f"no lab {arguments.name!r} is up; nothing to remove")
-        return 0
     if ended:
-        print(f"ended {ended} {'process' if ended == 1 else 'processes'}")
-    print(f"removed {', '.join(removed)}")
+        print(f"ended {ended} process{'es' * (ended != 1)}")
+    print(f"removed {', '.join(removed)}" if removed else f"no lab {arguments.name!r} is up; nothing to remove")
     return 0
-
-
-def _name(arguments: argparse.Namespace) -> str:
-    return "" if arguments.name == DEFAULT_NAME else f" --name {arguments.name}"
 
 
 def _cells(traffic: Traffic) -> list[str]:

@@ -12,7 +12,7 @@ from dslide.cli.options import whole_number
 from dslide.comm import launched_as
 from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
-from dslide.launch.role import Role, role
+from dslide.launch.rank_client import rank_client
 
 if TYPE_CHECKING:
     from dslide.launch.mpiexec import Host
@@ -22,34 +22,20 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
     """`--ranks` and `--hosts`."""
     parser.set_defaults(starts_ranks=True, elastic=False, min_ranks=None)
     group = parser.add_argument_group("several ranks")
-    group.add_argument(
-        "--ranks",
-        type=whole_number,
-        metavar="N",
-        help="start N ranks on this machine, which share the network (default: 1, this process)",
-    )
-    group.add_argument(
-        "--hosts",
-        metavar="FILE",
-        help="start a rank on each host named in this file, one per line, over ssh (default: none)",
-    )
+    ranks = "start N ranks on this machine, which share the network (default: 1, this process)"
+    group.add_argument("--ranks", type=whole_number, metavar="N", help=ranks)
+    hosts = "start a rank on each host named in this file, one per line, over ssh (default: none)"
+    group.add_argument("--hosts", metavar="FILE", help=hosts)
 
 
 def add_elastic_options(parser: argparse.ArgumentParser) -> None:
     """`--elastic` and `--min-ranks`."""
     group = parser.add_argument_group("elastic runs")
-    group.add_argument(
-        "--elastic",
-        action="store_true",
-        help="restart from the last checkpoint when ranks or hosts are lost, and resume the run in --out if there is "
-        "one (default: no)",
-    )
-    group.add_argument(
-        "--min-ranks",
-        type=whole_number,
-        metavar="N",
-        help="with --elastic and --hosts: wait for hosts rather than train on fewer ranks (default: 1)",
-    )
+    restart = "restart from the last checkpoint when ranks or hosts are lost"
+    resume = "resume the run in --out if there is one"
+    group.add_argument("--elastic", action="store_true", help=f"{restart}, and {resume} (default: no)")
+    least = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks (default: 1)"
+    group.add_argument("--min-ranks", type=whole_number, metavar="N", help=least)
 
 
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
@@ -57,16 +43,15 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     do the command itself."""
     if not getattr(arguments, "starts_ranks", False):
         return None
-    ranks: int | None = arguments.ranks
-    file: str | None = arguments.hosts
+    ranks, file = arguments.ranks, arguments.hosts
     given = {"ranks": ranks is not None, "hosts": file is not None, "elastic": arguments.elastic}
     asked = [name for name, is_given in given.items() if is_given]
     if arguments.min_ranks is not None and not (arguments.elastic and file is not None):
         raise ConfigError("min-ranks: only a run with --elastic and --hosts can have fewer ranks than it was given")
-    if not asked or role() is Role.RANK:  # a rank has the same options as its launcher
+    if not asked or rank_client() is not None:  # a rank has the same options as its launcher
         return None
-    if role() is Role.FOREIGN_RANK:
-        (rank, size), name = launched_as(), asked[0]
+    (rank, size), name = launched_as(), asked[0]
+    if size > 1:
         raise ConfigError(f"{name}: this is rank {rank} of {size} already, started by others; leave --{name} out")
     if ranks is not None and ranks < 1:
         raise ConfigError(f"ranks: expected at least 1, not {ranks}")
@@ -80,13 +65,15 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     total = sum(host.ranks for host in hosts) or ranks or 1
     if ranks not in (None, total):
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
+    command, limit = [sys.executable, "-m", "dslide.cli", *argv], getattr(arguments, "watchdog", SILENCE_LIMIT)
     if arguments.elastic:
-        return _run_elastic(arguments, argv, total, hosts)
-    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
-    return launch(_command(argv), total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
+        return _run_elastic(arguments, command, total, hosts, limit)
+    return launch(command, total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
 
 
-def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
+def _run_elastic(
+    arguments: argparse.Namespace, command: list[str], ranks: int, hosts: Sequence[Host], limit: float
+) -> int:
     """Runs `dslide train --elastic`."""
     from dslide.launch.elastic import Supervisor
     from dslide.training.folders import free_folder
@@ -99,10 +86,5 @@ def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hos
     if arguments.data == "-":
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))
-    command = _command([*argv, "--out", folder])  # given twice, it is the same
-    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
+    command += ["--out", folder]  # given twice, it is the same
     return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
-
-
-def _command(argv: list[str]) -> list[str]:
-    return [sys.executable, "-m", "dslide.cli", *argv]

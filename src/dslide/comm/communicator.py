@@ -27,10 +27,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from dslide.comm import liveness
-from dslide.comm.exchange import Exchange
-from dslide.comm.frames import Buffer, Frame, Kind, name_check, pack, unpack
-from dslide.comm.outcomes import error_of_all, ranks_in_words
-from dslide.comm.transport import Transport
+from dslide.comm.agreement import error_of_all, ranks_in_words
+from dslide.comm.frames import Buffer, Frame, Kind, Transport, name_check, pack, unpack
 from dslide.errors import CommError, PeerFailed, UserError
 
 T = TypeVar("T")
@@ -54,6 +52,23 @@ class _Peer:
         self.gone = False  # it receives nothing any more
 
 
+class Exchange:
+    """One exchange in flight."""
+
+    def __init__(self, comm: Communicator, name: str, own: bytes):
+        self.name, self.number, self.step, self._comm = name, comm.exchanges, comm.step, comm
+        self.arrived: dict[int, Buffer] = {comm.rank: own}
+        self.begun = self.complete_at = time.monotonic()
+        self.counted = False  # whether its times are included in the communicator's sums
+
+    def wait(self) -> list[Buffer]:
+        """The messages of all ranks, in rank order; the same if called again. CommError if one can't arrive."""
+        return self._comm._wait(self)
+
+    def __str__(self) -> str:
+        return f'exchange "{self.name}" of step {self.step}'
+
+
 class Communicator:
     """The ranks of a job, seen by one of them. `limit` is the silence limit in seconds, after which a rank is given up;
     it must be about the same on all ranks. Used by one thread at a time."""
@@ -67,18 +82,17 @@ class Communicator:
         self.bytes_sent = 0  # in exchanges, headers included; without heartbeats and the side channel
         self.wait_seconds = 0.0  # in which this rank only waited
         self.flight_seconds = 0.0  # from posting an exchange to its last arrival, summed over exchanges
-        self._number = 0  # of the next exchange
+        self.exchanges = 0  # begun so far: a job in which no rank begins one makes no progress
+        self.failure: CommError | None = None  # the first that this rank knows of; nothing can be exchanged after it
         self._open: dict[int, Exchange] = {}  # incomplete ones, oldest first
         self._early: dict[int, list[tuple[int, int, Buffer]]] = {}  # messages of exchanges not yet posted here
         self._peers = {rank: _Peer() for rank in range(self.size) if rank != self.rank}
-        self._error: CommError | None = None  # the first; nothing can be exchanged after it
         self._lock = threading.RLock()  # of all of the above, and of the transport
         self._wake = threading.Event()  # the thread has something to do
         self._waiting = False  # a caller waits and moves the bytes itself
         self._closed = False
         self._on_side: Callable[[int, memoryview], None] | None = None  # handles frames of the side channel
         self._side_at = -_SIDE_SECONDS  # when one was last sent or received
-        self._thread: threading.Thread | None = None
         if self.size > 1:
             self._thread = threading.Thread(target=self._run, name="dslide-comm", daemon=True)
             self._thread.start()
@@ -87,7 +101,7 @@ class Communicator:
 
     def post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
         """Begins an exchange: outgoing[r] is for rank r; the message for this rank itself is returned with the others.
-        Messages are copied: the caller may change its buffers at once."""
+        Messages are copied, so the caller may change its buffers at once."""
         exchange = self._post(name, outgoing)
         self._wake.set()
         return exchange
@@ -97,8 +111,7 @@ class Communicator:
         return self._post(name, [content] * self.size).wait()
 
     def gather_objects(self, name: str, value: Any) -> list[Any]:
-        """The value given by each rank, in rank order; anything JSON can represent, as JSON returns it (tuples as
-        lists)."""
+        """The value given by each rank, in rank order; as JSON returns it (tuples as lists)."""
         return [json.loads(bytes(b)) for b in self.all_gather(name, json.dumps(value).encode())]
 
     def barrier(self, name: str) -> None:
@@ -117,11 +130,6 @@ class Communicator:
             raise failure
         return value  # type: ignore[return-value]
 
-    @property
-    def exchanges(self) -> int:
-        """How many were begun: a job in which no rank begins one makes no progress."""
-        return self._number
-
     def on_side(self, handler: Callable[[int, memoryview], None] | None) -> None:
         """From now on frames of the side channel go to `handler(rank, content)`, which is called with the lock held and
         must neither wait nor fail; with None they are dropped."""
@@ -129,8 +137,7 @@ class Communicator:
             self._on_side = handler
 
     def send_side(self, to: int, content: Buffer) -> None:
-        """Sends at most `PIECE` bytes over the side channel; from any thread. CommError if the rank can't be
-        reached any more."""
+        """Sends at most `PIECE` bytes over the side channel; from any thread. CommError if the rank is lost."""
         with self._lock:
             if lost := self.lost(to):
                 raise CommError(lost)
@@ -143,27 +150,21 @@ class Communicator:
         peer = self._peers[rank]
         if self._closed:
             return "the communicator is closed"
-        if self._error is not None:
-            return str(self._error)
+        if self.failure is not None:
+            return str(self.failure)
         if peer.fault or peer.gone:
             return peer.fault or f"rank {rank} has ended"
         silent = time.monotonic() - peer.heard > self.limit
         return f"rank {rank} silent for {self.limit:g} s" if silent else ""
 
-    @property
-    def failure(self) -> CommError | None:
-        """The first error in the job that this rank knows of, even if it waits for nothing."""
-        return self._error
-
     def fail(self, message: str, code: int) -> None:
         """Notifies the others that this rank ends with an error; waits a moment for them to receive it. If another
         rank's failure is the reason, that one's error is passed on."""
-        cause = self._error if isinstance(self._error, PeerFailed) else PeerFailed(self.rank, message, code)
+        cause = self.failure if isinstance(self.failure, PeerFailed) else PeerFailed(self.rank, message, code)
         self._leave(Kind.FAILED, json.dumps([cause.rank, cause.message, cause.code]).encode())
 
     def close(self) -> None:
-        """Leaves when everything is sent; a rank that waits for this one afterwards gets CommError. Does nothing where
-        there is only one rank."""
+        """Leaves when everything is sent; a rank that waits for this one afterwards gets CommError."""
         self._leave(Kind.BYE, b"")
 
     # ---- sending; called with the lock held, except for methods that take it ----------------------------------------
@@ -172,10 +173,10 @@ class Communicator:
         if len(outgoing) != self.size:
             raise ValueError(f"{len(outgoing)} messages for {self.size} ranks")
         with self._lock:
-            exchange = Exchange(self, name, self._number, bytes(outgoing[self.rank]))
+            exchange = Exchange(self, name, bytes(outgoing[self.rank]))
             if self._closed:
                 raise CommError(f"{exchange}: the communicator is closed")
-            self._number += 1
+            self.exchanges += 1
             for offset in range(1, self.size):  # each rank starts with another one
                 to = (self.rank + offset) % self.size
                 if not self._peers[to].gone:
@@ -210,8 +211,7 @@ class Communicator:
         return len(frame)
 
     def _send_to_all(self, kind: Kind, content: bytes) -> None:
-        """Sends a frame to all other ranks that have not left, as far as that is possible. A goodbye goes to those that
-        have left too: they wait for it."""
+        """Tries to send a frame to all other ranks that have not left; a goodbye to all, since those wait for it."""
         for to, peer in self._peers.items():
             if not peer.gone or kind == Kind.BYE:
                 with suppress(CommError):
@@ -237,8 +237,8 @@ class Communicator:
                         counted_from = now
                     polled = now
                     self._check_missing(exchange, counted_from, now)
-                    if self._error is not None:
-                        raise self._error
+                    if self.failure is not None:
+                        raise self.failure
                     quiet = now - max(begin, self._last_heard())
                 if quiet < _SPIN:
                     os.sched_yield()
@@ -260,14 +260,13 @@ class Communicator:
         for rank, peer in missing.items():
             if peer.fault:
                 self._note_error(CommError(f"{exchange}: {peer.fault}", [rank]))
+        most = liveness.STUCK * self.limit
         silent = [rank for rank, peer in missing.items() if now - max(begin, peer.heard) > self.limit]
-        if silent:
-            fault = f"silent for {self.limit:g} s; given up"
-            self._note_error(CommError(f"{exchange}: {ranks_in_words(silent)} {fault}", silent))
-        stuck = [rank for rank, peer in missing.items() if now - max(begin, peer.moved) > liveness.STUCK * self.limit]
-        if stuck:
-            fault = f"alive, but nothing sent for {liveness.STUCK * self.limit:g} s; given up"
-            self._note_error(CommError(f"{exchange}: {ranks_in_words(stuck)} {fault}", stuck))
+        stuck = [rank for rank, peer in missing.items() if now - max(begin, peer.moved) > most]
+        for ranks, fault, limit in ((silent, "silent", self.limit), (stuck, "alive, but nothing sent", most)):
+            if ranks:
+                sentence = f"{exchange}: {ranks_in_words(ranks)} {fault} for {limit:g} s; given up"
+                self._note_error(CommError(sentence, ranks))
 
     def _pump(self) -> None:
         """Handles the frames that have arrived."""
@@ -330,7 +329,7 @@ class Communicator:
             del self._open[exchange.number]
 
     def _note_error(self, error: CommError) -> None:
-        self._error = self._error or error
+        self.failure = self.failure or error
 
     def _place(self) -> str:
         """Where this rank is, for error messages."""
@@ -351,7 +350,8 @@ class Communicator:
                 self._wake.clear()
                 if not self._waiting:
                     self._pump()
-                now, interval = time.monotonic(), liveness.heartbeat_interval(self.limit)
+                now = time.monotonic()
+                interval = min(liveness.HEARTBEAT, self.limit / liveness.HEARTBEATS_PER_LIMIT)
                 if now - last_heartbeat >= interval:
                     last_heartbeat = now
                     self._send_to_all(Kind.HEARTBEAT, b"")
@@ -374,7 +374,7 @@ class Communicator:
                 self._pump()
                 waited = time.monotonic() - begin
                 alone = all(p.gone for p in self._peers.values())
-                hopeless = kind == Kind.FAILED or self._error is not None or alone
+                hopeless = kind == Kind.FAILED or self.failure is not None or alone
                 # Other ranks may leave too: wait a moment, since MPI complains about goodbyes that were not received.
                 done = not self._sending() and (hopeless or waited > liveness.FAREWELL)
                 if done or waited > (liveness.FAREWELL if hopeless else self.limit):
@@ -382,13 +382,11 @@ class Communicator:
                     break
             time.sleep(_pause(waited))
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1.0)
+        self._thread.join(1.0)
 
 
 def _pause(quiet: float) -> float:
-    """Seconds until the next poll for messages, after so many without one: short waits end quickly, long ones cost
-    little CPU time."""
+    """Seconds until the next poll, after so many without a message: short waits end quickly, long ones cost little."""
     return min(_POLL_MOST, max(_POLL, quiet / 8))
 
 

@@ -1,15 +1,13 @@
-"""Frames, the units in which ranks send each other bytes: a header, a checksum, and content.
-
-The header has the kind of frame, its exchange (a checksum of the name), and a number: how many pieces of messages this
-rank has sent to that one before.
-"""
+"""Frames, the units in which ranks send each other bytes, and the interface of what carries them. A frame has a header,
+a checksum, and content; the header has the kind of frame, its exchange (a checksum of the name), and a number: how many
+pieces of messages this rank has sent to that one before."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -58,3 +56,24 @@ def unpack(frame: Buffer) -> Frame | None:
 def name_check(name: str) -> int:
     """The checksum of an exchange's name."""
     return zlib.crc32(name.encode())
+
+
+class Transport(Protocol):
+    """Carries bytes between ranks; frames between two ranks arrive in the order in which they were sent."""
+
+    @property
+    def rank(self) -> int:
+        """The rank at this end."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    def send(self, to: int, frame: bytes) -> None:
+        """Begins to send; never blocks."""
+
+    def receive(self) -> list[tuple[int, Buffer]]:
+        """The new frames, each with its source rank; never blocks. Also continues what is being sent."""
+
+    def sending(self) -> bool:
+        """Whether frames are still being sent."""

@@ -65,8 +65,3 @@ class RetryPolicy:
     probe: float = 30.0  # between two probes of missing hosts, and before a host that failed is used again;
     longest_absence: float = 3600.0  # doubled each time it fails, up to this
     notice: float = 120.0  # for which a host that got SIGTERM is not used, though it may still answer
-
-
-def heartbeat_interval(limit: float) -> float:
-    """Seconds between two heartbeats from rank to rank, for a silence limit."""
-    return min(HEARTBEAT, limit / HEARTBEATS_PER_LIMIT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,14 +39,12 @@ def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 
 def job(limit: float | None = None) -> Communicator:
-    """The communicator of the job this process belongs to: all ranks of mpiexec or srun, or this process alone.
-
-    Made at the first call, and the same from then on; a silence limit that is given applies from then on.
-    ConfigError if there are ranks but no working MPI between them.
-    """
+    """The communicator of the job this process belongs to: all ranks of mpiexec or srun, or this process alone. Made at
+    the first call, and the same from then on; a silence limit that is given applies from then on. ConfigError if there
+    are ranks but no working MPI between them."""
     global _job
     if _job is None:
-        _job = _connect(liveness.SILENCE_LIMIT if limit is None else limit)
+        _job = _connect()
     if limit is not None:
         _job.limit = limit
     return _job
@@ -56,7 +55,7 @@ def current() -> Communicator | None:
     return _job
 
 
-def _connect(limit: float) -> Communicator:
+def _connect() -> Communicator:
     rank, size = launched_as()
     if size == 1:
         return solo()
@@ -69,18 +68,15 @@ def _connect(limit: float) -> Communicator:
         except (ImportError, RuntimeError) as error:
             if "failed to map segment" in str(error):  # by the system's loader, if memory is exhausted
                 raise MemoryError from None
-            raise ConfigError(
-                f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); pip install 'dslide[mpi]', or "
-                f"mpi4py built for the MPI of this cluster"
-            ) from None
+            hint = "pip install 'dslide[mpi]', or mpi4py built for the MPI of this cluster"
+            raise ConfigError(f"this is rank {rank} of {size}, but mpi4py doesn't work ({error}); {hint}") from None
         if size != MPI.COMM_WORLD.size:
-            raise ConfigError(
-                f"started as rank {rank} of {size}, but MPI sees {MPI.COMM_WORLD.size}: mpi4py uses another MPI than "
-                f"the launcher, {MPI.Get_library_version().split(',')[0].split(chr(10))[0].strip()}"
-            )
+            found = f"rank {rank} of {size}, but MPI sees {MPI.COMM_WORLD.size}"
+            library = re.split("[,\n]", MPI.Get_library_version())[0].strip()
+            raise ConfigError(f"started as {found}: mpi4py uses another MPI than the launcher, {library}")
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ConfigError("this MPI allows calls from the main thread only; dslide needs MPI_THREAD_SERIALIZED")
-        comm = Communicator(MpiTransport(MPI), limit)
+        comm = Communicator(MpiTransport(MPI))
     _leave_properly(comm)
     return comm
 
@@ -157,8 +153,7 @@ def _leave_properly(comm: Communicator) -> None:
 
 
 def end_job(comm: Communicator, message: str, code: int) -> None:
-    """Ends this rank with an error, and with it the job, whose exit code is `code`. Does nothing if there is only one
-    rank: the caller exits."""
+    """Ends this rank with an error, and with it the job, with this exit code; a rank alone is left to its caller."""
     if comm.size == 1:
         return
     try:

@@ -30,16 +30,11 @@ _known: weakref.WeakKeyDictionary[Communicator, LocalRanks] = weakref.WeakKeyDic
 
 def local_ranks(comm: Communicator) -> LocalRanks:
     """The ranks on this machine. The first call for a communicator is a collective of all its ranks."""
-    if comm not in _known:
-        _known[comm] = _find_local_ranks(comm)
-    return _known[comm]
-
-
-def _find_local_ranks(comm: Communicator) -> LocalRanks:
+    if comm in _known:
+        return _known[comm]
     host = socket.gethostname()
-    if comm.size == 1:
-        return LocalRanks(host, 1, 1)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     local = [theirs for name, theirs in comm.gather_objects("machines", [host, cores]) if name == host]
     # Launchers that bind ranks to cores of their own leave nothing to share.
-    return LocalRanks(host, len(local), sum(not cores or not set(cores).isdisjoint(theirs) for theirs in local))
+    sharing = sum(not cores or not set(cores).isdisjoint(theirs) for theirs in local)
+    return _known.setdefault(comm, LocalRanks(host, len(local), sharing))

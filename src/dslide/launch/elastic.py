@@ -1,27 +1,27 @@
 """Elastic runs: starts the ranks of a training run, and starts them again from the last checkpoint, on the hosts that
-answer, when some were lost. The launcher detects failures; the supervisor here decides what to do about them."""
+answer, when some were lost. The launcher detects failures; the supervisor here decides what to do about them, and
+records it: each event is a line on stderr, and one in RUN/events.jsonl."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from dslide.comm.liveness import RetryPolicy
 from dslide.errors import BROKEN_PIPE, BUG, DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
-from dslide.launch.events import Events
 from dslide.launch.launcher import launch
 from dslide.launch.mpiexec import Host
 from dslide.launch.rank_table import Outcome
 from dslide.launch.remote_shell import who_answers
 from dslide.util.signals import handling
-
-DEFAULT_POLICY = RetryPolicy()
+from dslide.util.units import counted
 
 
 class Supervisor:
@@ -30,12 +30,13 @@ class Supervisor:
 
     def __init__(
         self, command: Sequence[str], folder: Path, ranks: int, hosts: Sequence[Host], least: int, limit: float,
-        policy: RetryPolicy = DEFAULT_POLICY,
+        policy: RetryPolicy | None = None,
     ):  # fmt: skip
         self._command, self._ranks, self._least, self._limit = command, ranks, least, limit
         self._hosts, self._here = {host.name: host for host in hosts}, not hosts
-        self._policy = policy
-        self._events = Events(folder)
+        self._policy = policy or RetryPolicy()
+        self._folder, self._begin = folder, time.monotonic()
+        self._held: list[str] = []  # records not yet in the folder
         self._last_step = 0  # that was reported
         self._failures = 0  # since there was progress
         self._recent_failures: Counter[str] = Counter()  # by host, since there was progress
@@ -46,15 +47,14 @@ class Supervisor:
 
     def run(self) -> int:
         """Runs until training is done, interrupted or given up; the exit code."""
-        with _signals():
+        # Like Ctrl-C, while no job runs that would handle them.
+        with handling((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler):
             try:
-                while True:
-                    hosts = self._wait_for_hosts()
-                    if hosts is None:
-                        return LOST
+                while (hosts := self._wait_for_hosts()) is not None:
                     code = self._decide(*self._run_job(hosts))
                     if code is not None:
                         return code
+                return LOST
             except KeyboardInterrupt:
                 self._record("interrupted", "interrupted")
                 return INTERRUPTED
@@ -63,13 +63,12 @@ class Supervisor:
         """Runs the job once; how it ended, and the hosts that came back, for which it was interrupted."""
         ranks = sum(host.ranks for host in hosts) or self._ranks
         names = [host.name for host in hosts]
-        self._record("start", f"starting {_ranks(ranks)}{' on ' * bool(names)}{', '.join(names)}", names)
+        self._record("start", f"starting {counted(ranks, 'rank')}{' on ' * bool(names)}{', '.join(names)}", names)
         missing = [name for name in self._hosts if name not in names]
         back: list[str] = []
         over = threading.Event()
         if missing:
-            work = threading.Thread(target=self._probe, args=(missing, back, over), name="dslide-probe", daemon=True)
-            work.start()
+            threading.Thread(target=self._probe, args=(missing, back, over), name="dslide-probe", daemon=True).start()
         try:
             return launch(self._command, ranks, hosts, limit=self._limit, enough=lambda: bool(back)), back
         finally:
@@ -132,14 +131,16 @@ class Supervisor:
         return [name for name in names if name in self._hosts and now >= self._noticed_until.get(name, 0)]
 
     def _wait_for_hosts(self) -> list[Host] | None:
-        """The hosts that answer, once there are enough of them; an empty list if all ranks are on this machine; None if
-        there are not enough in time, or can't be."""
+        """The hosts that answer, once they are enough; none if all ranks are on this machine; None if given up."""
         if self._here:
             return []
         end, pause = time.monotonic() + self._policy.enough_hosts, self._policy.pause
         while sum(host.ranks for host in self._hosts.values()) >= self._least:
             answers = who_answers(self._usable(list(self._hosts)), self._policy.answer)
-            self._note_silence({name: fault for name, fault in answers.items() if fault})
+            silent = {name: fault for name, fault in answers.items() if fault}
+            for name in silent.keys() - self._silent.keys():
+                self._record("no-answer", f"{name} does not answer: {silent[name]}", [name])
+            self._silent = silent
             found = [self._hosts[name] for name, fault in answers.items() if not fault]
             ranks = sum(host.ranks for host in found)
             if ranks >= self._least:
@@ -147,32 +148,24 @@ class Supervisor:
             if time.monotonic() > end:
                 break
             if pause == self._policy.pause:
-                self._record("wait", f"{_ranks(ranks)} could be started, fewer than {self._least}; waiting for hosts")
+                text = f"{counted(ranks, 'rank')} could be started, fewer than {self._least}; waiting for hosts"
+                self._record("wait", text)
             time.sleep(pause)
             pause = min(2 * pause, self._policy.longest_pause)
-        self._record("given-up", f"given up: there are no hosts for {_ranks(self._least)}")
+        self._record("given-up", f"given up: there are no hosts for {counted(self._least, 'rank')}")
         return None
 
-    def _note_silence(self, silent: dict[str, str]) -> None:
-        """Records hosts that don't answer, once each."""
-        for name in silent.keys() - self._silent.keys():
-            self._record("no-answer", f"{name} does not answer: {silent[name]}", [name])
-        self._silent = silent
-
     def _record(self, kind: str, text: str, hosts: Sequence[str] = ()) -> None:
-        self._events.record(kind, text, hosts, self._last_step)
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP act like Ctrl-C while no job runs that would handle them."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with handling((signal.SIGTERM, signal.SIGHUP), interrupt):
-        yield
+        """Prints an event at once. Its record is held until the run's folder exists, or training has begun: a command
+        with a mistake must not leave a folder behind."""
+        now, seconds = time.time(), round(time.monotonic() - self._begin, 3)
+        print(f"dslide: elastic: {time.strftime('%H:%M:%S', time.localtime(now))} {text}", file=sys.stderr, flush=True)
+        record = {"event": kind, "time": round(now, 3), "seconds": seconds, "hosts": list(hosts)}
+        self._held.append(json.dumps(record | {"step": self._last_step, "text": text}) + "\n")
+        with contextlib.suppress(OSError):  # a full disk must not end the run; the next event tries again
+            if self._last_step > 0:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            if self._folder.is_dir():
+                with open(self._folder / "events.jsonl", "a", encoding="utf-8") as file:
+                    file.writelines(self._held)
+                self._held.clear()

@@ -10,23 +10,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from dslide.comm import Communicator, current, end_job, job, launched_as, liveness
-from dslide.errors import (
-    BROKEN_PIPE,
-    BUG,
-    DIVERGED,
-    INTERRUPTED,
-    LOST,
-    TERMINATED,
-    USER_ERROR,
-    CommError,
-    Diverged,
-    PeerFailed,
-    Terminated,
-    UserError,
-)
-from dslide.launch.role import Role, rank_client, role
+from dslide.errors import BROKEN_PIPE, BUG, INTERRUPTED, LOST, CommError, Diverged, PeerFailed, Terminated, UserError
+from dslide.launch.rank_client import rank_client
+
+# Not the code of UserError: there may be more memory next time.
+_OUT_OF_MEMORY = "out of memory; `dslide plan` says what a network needs", LOST
+_SIGNS_OF_FULL_MEMORY = ("can't start new thread", "failed to map segment")  # in errors of threads and libraries
 
 
 def run_to_end(work: Callable[[], int]) -> int:
@@ -39,7 +31,8 @@ def run_to_end(work: Callable[[], int]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        return _end_alone(error) if role() is Role.USER else _end_in_job(error)
+        alone = rank_client() is None and launched_as()[1] == 1
+        return _end_alone(error) if alone else _end_in_job(error)
     if client is not None:
         client.report_exit(code)
     return code
@@ -58,7 +51,7 @@ def _end_alone(error: BaseException) -> int:
 
 def _end_in_job(error: BaseException) -> int:
     comm, rank, client = current(), launched_as()[0], rank_client()
-    message, code = _ending(error)
+    (message, code), sentence = _ending(error), ""
     alike = comm is None and code != LOST  # before ranks communicate all have the same errors, except lack of memory
     known_to_all = alike or isinstance(error, (Diverged, Terminated)) or getattr(error, "collective", False)
     if isinstance(error, PeerFailed) or (known_to_all and rank != 0 and _printed_by_rank_0()):
@@ -70,10 +63,8 @@ def _end_in_job(error: BaseException) -> int:
     else:
         of_all = rank == 0 and (known_to_all or code == INTERRUPTED)
         sentence = _print_error(message if of_all else f"rank {rank} ({socket.gethostname()}): {message}")
-        if client is not None:
-            client.report_failure(type(error).__name__, sentence)
     if client is not None:
-        client.report_exit(code, _blamed(error, rank))
+        client.report_exit(code, _blamed(error, rank), sentence)
     if (comm := _connect()) is not None:
         end_job(comm, message, code)
     return code
@@ -84,34 +75,20 @@ def _ending(error: BaseException) -> tuple[str, int]:
     match error:
         case PeerFailed():
             return error.message, error.code
-        case CommError():
-            return str(error), LOST
-        case UserError():
-            return str(error), USER_ERROR
-        case Terminated():
-            return str(error), TERMINATED
-        case Diverged():
-            return str(error), DIVERGED
+        case CommError() | UserError() | Terminated() | Diverged():
+            return str(error), error.code
         case BrokenPipeError():  # like `| head`
             return "nobody reads the output any more", BROKEN_PIPE
-        case _ if _is_memory(error):  # not USER_ERROR: there may be more memory next time
-            return "out of memory; `dslide plan` says what a network needs", LOST
+        case MemoryError() | OSError(errno=errno.ENOMEM):
+            return _OUT_OF_MEMORY
+        case RuntimeError() | ImportError() if any(sign in str(error) for sign in _SIGNS_OF_FULL_MEMORY):
+            return _OUT_OF_MEMORY
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
-            return f"{name}{error.strerror or error}", USER_ERROR
+            return f"{name}{error.strerror or error}", UserError.code
         case KeyboardInterrupt():
             return "interrupted", INTERRUPTED
     return f"{type(error).__name__}: {error}", BUG
-
-
-def _is_memory(error: BaseException) -> bool:
-    """Whether there was too little memory for something, also for a thread or a library."""
-    match error:
-        case MemoryError() | OSError(errno=errno.ENOMEM):
-            return True
-        case RuntimeError() | ImportError():
-            return any(said in str(error) for said in ("can't start new thread", "failed to map segment"))
-    return False
 
 
 def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
@@ -119,9 +96,7 @@ def _blamed(error: BaseException, rank: int) -> tuple[int, ...]:
     match error:
         case PeerFailed() | Diverged() | KeyboardInterrupt():  # the other rank reports them, or there are none
             return ()
-        case CommError() | Terminated():
-            return error.blamed
-        case UserError(collective=True):
+        case CommError() | Terminated() | UserError(collective=True):
             return error.blamed
     return (rank,)
 
@@ -137,12 +112,10 @@ def _printed_by_rank_0() -> bool:
 
 
 def _connect() -> Communicator | None:
-    """The job's communicator, made now if the error came before it, so that the other ranks are notified. None if that
-    fails."""
-    try:
+    """The job's communicator, made now if the error came first, to notify the other ranks; None if that fails."""
+    with suppress(Exception):
         return job()
-    except Exception:
-        return None
+    return None
 
 
 def _discard_output() -> None:

@@ -14,74 +14,58 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 
 from dslide.comm import liveness
 from dslide.errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
-from dslide.launch.connections import RankConnections
 from dslide.launch.mpiexec import Host, start_command
 from dslide.launch.output import without_banners
 from dslide.launch.protocol import HEARTBEAT, INTERRUPT, LAUNCHER
 from dslide.launch.rank_table import Outcome, RankTable
-from dslide.launch.rendezvous import Rendezvous
+from dslide.launch.rendezvous import RankConnections
 from dslide.util.signals import handling
 from dslide.util.terminal import columns_variable
 
 
 def launch(
-    command: Sequence[str],
-    ranks: int,
-    hosts: Sequence[Host] = (),
-    *,
-    start_limit: float = liveness.START,
-    limit: float = liveness.SILENCE_LIMIT,
-    stdin: bool = False,
-    enough: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Runs a command as several ranks, here or on hosts, until all have exited.
-
-    The command must be a `dslide` one, or a program that runs its work through `dslide.launch.exit.run_to_end`. `limit`
-    is the silence limit in seconds; with `stdin`, rank 0 reads this process's; `enough` is polled while the job trains,
-    and once it is true the job is interrupted as by Ctrl-C.
-    """
+    command: Sequence[str], ranks: int, hosts: Sequence[Host] = (), *, start_limit: float = liveness.START,
+    limit: float = liveness.SILENCE_LIMIT, stdin: bool = False, enough: Callable[[], bool] = lambda: False,
+) -> Outcome:  # fmt: skip
+    """Runs a command as several ranks, here or on hosts, until all have exited: a `dslide` command, or a program that
+    runs its work through `dslide.launch.exit.run_to_end`. `limit` is the silence limit in seconds; with `stdin`, rank 0
+    reads this process's; once `enough`, polled while the job trains, is true, the job is interrupted as by Ctrl-C."""
     limit = max(limit, liveness.LEAST_LAUNCHER_LIMIT)
-    rendezvous = Rendezvous(hosts, backlog=3 * ranks + 10)
     table = RankTable([host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks, limit)
-    with contextlib.closing(RankConnections(rendezvous, table, stdin)) as connections:
-        variables = {LAUNCHER: str(rendezvous.address(limit)), **columns_variable(sys.stderr)}
+    with contextlib.closing(RankConnections(hosts, table, stdin)) as connections:
+        variables = {LAUNCHER: str(connections.launcher_address(limit)), **columns_variable(sys.stderr)}
         start: list[str] = []
         environment = {**os.environ, **variables}
         if ranks > 1 or hosts:
-            start, environment = start_command(ranks, hosts, variables, rendezvous.addresses[0])
+            start, environment = start_command(ranks, hosts, variables, connections.addresses[0])
+        # In a session of its own: Ctrl-C on the terminal is for this process alone.
         with subprocess.Popen(
-            [*start, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C on the terminal is for this process alone
-        ) as process:
-            return LaunchedJob(process, connections, table, local=not hosts, enough=enough).watch(start_limit)
+            [*start, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment, start_new_session=True,
+        ) as process:  # fmt: skip
+            return LaunchedJob(process, connections, table, not hosts, enough).watch(start_limit)
 
 
+@dataclass(eq=False)
 class LaunchedJob:
-    """A job whose ranks are being started or run; `local` if they are on this machine."""
+    """A job whose ranks are being started or run."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        connections: RankConnections,
-        table: RankTable,
-        local: bool,
-        enough: Callable[[], bool],
-    ):
-        self._process, self._connections, self._table = process, connections, table
-        self._local, self._enough = local, enough
-        self._deadline: tuple[float, str] | None = None  # for the end of the job, and what has begun the end
-        self._interrupts = self._forwarded = 0
-        self._stopped_early = False  # was interrupted because of `enough`
-        self._over = threading.Event()
+    _process: subprocess.Popen[bytes]
+    _connections: RankConnections
+    _table: RankTable
+    _local: bool  # all ranks are on this machine
+    _enough: Callable[[], bool]
+    _deadline: tuple[float, str] | None = None  # for the end of the job, and what has begun the end
+    _interrupts: int = 0
+    _forwarded: int = 0  # interrupts
+    _stopped_early: bool = False  # was interrupted because of `enough`
+    _over: threading.Event = field(default_factory=threading.Event)
 
     def watch(self, start_limit: float) -> Outcome:
         """Follows the job until its end."""
@@ -89,15 +73,14 @@ class LaunchedJob:
         threading.Thread(target=self._send_heartbeats, name="dslide-heartbeat", daemon=True).start()
         start_end = time.monotonic() + start_limit
         try:
-            with self._signals():
+            with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._count_signal):
                 while not self._has_ended():
                     self._connections.poll()
                     if self._interrupts > self._forwarded and not self._interrupt():
                         return self._fail("interrupted", INTERRUPTED)
                     if not self._stopped_early and not self._interrupts and self._table.step > 0 and self._enough():
                         self._stopped_early = self._interrupt()
-                    missing = self._table.missing()
-                    if missing and time.monotonic() > start_end:
+                    if (missing := self._table.missing()) and time.monotonic() > start_end:
                         ranks = self._table.in_words(missing)
                         return self._fail(f"not started within {start_limit:g} s: {ranks}", LOST, missing)
                     if (stuck := self._table.find_stuck()) is not None:
@@ -136,17 +119,11 @@ class LaunchedJob:
             self._deadline = now + wait, reason
         return now >= self._deadline[0]
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Counts Ctrl-C, SIGTERM and SIGHUP; the second one ends the job at once."""
-
-        def count(_signal: int, _frame: FrameType | None) -> None:
-            self._interrupts += 1
-            if self._interrupts > 1:
-                raise KeyboardInterrupt
-
-        with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), count):
-            yield
+    def _count_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        """The second one ends the job at once."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
 
     def _send_heartbeats(self) -> None:
         """A thread of its own: writing output may block this process, and the ranks must not notice."""
@@ -222,22 +199,19 @@ class LaunchedJob:
         if (lost := table.lost) is not None:
             if reason := table.failure_sentence(lost):
                 return self._outcome(LOST, reason, [lost])
-            message = f"{table.ranks[lost].name(lost)} exited without reporting (killed?)"
-            return self._fail(message, LOST, [lost], lines)
+            return self._fail(f"{table.in_words([lost])} exited without reporting (killed?)", LOST, [lost], lines)
         if not table.all_exited():
-            return self._fail("mpiexec exited before the ranks", LOST, mpiexec_lines=lines)
+            return self._fail("mpiexec exited before the ranks", LOST, lines=lines)
         return self._outcome(0)
 
     def _outcome(self, code: int, reason: str = "", blamed: Sequence[int] = ()) -> Outcome:
         return self._table.outcome(code, reason, blamed, by_user=self._interrupts > 0)
 
-    def _fail(
-        self, message: str, code: int, blamed: Sequence[int] = (), mpiexec_lines: Sequence[bytes] = ()
-    ) -> Outcome:
+    def _fail(self, message: str, code: int, blamed: Sequence[int] = (), lines: Sequence[bytes] = ()) -> Outcome:
         """Prints why the job failed, and what mpiexec has printed."""
         stderr = self._connections.stderr
         stderr.finish()
-        shown = [line for line in mpiexec_lines if line.strip(b"\0\r\t ")]
+        shown = [line for line in lines if line.strip(b"\0\r\t ")]
         text = f"dslide: error: {message}{'; mpiexec says:' if shown else ''}\n".encode()
         stderr.write(-1, text + b"".join(b"  " + line + b"\n" for line in shown))
         return self._outcome(code, message, blamed)

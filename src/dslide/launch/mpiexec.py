@@ -9,14 +9,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from pathlib import Path
 
 from dslide.errors import ConfigError
 from dslide.launch.remote_shell import SHELL
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_VERSION_SECONDS = 20.0
 # Variables of the launcher that started this process would mislead the ranks started from it.
 _OF_ANOTHER_JOB = ("PMI_", "PMIX_", "PALS_", "OMPI_COMM_WORLD_", "SLURM_")
 _FORWARDED = re.compile(r"(DSLIDE|PYTHON|OMP)_?\w*|PATH|LD_LIBRARY_PATH")  # Open MPI forwards nothing by itself
@@ -55,9 +54,8 @@ def read_hosts(path: str | Path) -> list[Host]:
         if not _HOST.fullmatch(name):
             raise ConfigError(f"{place}: expected the name or IPv4 address of a host, not {name!r}")
         if name in hosts:
-            raise ConfigError(
-                f"{place}: {name} is in line {hosts[name][0]} already; for several ranks write {name} ranks=2"
-            )
+            hint = f"for several ranks write {name} ranks=2"
+            raise ConfigError(f"{place}: {name} is in line {hosts[name][0]} already; {hint}")
         for word in words[1:]:
             match = re.fullmatch(r"ranks=([1-9]\d{0,3})", word)
             if match is None:
@@ -70,12 +68,12 @@ def read_hosts(path: str | Path) -> list[Host]:
 
 
 class Dialect(Enum):
-    """Whose mpiexec it is."""
+    """Whose mpiexec it is, with the option that names a replacement for ssh."""
 
-    MPICH = auto()
-    INTEL = auto()
-    OPEN_MPI_4 = auto()  # and before
-    OPEN_MPI_5 = auto()
+    MPICH = ("-launcher-exec",)
+    INTEL = ("-bootstrap-exec",)
+    OPEN_MPI_4 = ("--mca", "plm_rsh_agent")  # and before
+    OPEN_MPI_5 = ("--prtemca", "plm_ssh_agent")
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,13 @@ class Mpiexec:
     def placement(self, hosts: Sequence[Host], ranks: int, shell: str | None) -> list[str]:
         """The options that start ranks on hosts, by `shell` in place of ssh if given; without hosts, on this one."""
         places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
+        agent = [*self.dialect.value, shell] if shell else []
         if self.dialect in (Dialect.OPEN_MPI_4, Dialect.OPEN_MPI_5):
-            four = self.dialect is Dialect.OPEN_MPI_4
-            agent = ["--mca", "plm_rsh_agent"] if four else ["--prtemca", "plm_ssh_agent"]
-            return ["--host", places or f"localhost:{ranks}", *([*agent, shell] if shell else [])]
+            return ["--host", places or f"localhost:{ranks}", *agent]
         option = "-launcher" if self.dialect is Dialect.MPICH else "-bootstrap"
-        if not hosts:
-            return [option, "fork", *(["-hosts", "localhost"] if self.dialect is Dialect.MPICH else [])]
-        return [option, "ssh", *([f"{option}-exec", shell] if shell else []), "-hosts", places]
+        if hosts:
+            return [option, "ssh", *agent, "-hosts", places]
+        return [option, "fork", *(["-hosts", "localhost"] if self.dialect is Dialect.MPICH else [])]
 
 
 def find_mpiexec(search: str | None = None) -> Mpiexec:
@@ -111,14 +108,13 @@ def find_mpiexec(search: str | None = None) -> Mpiexec:
 
 
 def start_command(
-    ranks: int, hosts: Sequence[Host] = (), variables: Mapping[str, str] | None = None, address: str = "localhost"
+    ranks: int, hosts: Sequence[Host], variables: Mapping[str, str], address: str = "localhost"
 ) -> tuple[list[str], dict[str, str]]:
-    """The words to put before a command so that a launcher runs it as several ranks, and the environment: this
-    process's, with `variables`. Without hosts, all ranks run on this machine; with them, they reach this one at
-    `address`."""
+    """The words to put before a command so that mpiexec runs it as several ranks, and the environment: this process's,
+    with `variables`. Without hosts, all ranks run here; with them, they reach this machine at `address`."""
     mpiexec = find_mpiexec()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_JOB)}
-    environment.update(variables or {})
+    environment.update(variables)
     options = mpiexec.placement(hosts, ranks, os.environ.get(SHELL))
     match mpiexec.dialect:
         case Dialect.MPICH:
@@ -136,10 +132,9 @@ def start_command(
 
 
 def _dialect(program: str) -> Dialect:
+    command = [program, "--version"]
     try:
-        asked = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=_VERSION_SECONDS
-        )
+        asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{program}: does not run: {error}") from None
     version = asked.stdout + asked.stderr
@@ -147,11 +142,8 @@ def _dialect(program: str) -> Dialect:
         return Dialect.MPICH
     if "Intel" in version:
         return Dialect.INTEL
-    if any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE")):
-        four = any(f") {major}." in version for major in "1234")
-        return Dialect.OPEN_MPI_4 if four else Dialect.OPEN_MPI_5
-    kind = version.strip().split("\n")[0][:80]
-    raise ConfigError(
-        f"{program}: neither MPICH's, Intel's nor Open MPI's mpiexec ({kind!r}), so its options are not known; start "
-        f"the ranks by hand, without --ranks and --hosts"
-    )
+    if re.search("Open MPI|OpenRTE|PRRTE", version):
+        return Dialect.OPEN_MPI_4 if re.search(r"\) [1-4]\.", version) else Dialect.OPEN_MPI_5
+    kind = f"neither MPICH's, Intel's nor Open MPI's mpiexec ({version.strip().partition(chr(10))[0][:80]!r})"
+    hint = "start the ranks by hand, without --ranks and --hosts"
+    raise ConfigError(f"{program}: {kind}, so its options are not known; {hint}")

@@ -38,7 +38,7 @@ class OutputMultiplexer:
         if not content:
             return
         if self._partial and rank != 0:
-            self._write(self._line_end())
+            self._end_line()
         self._write(content)
         self._partial = not content.endswith(b"\n")
 
@@ -50,11 +50,11 @@ class OutputMultiplexer:
             else:
                 self.write(rank, b"\n")
         if self._partial:
-            self._write(self._line_end())
-            self._partial = False
+            self._end_line()
 
-    def _line_end(self) -> bytes:
-        return _CLEAR_LINE if os.isatty(self._fd) else b"\n"
+    def _end_line(self) -> None:
+        self._write(_CLEAR_LINE if os.isatty(self._fd) else b"\n")
+        self._partial = False
 
     def _write(self, content: bytes) -> None:
         rest = memoryview(content)

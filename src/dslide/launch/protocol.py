@@ -59,8 +59,6 @@ class Progress:
 class Failure:
     """Why a rank fails; what it has printed on stderr too."""
 
-    kind: str  # class of the error
-    rank: int
     sentence: str
 
 

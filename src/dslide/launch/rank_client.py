@@ -38,15 +38,13 @@ class RankClient:
             sys.stdin = self._stream("in", sys.stdin)
 
     def listen(self) -> None:
-        """Starts the thread that hears the launcher and sends heartbeats."""
+        """Starts the thread that listens to the launcher and sends heartbeats."""
         threading.Thread(target=self._listen, name="dslide-rank-client", daemon=True).start()
 
-    def report_failure(self, kind: str, sentence: str) -> None:
-        """Reports why this rank fails."""
-        self._send(protocol.Failure(kind, self._rank, sentence))
-
-    def report_exit(self, code: int, blamed: Sequence[int] = ()) -> None:
-        """Reports the exit code, and the ranks that caused it, after everything that was printed."""
+    def report_exit(self, code: int, blamed: Sequence[int] = (), failure: str = "") -> None:
+        """Reports the exit code, the ranks that caused it and, if known, why; after everything that was printed."""
+        if failure:
+            self._send(protocol.Failure(failure))
         sys.stdout.flush()
         sys.stderr.flush()
         self._send_heartbeat()
@@ -69,11 +67,8 @@ class RankClient:
                     control.settimeout(None)
                     return control
         places = " or ".join(f"{address}:{port}" for address, port in self._launcher.places)
-        print(
-            f"dslide: error: rank {self._rank} ({socket.gethostname()}) can't reach the launcher at {places}",
-            file=sys.stderr,
-            flush=True,
-        )
+        rank = f"rank {self._rank} ({socket.gethostname()})"
+        print(f"dslide: error: {rank} can't reach the launcher at {places}", file=sys.stderr, flush=True)
         os._exit(LOST)
 
     def _open(self, stream: str) -> socket.socket:
@@ -87,8 +82,7 @@ class RankClient:
         connection = self._open(name)
         connection.settimeout(None)
         mode: Literal["r", "w"] = "r" if name == "in" else "w"
-        buffering = 1 if line_buffered else -1
-        return open(connection.detach(), mode, buffering, encoding=like.encoding, errors=like.errors)
+        return open(connection.detach(), mode, 1 if line_buffered else -1, encoding=like.encoding, errors=like.errors)
 
     def _listen(self) -> NoReturn:
         """Turns the launcher's interrupt into Ctrl-C here; exits without a launcher. Silence is counted in polls of
@@ -108,3 +102,18 @@ class RankClient:
                     silent += liveness.HEARTBEAT
                 self._send_heartbeat()
         os._exit(INTERRUPTED)
+
+
+_client: RankClient | None = None
+
+
+def rank_client() -> RankClient | None:
+    """The connection to the launcher that started this rank; None in a process that no launcher has started. The first
+    call connects, and removes the launcher's variable from the environment: processes that a rank starts are not ranks,
+    and must not connect."""
+    global _client
+    address = os.environ.pop(protocol.LAUNCHER, None)
+    if address is not None and _client is None:
+        _client = RankClient(protocol.LauncherAddress.parse(address))
+        _client.listen()  # an error of this is reported by the client
+    return _client

@@ -38,21 +38,13 @@ class RankProcess:
     heard: float = 0.0  # time of the last message
     progress: tuple[int, int] = (0, 0)  # step, exchanges begun
 
-    @property
-    def start_silence(self) -> float:
-        """Seconds for which it may be silent while MPI starts."""
-        return liveness.MPI_START_SILENCE if self.progress == (0, 0) else 0.0
-
-    def name(self, number: int) -> str:
-        return f"rank {number} ({self.host})" if self.host else f"rank {number}"
-
 
 class RankTable:
     """The ranks of a job. `limit` is the silence limit in seconds."""
 
     def __init__(self, listed: Sequence[str], limit: float):
         self.ranks = [RankProcess(host, host) for host in listed]
-        self.failures: list[Failure] = []  # in the order of their reports
+        self.failures: dict[int, str] = {}  # by rank: why it failed; in the order of their reports
         self.failed_code: int | None = None  # the first exit code that was reported and is not 0
         self.lost: int | None = None  # the first rank that disconnected without an exit code, before any other failed
         self._limit = limit
@@ -76,8 +68,8 @@ class RankTable:
             case Progress(step, exchanges):
                 if (step, exchanges) > rank.progress:
                     rank.progress, self._moved = (step, exchanges), rank.heard
-            case Failure():
-                self.failures.append(message)
+            case Failure(sentence):
+                self.failures.setdefault(number, sentence)
             case Exit(code, blamed):
                 rank.code, rank.blamed = code, tuple(blamed)
                 self.failed_code = self.failed_code or code or None
@@ -104,7 +96,7 @@ class RankTable:
 
     def failure_sentence(self, number: int | None = None) -> str:
         """The first failure that was reported, by any rank or by this one; empty if there is none."""
-        return next((f.sentence for f in self.failures if number is None or f.rank == number), "")
+        return next((sentence for rank, sentence in self.failures.items() if number in (None, rank)), "")
 
     def find_stuck(self) -> tuple[str, list[int]] | None:
         """A sentence and the ranks it is about, if ranks have been silent for too long or none makes progress."""
@@ -115,8 +107,9 @@ class RankTable:
                 rank.heard = now
         self._checked = now
         limit = self._limit + liveness.SILENCE_MARGIN
-        running = [n for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None]
-        silent = [n for n in running if now - self.ranks[n].heard > max(limit, self.ranks[n].start_silence)]
+        running = {n: rank for n, rank in enumerate(self.ranks) if rank.control is not None and rank.code is None}
+        starting = max(limit, liveness.MPI_START_SILENCE)  # until a rank has made progress, MPI may start
+        silent = [n for n, rank in running.items() if now - rank.heard > (limit if any(rank.progress) else starting)]
         if silent:
             return f"{self.in_words(silent)} sent no heartbeat for {limit:g} s; given up", silent
         factor = liveness.STUCK if self.step else liveness.STUCK_BEFORE_STEP_1

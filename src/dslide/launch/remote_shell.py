@@ -30,8 +30,8 @@ def who_answers(hosts: Sequence[str], seconds: float) -> dict[str, str]:
             try:
                 code = process.wait(max(0.01, end - time.monotonic()))
                 printed.seek(0)
-                lines = printed.read().decode(errors="replace").split("\n")
-                answers[host] = "" if code == 0 else next((line.strip() for line in lines if line.strip()), "no reason")
+                line = printed.read().decode(errors="replace").strip().partition("\n")[0].strip()
+                answers[host] = "" if code == 0 else line or "no reason"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -50,9 +50,7 @@ def _probe(host: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     shell = os.environ.get(SHELL, "ssh")
     command = [shell, *_OPTIONS, host, shlex.join([sys.executable, "-c", "import dslide.errors"])]
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, start_new_session=True
-        )
+        null = subprocess.DEVNULL
+        return subprocess.Popen(command, stdin=null, stdout=printed, stderr=printed, start_new_session=True), printed
     except OSError as error:
         raise ConfigError(f"{shell}: can't be run, so hosts can't be reached: {error.strerror}") from None
-    return process, printed

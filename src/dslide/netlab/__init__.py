@@ -8,30 +8,17 @@
 Needs root. Labs of different names live side by side; nothing outside their own namespaces is changed.
 """
 
-from dslide.netlab.jobs import RunResult, enter, run, supervise
-from dslide.netlab.lab import (
-    DEFAULT_NAME,
-    Lab,
-    Node,
-    Traffic,
-    cut,
-    down,
-    find,
-    restore,
-    set_rate,
-    status,
-    traffic,
-    up,
-)
+from dslide.netlab.jobs import JobResult, enter, run, supervise
+from dslide.netlab.lab import DEFAULT_NAME, Lab, Node, Traffic, cut, down, find, restore, set_rate, status, traffic, up
 from dslide.netlab.system import LabError
 from dslide.util.units import format_rate, parse_rate
 
 __all__ = [
     "DEFAULT_NAME",
+    "JobResult",
     "Lab",
     "LabError",
     "Node",
-    "RunResult",
     "Traffic",
     "cut",
     "down",
@@ -46,4 +33,4 @@ __all__ = [
     "supervise",
     "traffic",
     "up",
-]
+]  # fmt: skip

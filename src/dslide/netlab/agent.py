@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_SCRIPT = """#!/bin/sh
+_SKIP_OPTIONS = """#!/bin/sh
 while true; do
     case "$1" in
         -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
@@ -22,6 +22,8 @@ while true; do
         *) break ;;
     esac
 done
+"""
+_AGENT = """
 case "$1" in
     {name}-node*|{name}-control) ;;
     *) echo "$1: no host of the lab {name}" >&2; exit 255 ;;
@@ -35,42 +37,25 @@ exec ip netns exec "$1" unshare --uts --ipc --mount sh -c '
 """
 # Connects to a port at which nobody listens: a node that is reachable refuses. The command does not end with the
 # shell's own process, and its stdin is empty.
-_SHELL = """#!/bin/sh
-for host; do
-    case "$skip$host" in
-        -[bcDEeFIiJLlmOopQRSWw]) skip=next ;;
-        next*) skip= ;;
-        -*) ;;
-        *) break ;;
-    esac
-done
+_SHELL = """
 {python} -I -S -c '
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 22), timeout={seconds})
+    socket.create_connection((sys.argv[1], 22), timeout=2)
 except ConnectionRefusedError:
     pass
 except OSError as error:
-    sys.exit(f"{{sys.argv[1]}}: {{error.strerror or error}}")' "$host" || exit 255
+    sys.exit(f"{{sys.argv[1]}}: {{error.strerror or error}}")' "$1" || exit 255
 exec setsid --fork --wait {folder}/agent "$@" < /dev/null
 """
-_CONNECT_SECONDS = 2
 
 
-def write_agent(folder: Path, name: str) -> None:
-    """Writes the agent of the lab `name` to its folder."""
-    _write(folder / "agent", _SCRIPT.format(name=name, folder=folder))
-
-
-def write_shell(folder: Path) -> None:
-    """Writes the remote shell to the folder of a lab."""
-    text = _SHELL.format(python=shlex.quote(sys.executable), seconds=_CONNECT_SECONDS, folder=folder)
-    _write(folder / "ssh", text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o700)
+def write_programs(folder: Path, name: str) -> None:
+    """Writes agent and remote shell of the lab `name` to its folder."""
+    shell = _SHELL.format(python=shlex.quote(sys.executable), folder=folder)
+    for path, text in ((folder / "agent", _AGENT.format(name=name, folder=folder)), (folder / "ssh", shell)):
+        path.write_text(_SKIP_OPTIONS + text)
+        path.chmod(0o700)
 
 
 def through_agent(folder: Path, host: str, command: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ _MARK = "DSLIDE_NETLAB_RUN"  # variable that marks the processes of a run
 
 
 @dataclass(frozen=True)
-class RunResult:
+class JobResult:
     """How a job ended, and its traffic."""
 
     code: int
@@ -40,19 +41,13 @@ class RunResult:
 
 
 def run(
-    command: Sequence[str],
-    ranks_per_node: int = 1,
-    name: str = DEFAULT_NAME,
-    limit: float | None = None,
-    environment: Mapping[str, str] | None = None,
-    stdout: int | IO[Any] | None = None,
+    command: Sequence[str], ranks_per_node: int = 1, name: str = DEFAULT_NAME, limit: float | None = None,
+    environment: Mapping[str, str] | None = None, stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
-) -> RunResult:
-    """Runs a command as an MPI job over all nodes of a lab, and forwards the signals that this process gets.
-
-    After `limit` seconds, if given, the job is ended and LabError raised. `environment` is added to that of this
-    process; `stdout` and `stderr` are as in `subprocess`.
-    """
+) -> JobResult:  # fmt: skip
+    """Runs a command as an MPI job over all nodes of a lab, and forwards the signals that this process gets. After
+    `limit` seconds, if given, the job is ended and LabError raised. `environment` is added to that of this process;
+    `stdout` and `stderr` are as in `subprocess`."""
     if not command:
         raise ConfigError("no command to run; give it after --, as in dslide netlab run -- dslide train DATA")
     if ranks_per_node < 1:
@@ -63,30 +58,31 @@ def run(
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     variables = os.environ | AS_ROOT | {"PATH": path, _MARK: mark.partition("=")[2]} | dict(environment or {})
     with _alone(lab):
-        launch = [*_mpiexec(lab, ranks_per_node, path), *command]
+        mpiexec, ranks = find_mpiexec(path), lab.nodes * ranks_per_node
+        hosts = [Host(host, ranks_per_node) for host in lab.hosts]
+        options = mpiexec.placement(hosts, ranks, str(lab.folder / "agent"))
+        launch = [mpiexec.program, *options, "-n", str(ranks), *command]
         before, begin = traffic(lab), time.monotonic()
         # In a session of its own, so that Ctrl-C on the terminal reaches mpiexec once, forwarded from here.
-        process = subprocess.Popen(
-            through_agent(lab.folder, lab.control, launch),
-            env=variables,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
+        words = through_agent(lab.folder, lab.control, launch)
+        process = subprocess.Popen(words, env=variables, stdout=stdout, stderr=stderr, start_new_session=True)
         try:
             with handling(_FORWARDED, lambda number, _: process.send_signal(number)):
                 hung = _wait(process, lab, mark.encode(), limit)
         except subprocess.TimeoutExpired:
             raise LabError(f"{command[0]} did not end within {limit:g} s, and was ended") from None
         finally:
-            _end(process)
+            process.terminate()  # which does nothing if it has exited
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            process.kill()
+            process.wait()
             end_processes([lab.control, *lab.hosts], mark.encode())
         seconds = time.monotonic() - begin
-        used = tuple(
-            Traffic(a.node, b.sent - a.sent, b.received - a.received) for a, b in zip(before, traffic(lab), strict=True)
-        )
+        pairs = zip(before, traffic(lab), strict=True)
+        used = tuple(Traffic(a.node, b.sent - a.sent, b.received - a.received) for a, b in pairs)
     code = process.returncode
-    return RunResult(128 - code if code < 0 else code, seconds, used, hung)  # a signal's code as shells have it
+    return JobResult(128 - code if code < 0 else code, seconds, used, hung)  # a signal's code as shells have it
 
 
 def enter(node: int, command: Sequence[str], name: str = DEFAULT_NAME) -> list[str]:
@@ -104,33 +100,22 @@ def supervise(command: Sequence[str], name: str = DEFAULT_NAME) -> list[str]:
     return through_agent(lab.folder, lab.control, ["env", f"{SHELL}={lab.folder / 'ssh'}", *command])
 
 
-def _mpiexec(lab: Lab, ranks_per_node: int, path: str) -> list[str]:
-    """mpiexec with its options, up to the command."""
-    mpiexec, ranks = find_mpiexec(path), lab.nodes * ranks_per_node
-    hosts = [Host(host, ranks_per_node) for host in lab.hosts]
-    return [mpiexec.program, *mpiexec.placement(hosts, ranks, str(lab.folder / "agent")), "-n", str(ranks)]
-
-
 def _wait(process: subprocess.Popen[Any], lab: Lab, mark: bytes, limit: float | None) -> bool:
     """Waits for mpiexec to exit; True if it doesn't although the job's processes on the nodes have."""
-    deadline = None if limit is None else time.monotonic() + limit
-    empty_since: float | None = None  # since when nothing runs on the nodes
-    launched = False
+    deadline = math.inf if limit is None else time.monotonic() + limit
+    busy_at = math.inf  # when something was last seen to run on the nodes
     while True:
         try:
-            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
-            process.wait(max(0.0, min(_POLL_SECONDS, left)))
+            process.wait(max(0.0, min(_POLL_SECONDS, deadline - time.monotonic())))
             return False
         except subprocess.TimeoutExpired:
             now = time.monotonic()
-            if deadline is not None and now >= deadline:
+            if now >= deadline:
                 raise
         if any_process(lab.hosts, mark):
-            launched, empty_since = True, None
-        elif launched:
-            empty_since = empty_since or now
-            if now - empty_since > _MPIEXEC_SECONDS:
-                return True
+            busy_at = now
+        elif now - busy_at > _MPIEXEC_SECONDS:
+            return True
 
 
 @contextlib.contextmanager
@@ -142,13 +127,3 @@ def _alone(lab: Lab) -> Iterator[None]:
         except BlockingIOError:
             raise LabError(f"another command runs in the lab {lab.name!r}; wait for it, or make another lab") from None
         yield
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

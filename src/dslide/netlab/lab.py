@@ -11,21 +11,28 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dslide.errors import ConfigError
-from dslide.netlab.agent import write_agent, write_shell
-from dslide.netlab.rates import segments, shaping
+from dslide.netlab.agent import write_programs
 from dslide.netlab.system import NAMESPACES, LabError, call, check_system, end_processes
 from dslide.util.atomic import AtomicFile
-from dslide.util.units import format_rate, parse_rate
+from dslide.util.units import MOST_RATE, counted, format_rate, parse_rate
 
 DEFAULT_NAME = "dslide"
 STATE = Path("/run/dslide-netlab")  # a folder for each lab
 MOST_NODES = 64
 _NETWORK = "10.213.77"  # seen inside the namespaces only; node n is number n + 1
 _CONTROL_NUMBER = 254
+_BURST_SECONDS = 5e-4  # timers wake late by some 0.1 ms; what was missed meanwhile may be made up for
+_BURST_BYTES = 8_000  # and more than one of the packets below
+_NODE_QUEUE = 1_000_000  # bytes that wait in a node to be sent
+_SWITCH_QUEUE = 256_000  # bytes that wait in the switch for one node, as in small office switches
+# TCP may hand over several segments of 1.5 KB as one packet. Each costs the same CPU time, so there should be few of
+# them, but a packet that is long on the wire arrives all at once.
+_PACKET_SECONDS = 2e-4
+_SEGMENT_BYTES, _LEAST_SEGMENTS, _MOST_SEGMENTS = 1_514, 4, 44
 # Only the programs in the lab shall cause traffic.
 _NO_IPV6 = "for f in all default; do f=/proc/sys/net/ipv6/conf/$f/disable_ipv6; [ ! -e $f ] || echo 1 > $f; done"
 
@@ -62,8 +69,8 @@ class Lab:
         return [self.host(node) for node in range(self.nodes)]
 
     def __str__(self) -> str:
-        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        return f"{nodes}, {'rate unlimited' if self.rate is None else format_rate(self.rate) + ' each'}"
+        rate = "rate unlimited" if self.rate is None else f"{format_rate(self.rate)} each"
+        return f"{counted(self.nodes, 'node')}, {rate}"
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,12 @@ def up(nodes: int, rate: str, name: str = DEFAULT_NAME) -> Lab:
     """Makes a lab; `rate`, like `100mbit` or `unlimited`, is what each node can send, and what it can receive."""
     if not 1 <= nodes <= MOST_NODES:
         raise ConfigError(f"nodes: expected 1 to {MOST_NODES}, not {nodes}")
-    lab = Lab(_checked(name), nodes, parse_rate(rate))
-    check_system()
+    bits = parse_rate(rate)
+    lab = Lab(_checked(name), nodes, bits)
     if (found := _load(name)) is not None:
-        raise LabError(f"the lab {name!r} is up already ({found}); `{_command('down', name)}` removes it")
+        raise LabError(f"the lab {name!r} is up already ({found}); `{command_line('down', name)}` removes it")
     if lab.folder.exists() or _namespaces(name):
-        raise LabError(f"there are remains of a lab {name!r}; `{_command('down', name)}` removes them")
+        raise LabError(f"there are remains of a lab {name!r}; `{command_line('down', name)}` removes them")
     try:
         _build(lab)
     except BaseException:
@@ -105,19 +112,15 @@ def up(nodes: int, rate: str, name: str = DEFAULT_NAME) -> Lab:
 
 def find(name: str = DEFAULT_NAME) -> Lab:
     """The lab of that name; LabError if it isn't up."""
-    check_system()
     lab = _load(_checked(name))
     if lab is None:
-        raise LabError(f"no lab {name!r} is up; `{_command('up', name)}` makes one")
+        raise LabError(f"no lab {name!r} is up; `{command_line('up', name)}` makes one")
     return lab
 
 
 def down(name: str = DEFAULT_NAME) -> tuple[int, list[str]]:
-    """Ends all processes in the lab and removes it, complete or not. Returns how many processes were ended, and what
-    was removed; 0 and nothing if there is no lab."""
-    _checked(name)
-    check_system()
-    removed = _namespaces(name)
+    """Ends all processes in the lab and removes it, complete or not; how many were ended, and what was removed."""
+    removed = _namespaces(_checked(name))
     ended = end_processes(removed)
     for namespace in removed:
         call("ip", "netns", "delete", namespace)
@@ -130,11 +133,10 @@ def down(name: str = DEFAULT_NAME) -> tuple[int, list[str]]:
 def set_rate(rate: str, name: str = DEFAULT_NAME) -> Lab:
     """Changes what each node can send and receive, at once, whatever runs."""
     bits = parse_rate(rate)
-    lab = find(name)
-    changed = Lab(name, lab.nodes, bits)
-    _shape(changed)
-    _save(changed)
-    return changed
+    lab = replace(find(name), rate=bits)
+    _shape(lab)
+    _save(lab)
+    return lab
 
 
 def cut(node: int, name: str = DEFAULT_NAME, silently: bool = False) -> None:
@@ -152,7 +154,6 @@ def restore(node: int, name: str = DEFAULT_NAME) -> None:
 
 def status(name: str = DEFAULT_NAME) -> tuple[Lab, list[Node]] | None:
     """The lab and its nodes as they are now; None if it isn't up."""
-    check_system()
     lab = _load(_checked(name))
     if lab is None:
         return None
@@ -186,8 +187,7 @@ def _build(lab: Lab) -> None:
     _shape(lab)
     lines = ["127.0.0.1 localhost", *(f"{address} {namespace}" for _, namespace, address in ends)]
     (lab.folder / "hosts").write_text("\n".join(lines) + "\n")
-    write_agent(lab.folder, lab.name)
-    write_shell(lab.folder)
+    write_programs(lab.folder, lab.name)
     _save(lab)
 
 
@@ -201,12 +201,17 @@ def _use_cubic(namespace: str, address: str) -> None:
 
 
 def _shape(lab: Lab) -> None:
-    count = str(segments(lab.rate))
+    """Limits both ends of all links. Without a limit it is a rate that is never reached, because the token bucket
+    filter counts bytes too: as they would be on a wire, with the headers of every segment, where interfaces count those
+    of a packet once."""
+    rate = MOST_RATE if lab.rate is None else lab.rate
+    segments = min(_MOST_SEGMENTS, max(_LEAST_SEGMENTS, int(rate / 8 * _PACKET_SECONDS / _SEGMENT_BYTES)))
+    burst = _BURST_BYTES + round(rate / 8 * _BURST_SECONDS)
     for node, host in enumerate(lab.hosts):
-        call("ip", "-n", host, "link", "set", "eth0", "gso_max_segs", count)
-        call("tc", "-n", host, "qdisc", "replace", "dev", "eth0", "root", *shaping(lab.rate, switch=False))
-        port = f"node{node}"
-        call("tc", "-n", lab.switch, "qdisc", "replace", "dev", port, "root", *shaping(lab.rate, switch=True))
+        call("ip", "-n", host, "link", "set", "eth0", "gso_max_segs", str(segments))
+        for namespace, device, queue in ((host, "eth0", _NODE_QUEUE), (lab.switch, f"node{node}", _SWITCH_QUEUE)):
+            limits = ("rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{burst + queue}b")
+            call("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits)
 
 
 def _set_port(node: int, name: str, *state: str) -> Lab:
@@ -224,8 +229,10 @@ def _counted(namespace: str) -> dict[str, int]:
 
 
 def _checked(name: str) -> str:
+    """The name of a lab, if it can be one, on a system that can have labs."""
     if re.fullmatch(r"[a-z][a-z0-9]{0,31}", name) is None:
         raise ConfigError(f"name: expected up to 32 small letters and digits, a letter first, not {name!r}")
+    check_system()
     return name
 
 
@@ -243,7 +250,7 @@ def _load(name: str) -> Lab | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError):
-        raise LabError(f"{STATE / name}/lab.json: damaged; `{_command('down', name)}` removes the lab") from None
+        raise LabError(f"{STATE / name}/lab.json: damaged; `{command_line('down', name)}` removes the lab") from None
 
 
 def _save(lab: Lab) -> None:
@@ -252,5 +259,6 @@ def _save(lab: Lab) -> None:
         json.dump({"nodes": lab.nodes, "rate": lab.rate}, file)
 
 
-def _command(action: str, name: str) -> str:
+def command_line(action: str, name: str) -> str:
+    """What a user types for an action on a lab, without its arguments."""
     return f"dslide netlab {action}" + (f" --name {name}" if name != DEFAULT_NAME else "")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from dslide.errors import UserError
@@ -32,9 +33,8 @@ def check_system() -> None:
     if sys.platform != "linux":
         raise LabError("dslide netlab needs network namespaces, which only Linux has")
     if os.geteuid() != 0:
-        raise LabError(
-            'dslide netlab needs root, to make network namespaces; try sudo "$(command -v dslide)" netlab ...'
-        )
+        hint = 'try sudo "$(command -v dslide)" netlab ...'
+        raise LabError(f"dslide netlab needs root, to make network namespaces; {hint}")
     for kind in ("net", "uts", "ipc", "mnt"):
         if not Path(f"/proc/self/ns/{kind}").exists():
             raise LabError(f"this kernel has no {kind} namespaces, which dslide netlab needs; use another kernel")
@@ -63,12 +63,12 @@ def any_process(namespaces: Iterable[str], mark: bytes) -> bool:
     return bool(_processes(_identities(namespaces), mark))
 
 
-def end_processes(namespaces: Iterable[str], mark: bytes = b"", patience: float = 2.0) -> int:
-    """Ends the processes in these network namespaces that have `mark` in their environment; how many there were. They
-    get SIGTERM first, and SIGKILL after `patience` seconds."""
+def end_processes(namespaces: Iterable[str], mark: bytes = b"") -> int:
+    """Ends the processes in these network namespaces that have `mark` in their environment, if need be with SIGKILL;
+    how many there were."""
     inside = _identities(namespaces)
     ended: set[int] = set()
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+    for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + seconds
         asked: set[int] = set()
         while found := _processes(inside, mark):
@@ -86,43 +86,34 @@ def end_processes(namespaces: Iterable[str], mark: bytes = b"", patience: float 
 
 def _processes(inside: set[Identity], mark: bytes) -> set[int]:
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return {pid for pid in pids if pid != os.getpid() and _network(pid) in inside and mark in _environment(pid)}
+    found = {pid for pid in pids if _identity(f"/proc/{pid}/ns/net") in inside and mark in _environment(pid)}
+    return found - {os.getpid()}
 
 
 def _signal(pid: int, number: signal.Signals, inside: set[Identity]) -> None:
     """Signals a process if it is still in these namespaces: another one may have its id by now."""
-    try:
+    with suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if _network(pid) in inside:
-            signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(handle)
-
-
-def _network(pid: int) -> Identity | None:
-    return _identity(Path(f"/proc/{pid}/ns/net"))
+        try:
+            if _identity(f"/proc/{pid}/ns/net") in inside:
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
 
 
 def _identities(namespaces: Iterable[str]) -> set[Identity]:
     return {identity for name in namespaces if (identity := _identity(NAMESPACES / name)) is not None}
 
 
-def _identity(path: Path) -> Identity | None:
+def _identity(path: str | Path) -> Identity | None:
     """The identity of a namespace; None if it is gone, or belongs to a dead process."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _environment(pid: int) -> bytes:
-    try:
+    with suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+    return b""
