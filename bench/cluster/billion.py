@@ -233,7 +233,7 @@ def first_rows(source: Path, target: Path, rows: int) -> None:
 
 def in_lab(
     command: list[str], stage: Stage, limit: float, folder: Path, peak_files: Path | None = None
-) -> tuple[netlab.RunResult, str]:
+) -> tuple[netlab.JobResult, str]:
     """Runs a dslide command on every node of a lab of its own; its result and output. With `peak_files`, a folder, each
     rank writes its peak memory there."""
     start = ["-m", "dslide.cli"] if peak_files is None else [str(PEAK_MEMORY), str(peak_files)]

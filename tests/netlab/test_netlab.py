@@ -363,7 +363,7 @@ def test_one_run_at_a_time_and_none_for_ever(nodes: str) -> None:
 
 def test_a_launcher_that_waits_for_a_lost_node_is_ended(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_MPIEXEC_SECONDS", 1.0)
-    done: list[netlab.RunResult] = []
+    done: list[netlab.JobResult] = []
 
     def run() -> None:
         command = ["sh", "-c", "sleep 1.5; exit 3"]
