@@ -34,13 +34,14 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class RankTimes:
-    """Time and traffic of a rank since the last start."""
+class Tables:
+    """How full the hash tables of a layer are."""
 
-    rank: int
-    compute_seconds: float
-    wait_seconds: float
-    bytes_per_step: float
+    by_size: list[float]  # neurons in buckets of 1, of 2 to 3, of 4 to 7 and so on
+    step: float
+    fullest: float
+    empty_share: float
+    dropped: float
 
 
 @dataclass
@@ -63,7 +64,7 @@ class RunHistory:
     planned_bytes: float | None = None
     peak_bytes: float | None = None  # of the rank with the most; while it runs, of rank 0
     ranks: int = 1
-    per_rank: list[RankTimes] = field(default_factory=list)
+    rank_seconds: dict[int, tuple[float, float]] = field(default_factory=dict)  # of computing and waiting, by rank
     tables: dict[str, Tables] = field(default_factory=dict)  # by layer, the newest
     checkpoints: list[Moment] = field(default_factory=list)
     events: deque[Moment] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
@@ -88,8 +89,7 @@ class RunHistory:
     @property
     def config(self) -> dict[str, Any]:
         """The options of its last start."""
-        config = self.start.get("config")
-        return config if isinstance(config, dict) else {}
+        return dict(self.start.get("config", {}))
 
     @property
     def state(self) -> str:
@@ -97,17 +97,6 @@ class RunHistory:
         if not self.ended:
             return "no end yet"
         return "interrupted" if self.interrupted else "finished"
-
-
-@dataclass(frozen=True)
-class Tables:
-    """How full the hash tables of a layer are."""
-
-    step: float
-    by_size: list[float]  # neurons in buckets of 1, of 2 to 3, of 4 to 7 and so on
-    fullest: float
-    empty_share: float
-    dropped: float
 
 
 def read_run(folder: str | Path) -> RunHistory:
@@ -123,21 +112,16 @@ def read_run(folder: str | Path) -> RunHistory:
         reader.take(record)
     if reader.run.starts == 0:
         raise DataError(f"{log}: is empty: training has not begun")
-    if (path / "summary.json").exists():
-        reader.take_summary(_object(path / "summary.json"))
     if (path / "events.jsonl").exists():
         for record in records(path / "events.jsonl"):
             reader.take_event(record)
-    if (path / "profile.json").exists():
-        reader.take_profile(_object(path / "profile.json"))
+    for name, take in (("summary.json", reader.take_summary), ("profile.json", reader.take_profile)):
+        if (path / name).exists():
+            value = read_plain_json(path / name, DataError)
+            if not isinstance(value, dict):
+                raise DataError(f"{path / name}: expected a JSON object")
+            take(Record(value, str(path / name)))
     return reader.run
-
-
-def _object(path: Path) -> Record:
-    value = read_plain_json(path, DataError)
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected a JSON object")
-    return Record(value, str(path))
 
 
 class _Reader:
@@ -150,44 +134,37 @@ class _Reader:
         self._first_samples = 0.0  # done before the last start,
         self._first_trained = 0.0  # and trained on by then, including lost ones
         self._before: dict[str, float] | None = None  # the step from which the next speed is computed
+        self._kinds = {
+            "start": self._start,
+            "step": self._step,
+            "epoch": self._epoch,
+            "test": self._test,
+            "tables": self._tables,
+            "checkpoint": self._checkpoint,
+            "end": self._end,
+        }
 
     def take(self, record: Record) -> None:
         """A record of the log; unknown kinds are ignored."""
-        kind, run = record.text("record"), self.run
-        if run.starts == 0 and kind != "start":
+        kind = record.text("record")
+        if self.run.starts == 0 and kind != "start":
             raise DataError(f"{record.where}: expected the start of a run, not {kind!r}")
-        if kind == "start":
-            self._start(record)
-        elif kind == "step":
-            self._step(record)
-        elif kind == "epoch":
-            run.loss = record.number("loss")
-        elif kind == "test":
-            self._test(record)
-        elif kind == "tables":
-            self._tables(record)
-        elif kind == "checkpoint":
-            if len(run.checkpoints) == 2 * MOST_EVENTS:
-                del run.checkpoints[::2]
-            step = record.number("of_step") or 0.0
-            run.checkpoints.append(Moment(run.seconds, step, f"checkpoint after {step:,.0f} steps"))
-        elif kind == "end":
-            self._end(record)
+        if kind in self._kinds:
+            self._kinds[kind](record)
 
     def _start(self, record: Record) -> None:
         run = self.run
-        run.start, run.ended, run.per_rank = record.values, False, []
+        record.part("config")  # checks that it is an object
+        run.start, run.ended, run.rank_seconds = record.values, False, {}
         run.starts += 1
         step, samples = record.number("step") or 0.0, record.number("samples") or 0.0
         run.ranks = int(record.number("ranks") or 1)
-        record.part("config")
         run.planned_bytes = record.number("planned_bytes")
         if run.starts > 1:
             self._event(Moment(run.seconds, step, f"resumed from step {step:,.0f}, had reached {run.step:,.0f}"))
         run.step = step
-        for name, curve in run.curves.items():
-            if name.endswith("samples"):
-                curve.cut(samples)
+        if "loss over samples" in run.curves:
+            run.curves["loss over samples"].cut(samples)
         self._offset, self._before = run.seconds, None
         self._first_samples, self._first_trained = samples, run.samples
 
@@ -200,56 +177,58 @@ class _Reader:
         run.samples = self._first_trained + found["samples"] - self._first_samples
         if (now := record.number("time")) is not None:
             self._clock.add(now, run.seconds)
-        for name, curve in (("loss", "loss"), ("active", "active"), ("rss_bytes", "memory")):
-            if (value := record.number(name)) is not None:
-                run.curve(curve).add(run.seconds, value)
-                if name == "loss":
-                    run.curve("loss over samples").add(found["samples"], value)
-                if name == "rss_bytes":
-                    run.peak_bytes = max(run.peak_bytes or 0.0, value)
+        if (loss := record.number("loss")) is not None:
+            run.curve("loss").add(run.seconds, loss)
+            run.curve("loss over samples").add(found["samples"], loss)
+        if (active := record.number("active")) is not None:
+            run.curve("active").add(run.seconds, active)
+        if (memory := record.number("rss_bytes")) is not None:
+            run.curve("memory").add(run.seconds, memory)
+            run.peak_bytes = max(run.peak_bytes or 0.0, memory)
         if (more := record.numbers("waited", "bytes_sent")) is not None:
             self._speeds(found | more)
 
     def _speeds(self, now: dict[str, float]) -> None:
         """Samples, bytes and waiting per second or step, since the last recorded step."""
-        run, before = self.run, self._before
-        if before is None:
-            self._before = now
-            return
-        seconds, steps = now["seconds"] - before["seconds"], now["step"] - before["step"]
-        if seconds < LEAST_SECONDS and run.curves.get("speed"):
+        run, before = self.run, self._before or now
+        did = {name: value - before[name] for name, value in now.items()}
+        seconds, steps = did["seconds"], did["step"]
+        if self._before and seconds < LEAST_SECONDS and run.curves.get("speed"):
             return
         self._before = now
         if seconds <= 0 or steps <= 0:
             return
         middle = run.seconds - seconds / 2
-        run.curve("speed").add(middle, (now["samples"] - before["samples"]) / seconds, seconds)
+        run.curve("speed").add(middle, did["samples"] / seconds, seconds)
         if run.ranks > 1:
-            run.curve("bytes").add(middle, (now["bytes_sent"] - before["bytes_sent"]) / steps, steps)
-            run.curve("waiting").add(middle, 100 * (now["waited"] - before["waited"]) / seconds, seconds)
+            run.curve("bytes").add(middle, did["bytes_sent"] / steps, steps)
+            run.curve("waiting").add(middle, 100 * did["waited"] / seconds, seconds)
+
+    def _epoch(self, record: Record) -> None:
+        self.run.loss = record.number("loss")
 
     def _test(self, record: Record) -> None:
         run, seconds = self.run, record.number("seconds")
         if seconds is None:
             return
-        run.metrics, rows = {}, record.number("rows") or 0.0
-        run.test_loss = record.number("loss")
-        for name in record.values:
-            if METRIC.fullmatch(name) and (value := record.number(name)) is not None:
-                run.metrics[name] = value
-                run.test_curve(name, rows).add(self._offset + seconds, value)
-        if run.test_loss is not None:
-            run.test_curve("test loss", rows).add(self._offset + seconds, run.test_loss)
+        rows, run.test_loss = record.number("rows") or 0.0, record.number("loss")
+        measured = {name: record.number(name) for name in record.values if METRIC.fullmatch(name)}
+        run.metrics = {name: value for name, value in measured.items() if value is not None}
+        losses = {} if run.test_loss is None else {"test loss": run.test_loss}
+        for name, value in (run.metrics | losses).items():
+            run.test_curve(name, rows).add(self._offset + seconds, value)
 
     def _tables(self, record: Record) -> None:
-        found = record.numbers("step", "max", "empty_share", "dropped")
-        if found is None:
-            return
-        row = record.row("by_size")[:32]
-        layer = record.text("layer")[:40]
-        tables = Tables(found["step"], row, found["max"], found["empty_share"], found["dropped"])
-        if layer in self.run.tables or len(self.run.tables) < MOST_EVENTS:
-            self.run.tables[layer] = tables
+        found, layer = record.numbers("step", "max", "empty_share", "dropped"), record.text("layer")[:40]
+        by_size = record.row("by_size")[:32]
+        if found is not None and (layer in self.run.tables or len(self.run.tables) < MOST_EVENTS):
+            self.run.tables[layer] = Tables(by_size, *found.values())
+
+    def _checkpoint(self, record: Record) -> None:
+        checkpoints, step = self.run.checkpoints, record.number("of_step") or 0.0
+        if len(checkpoints) == 2 * MOST_EVENTS:
+            del checkpoints[::2]
+        checkpoints.append(Moment(self.run.seconds, step, f"checkpoint after {step:,.0f} steps"))
 
     def _end(self, record: Record) -> None:
         run = self.run
@@ -258,9 +237,8 @@ class _Reader:
             run.step, run.seconds = found["step"], self._offset + found["seconds"]
             run.samples = self._first_trained + found["samples"]
         for number, rank in enumerate(record.part("spread").parts("per_rank")[:MOST_RANKS]):
-            did = rank.numbers("compute_seconds", "comm_seconds", "bytes_sent_per_step")
-            if did is not None:
-                run.per_rank.append(RankTimes(number, *did.values()))
+            if (did := rank.numbers("compute_seconds", "comm_seconds")) is not None:
+                run.rank_seconds[number] = did["compute_seconds"], did["comm_seconds"]
 
     def take_summary(self, record: Record) -> None:
         """The summary, unless it is of an earlier start."""

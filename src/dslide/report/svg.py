@@ -90,10 +90,8 @@ def line_chart(
     """The chart; `label` describes it to screen readers, `units` are those of x and y. `letters`: each run's letter
     stands at the end of its line."""
     box = PAGE_BOX
-    every = [point for line in lines for point in [*line.points, *line.band]]
-    shown = [line for line in lines if not line.level] or lines
-    x = Axis([p[0] for line in shown for p in line.points] + [0.0], *box.sides)
-    y = Axis([p[1] for p in every], *box.ends, zero=zero)
+    x = Axis([p[0] for line in lines if not line.level for p in line.points], *box.sides, zero=True)
+    y = Axis([p[1] for line in lines for p in [*line.points, *line.band]], *box.ends, zero=zero)
     parts = [
         f'<svg class="chart" viewBox="0 0 {box.width} {box.height}" role="img" aria-label="{escape(label)}" '
         f'data-x="{_scale(x)}" data-y="{_scale(y)}" data-units="{escape("|".join(units))}">',
@@ -111,15 +109,13 @@ def line_chart(
 
 def marker(run: int, x: float, y: float, own: str) -> str:
     """The run's marker at a position; `own` are CSS classes."""
-    shape = MARKERS[run % len(MARKERS)]
-    return f'<path class="marker {own}" transform="translate({x:.1f} {y:.1f})" d="{shape}"/>'
+    return f'<path class="marker {own}" transform="translate({x:.1f} {y:.1f})" d="{MARKERS[run % len(MARKERS)]}"/>'
 
 
 def sample(run: int, x: float, y: float, length: float) -> str:
     """A sample of the run's line for a legend: it begins at (x, y)."""
     own, points = colour(run), f"{x:.1f},{y:.1f} {x + length:.1f},{y:.1f}"
-    line = f'<polyline class="sample {own}" points="{points}"{_dashes(run)}/>'
-    return line + marker(run, x + length / 2, y, own)
+    return f'<polyline class="sample {own}" points="{points}"{_dashes(run)}/>{marker(run, x + length / 2, y, own)}'
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
@@ -130,15 +126,13 @@ def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") 
 
 def grid(x: Axis, y: Axis) -> list[str]:
     """Grid lines and the labels of ticks."""
-    (left, right), (bottom, top), parts = (x.begin, x.end), (y.begin, y.end), []
-    for tick in y.ticks:
-        at = y.position(tick)
-        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(text(left - 6, at + 4, y.label(tick), "end"))
-    for tick in x.ticks:
-        at = x.position(tick)
-        parts.append(f'<line class="grid" y1="{top}" y2="{bottom}" x1="{at:.1f}" x2="{at:.1f}"/>')
-        parts.append(text(at, bottom + 15, x.label(tick), "middle"))
+    parts = []
+    for at, label in ((y.position(tick), y.label(tick)) for tick in y.ticks):
+        parts.append(f'<line class="grid" x1="{x.begin}" x2="{x.end}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(text(x.begin - 6, at + 4, label, "end"))
+    for at, label in ((x.position(tick), x.label(tick)) for tick in x.ticks):
+        parts.append(f'<line class="grid" y1="{y.end}" y2="{y.begin}" x1="{at:.1f}" x2="{at:.1f}"/>')
+        parts.append(text(at, y.begin + 15, label, "middle"))
     return parts
 
 
@@ -169,10 +163,9 @@ def _letters(lines: Mapping[int, Line], x: Axis, y: Axis) -> list[str]:
 def _event(event: EventLine, at: float) -> str:
     bottom, top = PAGE_BOX.ends
     kind, top = ("tick", bottom - 7) if event.tick else ("event", top)
-    return (
-        f'<line class="{kind} {classes(event.run)}" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}">'
-        f"<title>{letter(event.run)}: {escape(event.text)}</title></line>"
-    )
+    place = f'x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"'
+    title = f"<title>{letter(event.run)}: {escape(event.text)}</title>"
+    return f'<line class="{kind} {classes(event.run)}" {place}>{title}</line>'
 
 
 def _positions(points: Sequence[Point], x: Axis, y: Axis) -> str:
