@@ -18,6 +18,7 @@ from dslide.comm import Communicator
 ROUND_TRIPS = 9  # of small messages for each pair
 SIZES = [1 << power for power in range(16, 25, 2)]  # of messages that measure bandwidth: 64 KB, 4 times that, .., 16 MB
 ENOUGH = 0.05  # seconds; a message that takes so long is the last: on links that are not very slow it takes at most 0.2
+MOST_SECONDS = 20.0  # for all pairs
 ALL_AT_ONCE_BYTES = 1 << 16
 ALL_AT_ONCE_SECONDS, ALL_AT_ONCE_ROUNDS = 1.0, (3, 20)  # about so long, within so many rounds
 
@@ -50,28 +51,24 @@ class AllAtOnce:
         return rounds * self.empty_seconds + bytes_sent * per_byte
 
 
-def measure_pairs(comm: Communicator, seconds: float = 20.0) -> dict[tuple[int, int], Pair]:
+def measure_pairs(comm: Communicator) -> dict[tuple[int, int], Pair]:
     """Measures all pairs of ranks one after the other, neighbours first; pairs that don't fit in the time are left out.
     Every rank gets the same result."""
     begin, own = time.monotonic(), []
     content = memoryview(os.urandom(SIZES[-1]))  # random: some networks compress
     for pair in pairs(comm.size):
-        if comm.gather_objects("next pair of ranks", time.monotonic() - begin > seconds)[0]:
+        if comm.gather_objects("next pair of ranks", time.monotonic() - begin > MOST_SECONDS)[0]:
             break
         if comm.rank in pair:
             own.append([*pair, *_measure(comm, pair, content)])
         else:
             _take_part(comm)
-    seen = {
-        (rank, first, second): rest
-        for rank, part in enumerate(comm.gather_objects("pairs of ranks", own))
-        for first, second, *rest in part
-    }
-    return {
-        (first, second): Pair((round_trip + seen[second, first, second][0]) / 2, speed, seen[second, first, second][1])
-        for (rank, first, second), (round_trip, speed) in seen.items()
-        if rank == first
-    }
+    seen = [{(one, other): rest for one, other, *rest in part} for part in comm.gather_objects("pairs of ranks", own)]
+    found = {}
+    for one, other in (pair for rank, part in enumerate(seen) for pair in part if pair[0] == rank):
+        (trip, forth), (trip_back, back) = seen[one][one, other], seen[other][one, other]
+        found[one, other] = Pair((trip + trip_back) / 2, forth, back)
+    return found
 
 
 def pairs(size: int) -> Iterator[tuple[int, int]]:
@@ -85,16 +82,14 @@ def pairs(size: int) -> Iterator[tuple[int, int]]:
 
 def measure_all_at_once(comm: Communicator) -> AllAtOnce:
     """All ranks send to all at the same time, as in training. Every rank gets the same result."""
-    content = os.urandom(ALL_AT_ONCE_BYTES)
-    empty, full = _all_gather_seconds(comm, b""), _all_gather_seconds(comm, content)
+    empty, full = (_all_gather_seconds(comm, content) for content in (b"", os.urandom(ALL_AT_ONCE_BYTES)))
     return AllAtOnce(empty, full, ALL_AT_ONCE_BYTES * (comm.size - 1))
 
 
 def _measure(comm: Communicator, pair: tuple[int, int], content: memoryview) -> tuple[float, float]:
     """The round trip, and the bandwidth from this rank, one of the pair, to the other."""
     partner = pair[1] if comm.rank == pair[0] else pair[0]
-    times = [_round_trip(comm, partner, b"") for _ in range(ROUND_TRIPS)]
-    round_trip, speed = statistics.median(times), 0.0
+    round_trip, speed = statistics.median(_round_trip(comm, partner, b"") for _ in range(ROUND_TRIPS)), 0.0
     for sender in pair:
         sends = comm.rank == sender
         for size in SIZES:
