@@ -36,7 +36,7 @@ from dslide.config import LARGEST
 from dslide.model.defaults import resolve
 from dslide.planner.memory import plan
 from dslide.planner.traffic import bytes_per_step
-from dslide.training.trainer import RebuildSchedule
+from dslide.training.schedules import RebuildSchedule
 from dslide.util.threads import available_cores
 
 NODES, RATE_OF_LINKS = 4, "100mbit"  # of the cluster for wire formats and bytes

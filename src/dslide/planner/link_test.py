@@ -18,7 +18,6 @@ from dslide.comm import Communicator
 ROUND_TRIPS = 9  # of small messages for each pair
 SIZES = [1 << power for power in range(16, 25, 2)]  # of messages that measure bandwidth: 64 KB, 4 times that, .., 16 MB
 ENOUGH = 0.05  # seconds; a message that takes so long is the last: on links that are not very slow it takes at most 0.2
-MOST_SECONDS = 20.0  # for all pairs
 ALL_AT_ONCE_BYTES = 1 << 16
 ALL_AT_ONCE_SECONDS, ALL_AT_ONCE_ROUNDS = 1.0, (3, 20)  # about so long, within so many rounds
 
@@ -51,13 +50,13 @@ class AllAtOnce:
         return rounds * self.empty_seconds + bytes_sent * per_byte
 
 
-def measure_pairs(comm: Communicator) -> dict[tuple[int, int], Pair]:
+def measure_pairs(comm: Communicator, seconds: float = 20.0) -> dict[tuple[int, int], Pair]:
     """Measures all pairs of ranks one after the other, neighbours first; pairs that don't fit in the time are left out.
     Every rank gets the same result."""
     begin, own = time.monotonic(), []
     content = memoryview(os.urandom(SIZES[-1]))  # random: some networks compress
     for pair in pairs(comm.size):
-        if comm.gather_objects("next pair of ranks", time.monotonic() - begin > MOST_SECONDS)[0]:
+        if comm.gather_objects("next pair of ranks", time.monotonic() - begin > seconds)[0]:
             break
         if comm.rank in pair:
             own.append([*pair, *_measure(comm, pair, content)])
