@@ -11,10 +11,12 @@ class Transport(Protocol):
     """Carries bytes between ranks; frames between two ranks arrive in the order in which they were sent."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process's number."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of ranks."""
 
     def send(self, to: int, frame: bytes) -> None:
         """Begins to send; never blocks."""
