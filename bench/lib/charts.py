@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dslide.report.axis import Axis, tick_label
-from dslide.report.svg import COLOURS, Box, Line, colour, draw, grid, marker, sample, text
+from dslide.report.svg import COLOURS, Axis, Box, Line, colour, draw, grid, marker, sample, text, tick_label
 
 Points = Sequence[tuple[float, float]]  # x, value
 SECONDS = "seconds of training"

@@ -20,9 +20,10 @@ from dslide.cli import main
 from dslide.data import synthesize
 from dslide.errors import ConfigError, DataError
 from dslide.report import write_report
-from dslide.report.axis import BYTES, TIME, Axis, round_ticks, unit
+from dslide.report.charts import BYTES, TIME, unit
 from dslide.report.curve import BINS, Curve, smoothed
 from dslide.report.history import RunHistory, read_run
+from dslide.report.svg import Axis, round_ticks
 
 TITLES = ("P@1", "R@5", "Loss over time", "Loss over samples", "Test loss", "Speed", "Sent in a step", "Waiting",
           "Active neurons", "Memory", "Ranks", "Bucket occupancy", "Phases of a step")  # fmt: skip

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dslide.report.axis import BYTES, COUNT, PLAIN, TIME, Units, unit
 from dslide.report.bars import bucket_bars, phase_bars, rank_bars
 from dslide.report.curve import Point, smoothed
 from dslide.report.history import METRIC, RunHistory
 from dslide.report.svg import EventLine, Line, classes, letter, line_chart
 
+TIME = ((1, "s"), (60, "min"), (3600, "h"), (86400, "days"))
+BYTES = ((1, "bytes"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+COUNT = ((1, ""), (1e6, "million "), (1e9, "billion "))
+PLAIN = ((1, ""),)
+Units = tuple[tuple[float, str], ...]
 NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
 
 
@@ -39,6 +43,11 @@ class Chart:
     zero: bool = False  # y begins at 0
     each_marked: bool = False
     events: bool = False  # checkpoints and events are drawn too
+
+
+def unit(units: Units, most: float) -> tuple[float, str]:
+    """The largest unit of which the largest number is at least 3, and its name."""
+    return [each for each in units if each is units[0] or most >= 3 * each[0]][-1]
 
 
 def metric_name(name: str) -> str:

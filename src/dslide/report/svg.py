@@ -3,11 +3,11 @@ everybody. Colours come from a style sheet: class c0, c1, ... of an element is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dslide.report.axis import Axis
 from dslide.report.curve import Point
 
 COLOURS = ("#0072b2", "#c04b00", "#00795a", "#b04a86", "#a06a00", "#2a8fd0", "#333")  # on a light ground
@@ -46,6 +46,42 @@ class Box:
 
 
 PAGE_BOX = Box(440, 250, left=56, right=26, top=12, bottom=36)
+
+
+class Axis:
+    """Maps values to positions between `begin` and `end`, in pixels. `zero`: the axis includes 0."""
+
+    def __init__(self, values: Iterable[float], begin: float, end: float, ticks: int = 6, zero: bool = False) -> None:
+        found = [*values, *([0.0] if zero else [])]
+        self.begin, self.end = begin, end
+        self.ticks = round_ticks(min(found), max(found), ticks)
+        self.low, self.high = self.ticks[0], self.ticks[-1]
+
+    def position(self, value: float) -> float:
+        """The position of a value, in pixels."""
+        return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
+
+    def label(self, tick: float) -> str:
+        """A tick as text, with as many digits as distinguish it from the next."""
+        return tick_label(tick, self.ticks[1] - self.ticks[0])
+
+
+def tick_label(tick: float, step: float) -> str:
+    """A number as text, with the digits that a multiple of the step needs."""
+    digits = next((n for n in range(7) if abs(round(step, n) - step) < 1e-6 * step), None)
+    return f"{tick:.6g}" if digits is None else f"{tick + 0.0:,.{digits}f}"
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most so many evenly spaced round numbers (at least 3) around the values."""
+    wide = max(high - low, abs(high) * 1e-3, 1e-9)
+    power = 10.0 ** math.floor(math.log10(wide / most))
+    for step in (times * power for times in (1, 2, 2.5, 5, 10, 20, 25, 50, 100)):
+        begin = math.floor(low / step + 1e-6)
+        end = max(math.ceil(high / step - 1e-6), begin + 1)
+        if end - begin < most:
+            break
+    return [i * step for i in range(begin, end + 1)]
 
 
 @dataclass(frozen=True)
