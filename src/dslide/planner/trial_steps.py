@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dslide.comm import Communicator, solo
+from dslide.comm import Communicator
 from dslide.comm.votes import Vote
 from dslide.config import Config
 from dslide.model.defaults import resolve
@@ -45,7 +45,7 @@ class StepTime:
 
 
 def time_step(
-    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, prior: bool = True,
+    config: Config, rows: TrialRows, comm: Communicator, seconds: float = 1.0, prior: bool = True,
     most_parameters: int = MOST_PARAMETERS,
 ) -> StepTime:  # fmt: skip
     """Times a training step for about `seconds`, on all ranks together; `prior` as in `memory.plan`.
@@ -54,7 +54,6 @@ def time_step(
     step depends on them only through caches, except that a full output layer's is proportional to the labels. Traffic
     does not depend on them. Layers are padded to equally many neurons on every rank.
     """
-    comm = comm or solo()
     use_threads(config.threads)
     config = resolve(config, rows.labels)
     config = config.replace(hidden=tuple(_equal(n, comm.size) for n in config.hidden))
