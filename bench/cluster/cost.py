@@ -34,26 +34,14 @@ class Published:
 
 
 PUBLISHED = (
-    Published(
-        "TensorFlow 1.12, full softmax, one V100",
-        5.5,
-        GPU_HOUR["V100"],
-        "arXiv 1903.03129, section 5, main results: Amazon-670K, hidden 128, batch 256, until convergence",
-    ),
-    Published(
-        "SLIDE on 44 cores (2 x Xeon E5-2699A v4)",
-        2.0,
-        88 * VCPU_HOUR,
-        "the same; priced as 88 vCPUs, two a core",
-    ),
-    Published(
-        "TensorFlow, one V100, from the abstract",
-        3.5,
-        GPU_HOUR["V100"],
-        "arXiv 1903.03129, abstract: any accuracy level, data not named",
-    ),
+    Published("TensorFlow 1.12, full softmax, one V100", 5.5, GPU_HOUR["V100"],
+              "arXiv 1903.03129, section 5, main results: Amazon-670K, hidden 128, batch 256, until convergence"),
+    Published("SLIDE on 44 cores (2 x Xeon E5-2699A v4)", 2.0, 88 * VCPU_HOUR,
+              "the same; priced as 88 vCPUs, two a core"),
+    Published("TensorFlow, one V100, from the abstract", 3.5, GPU_HOUR["V100"],
+              "arXiv 1903.03129, abstract: any accuracy level, data not named"),
     Published("SLIDE on 44 cores, from the abstract", 1.0, 88 * VCPU_HOUR, "the same; priced as above"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,15 +120,9 @@ def bought(dollars: float, samples_per_second: float, dollars_an_hour: float) ->
 
 
 def _row(what: str, speed: float, dollars_an_hour: float, source: str) -> list[str]:
-    return [
-        what,
-        f"{speed:,.0f}",
-        f"{dollars_an_hour:,.3f}",
-        f"{MILLION / speed / 60:,.1f}",
-        f"{dollars_a_million(speed, dollars_an_hour):.4f}",
-        f"{EPOCH_ROWS / speed / 60:,.1f}",
-        source,
-    ]
+    minutes, epoch = (f"{samples / speed / 60:,.1f}" for samples in (MILLION, EPOCH_ROWS))
+    dollars = f"{dollars_a_million(speed, dollars_an_hour):.4f}"
+    return [what, f"{speed:,.0f}", f"{dollars_an_hour:,.3f}", minutes, dollars, epoch, source]
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------

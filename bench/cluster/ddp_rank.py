@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from dslide.model.predictor import FIRST_SCALE
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.lib.pytorch import gradient_step, state_of, use_torch
 from bench.lib.workload import HIDDEN, RATE, Batch, batches
 from dslide.comm import launched_as
 from dslide.data import Dataset, SparseRows
+from dslide.model.network import FIRST_SCALE
 from dslide.training.metrics import Evaluation
 
 ALONE_SECONDS = 3.0  # in which steps without exchange are timed, at least one

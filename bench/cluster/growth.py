@@ -8,6 +8,7 @@ import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from dslide.config import LARGEST
 from dslide.model.defaults import resolve
 from dslide.planner.memory import plan
 from dslide.planner.traffic import bytes_per_step
-from dslide.training.trainer import RebuildSchedule
+from dslide.training.schedules import RebuildSchedule
 from dslide.util.threads import available_cores
 
 NODES, RATE_OF_LINKS = 4, "100mbit"  # of the cluster for wire formats and bytes
@@ -49,8 +50,8 @@ STORAGES = {"float32": {}, "bf16": BF16["bf16 storage"]}
 WIRES = ("float32", "bf16", "int8")
 MOST_BYTES = 14e9  # of memory of a run
 CAUTION = (
-    "Accuracy is that of synthetic rows, whose labels are easy to distinguish; docs/accuracy.md has real data. Speeds "
-    "are those of one machine."
+    "Accuracy is that of synthetic rows, whose labels are easy to distinguish; docs/results/accuracy.md has real data. "
+    "Speeds are those of one machine."
 )
 
 
@@ -71,29 +72,18 @@ class Sweeps:
 
 
 FULL = Sweeps(
-    speed=AMAZON,
-    accuracy=SMALL,
+    speed=AMAZON, accuracy=SMALL,
     labels=(10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000),
     hidden=(64, 128, 256, 512, 1024, 2048),
     batches=(128, 256, 512, 1024, 2048, 4096, 8192),
     hash_hits=(0, 1, 2, 4, 8, 16),
     random_negatives=(256, 512, 1024, 2048, 4096, 8192, 16_384),
-    seconds=5,
-    epochs=5,
-    rounds=3,
-)
+    seconds=5, epochs=5, rounds=3,
+)  # fmt: skip
 QUICK = Sweeps(
-    speed=TINY,
-    accuracy=Shape(2000, 1000, 10_000, 200),
-    labels=(10_000, 20_000),
-    hidden=(16, 32),
-    batches=(128, 256),
-    hash_hits=(0, 4),
-    random_negatives=(1024, 2048),
-    seconds=0.2,
-    epochs=2,
-    rounds=1,
-)
+    speed=TINY, accuracy=Shape(2000, 1000, 10_000, 200), labels=(10_000, 20_000), hidden=(16, 32), batches=(128, 256),
+    hash_hits=(0, 4), random_negatives=(1024, 2048), seconds=0.2, epochs=2, rounds=1,
+)  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -154,45 +144,25 @@ class Growth:
     def __init__(self, sweeps: Sweeps, data: Path, threads: int) -> None:
         self.sweeps, self.threads = sweeps, threads
         self._speed_data, self._accuracy_data = (make_data(data, s) for s in (sweeps.speed, sweeps.accuracy))
-        self.labels = {
-            storage: {
-                at: self._speed(f"{at:,} labels, {storage}", at, **STORAGES[storage])
-                for at in sweeps.labels
-                if storage in _stored({}, self._shape(at))
-            }
-            for storage in STORAGES
-        }
-        self.hidden = {
-            storage: {
-                at: self._speed(f"hidden {at:,}, {storage}", hidden=at, **STORAGES[storage])
-                for at in sweeps.hidden
-                if storage in _stored({"hidden": at}, sweeps.speed)
-            }
-            for storage in STORAGES
-        }
-        self.batches = {at: self._speed(f"batch {at:,}", batch_size=at) for at in sweeps.batches}
-        self.hits = {at: self._speed(f"{at} hash hits", **_hash_hits(at)) for at in sweeps.hash_hits}
-        self.negatives = {
-            at: self._speed(f"{at:,} random negatives", random_negatives=at) for at in sweeps.random_negatives
-        }
-        self.batch_accuracy = {at: self._accuracy(f"batch {at:,}", batch_size=at) for at in sweeps.batches}
+        self.labels, self.hidden = self._by_storage("labels", "{:,} labels"), self._by_storage("hidden", "hidden {:,}")
+        batches = {at: (f"batch {at:,}", {"batch_size": at}) for at in sweeps.batches}
+        hits = {at: (f"{at} hash hits", _hash_hits(at)) for at in sweeps.hash_hits}
+        negatives = {at: (f"{at:,} random negatives", {"random_negatives": at}) for at in sweeps.random_negatives}
+        self.batches, self.hits, self.negatives = (
+            {at: self._speed(name, **options) for at, (name, options) in settings.items()}
+            for settings in (batches, hits, negatives)
+        )
+        self.batch_accuracy, self.hits_accuracy, self.negatives_accuracy = (
+            {at: self._accuracy(name, **options) for at, (name, options) in settings.items()}
+            for settings in (batches, hits, negatives)
+        )
         self.scaled_accuracy = {at: self._scaled(at) for at in sweeps.batches if at > BATCH}
-        self.hits_accuracy = {at: self._accuracy(f"{at} hash hits", **_hash_hits(at)) for at in sweeps.hash_hits}
-        self.negatives_accuracy = {
-            at: self._accuracy(f"{at:,} random negatives", random_negatives=at) for at in sweeps.random_negatives
-        }
         self.wires = [self._wire(format) for format in WIRES]
         self.sections = self._sections()
 
     def conclude(self, outcomes: Mapping[System, Outcome]) -> str:
         """Which settings are near the best, and how the defaults compare."""
-
-        def speeds(systems: Mapping[int, System]) -> list[tuple[float, float]]:
-            return points(systems, outcomes, LONG)
-
-        def precisions(systems: Mapping[int, System]) -> list[tuple[float, float]]:
-            return points(systems, outcomes, PRECISION)
-
+        speeds, precisions = (partial(points, outcomes=outcomes, metric=metric) for metric in (LONG, PRECISION))
         config = resolve(Config(**NETWORK), self.sweeps.speed.labels)
         hits, negatives = config.hits_per_row, config.random_negatives
         batch_precisions = precisions(self.batch_accuracy)
@@ -226,28 +196,29 @@ class Growth:
         for name, metric, lines, x_name in charts:
             curves = {line: points(systems, outcomes, metric) for line, systems in lines.items()}
             what = "Training speed" if metric is LONG else f"Accuracy after {self.sweeps.epochs} epochs"
-            write_chart(
-                out / f"{name}.svg",
-                f"{what} over {x_name}",
-                "samples/s" if metric is LONG else metric.heading,
-                curves,
-                x_name,
-                log_x=x_name != HITS,  # which begin with 0
-                zero=metric is LONG,
-            )
+            y_name, title = "samples/s" if metric is LONG else metric.heading, f"{what} over {x_name}"
+            log_x = x_name != HITS  # which begin with 0
+            write_chart(out / f"{name}.svg", title, y_name, curves, x_name, log_x, zero=metric is LONG)
 
     def _growing(self) -> dict[int, System]:
         """The rate grows beyond the default batch."""
         return {at: self.scaled_accuracy.get(at, system) for at, system in self.batch_accuracy.items()}
 
+    def _by_storage(self, option: str, name: str) -> dict[str, dict[int, System]]:
+        """Systems of a sweep over labels or hidden neurons, by storage type."""
+        found: dict[str, dict[int, System]] = {storage: {} for storage in STORAGES}
+        for at in getattr(self.sweeps, option):
+            given = {option: at}
+            needed = ({}, replace(self.sweeps.speed, labels=at)) if option == "labels" else (given, self.sweeps.speed)
+            for storage in _stored(*needed):
+                found[storage][at] = self._speed(f"{name.format(at)}, {storage}", **given, **STORAGES[storage])
+        return found
+
     def _speed(self, name: str, labels: int = 0, **options: Any) -> System:
-        shape = self._shape(labels or self.sweeps.speed.labels)
+        shape = replace(self.sweeps.speed, labels=labels or self.sweeps.speed.labels)
         work = {"folder": str(self._speed_data), "threads": self.threads, "seconds": self.sweeps.seconds}
         arguments = work | {"labels": shape.labels} | options
         return System(name, f"{__name__}:speed", arguments, least_bytes=_least(options, shape))
-
-    def _shape(self, labels: int) -> Shape:
-        return replace(self.sweeps.speed, labels=labels)
 
     def _accuracy(self, name: str, **options: Any) -> System:
         work = {"folder": str(self._accuracy_data), "threads": self.threads, "epochs": self.sweeps.epochs}

@@ -28,7 +28,7 @@ from bench.lib.commands import Record, read_records, read_summary
 from bench.lib.machine import facts
 from bench.lib.measuring import log, run_command, write_report
 from bench.lib.workload import Shape, make_data
-from dslide.checkpoint.manifest import MANIFEST, UNFINISHED
+from dslide.checkpoint.manifest import MANIFEST
 from dslide.comm.mpi import launched_as
 
 SHAPE = Shape(rows=30_000, features=20_000, labels=30_000)
@@ -141,7 +141,7 @@ def send(number: signal.Signals) -> Inject:
 
 def kill_while_saving(run: ElasticRun, chance: random.Random) -> float:
     checkpoints = run.folder / "checkpoints"
-    wait_for(lambda: run.ended or any(checkpoints.glob(f"*/*{UNFINISHED}")), 4 * CHECKPOINT_SECONDS, FAST_POLL)
+    wait_for(lambda: run.ended or any(checkpoints.glob("*/.*.partial")), 4 * CHECKPOINT_SECONDS, FAST_POLL)
     return kill(run.rank_process(chance))
 
 

@@ -60,8 +60,9 @@ def describe_choice(name: str, speed: Points, precision: Points, default: float)
         return f"- {name}: no setting has results of both."
     value, at = max(fast)
     found, exact = dict(speed).get(default), dict(precision).get(default)
-    known = found is not None and exact is not None
-    now = f"{found / value:.0%} of its speed and P@1 {exact:.3f}" if known else "no results"
+    now = "no results"
+    if found is not None and exact is not None:
+        now = f"{found / value:.0%} of its speed and P@1 {exact:.3f}"
     return (
         f"- **{name}: {at:,.0f} is the fastest of those within {NEAR_PRECISION:g} of the best P@1** "
         f"({value:,.0f} samples/s, P@1 {dict(precision)[at]:.3f}); the default, {default:,.0f}, has {now}."

@@ -18,10 +18,9 @@ from bench.lib.sections import Comparison, Metric, Section
 from bench.lib.training import MEMORY, SPEED
 from bench.lib.workload import AMAZON, BATCH, HIDDEN, batches, make_data, read_data
 from dslide import Config, Trainer
-from dslide.checkpoint.manager import CheckpointManager
 from dslide.checkpoint.run_folder import newest
 from dslide.checkpoint.saved_model import SavedModel
-from dslide.comm import solo
+from dslide.training.checkpointing import Checkpointing
 from dslide.util.memory import peak_rss_bytes
 
 MINUTE = 60.0
@@ -30,7 +29,7 @@ MINUTE = 60.0
 def train(folder: str, out: str, every: float, seconds: float, seed: int) -> dict[str, float]:
     """Trains with default options for so many seconds, with a checkpoint `every` so many seconds; 0: none."""
     data = read_data(folder)
-    config = Config(hidden=(HIDDEN,), batch_size=BATCH, seed=seed)
+    config = Config(hidden=(HIDDEN,), batch_size=BATCH, seed=seed, checkpoint_seconds=every, checkpoints_kept=1)
     trainer = Trainer(config, data.features, data.labels)
     network, config = trainer.network, trainer.config
     network.set_label_prior(data.x, data.y, same=False)
@@ -42,20 +41,22 @@ def train(folder: str, out: str, every: float, seconds: float, seed: int) -> dic
         work = batches(data, BATCH, seed)
         for batch in work:  # an untimed epoch: allocates memory, builds tables
             trainer.train_batch(batch.x, batch.y, 0)
-        keeper = CheckpointManager(Path(run), solo(), model, every, 1, log)
-        trainer.callbacks.append(keeper)
+        checkpoints = Checkpointing(trainer, Path(run), model, log)
+        manager = checkpoints.manager
+        trainer.callbacks.append(checkpoints)
         size, made, steps = 0, 0, 0
         last, begin = None, time.perf_counter()
         while time.perf_counter() - begin < seconds:
             batch = work[steps % len(work)]
-            keeper.on_step(trainer, trainer.train_batch(batch.x, batch.y, 0))
+            checkpoints.on_step(trainer, trainer.train_batch(batch.x, batch.y, 0))
             steps += 1
-            if keeper.last != last:
-                last, made = keeper.last, made + 1
-                size = sum(file.stat().st_size for file in keeper.last.iterdir()) if keeper.last else 0
+            if manager.last is not None and manager.last != last:
+                last, made = manager.last, made + 1
+                size = sum(file.stat().st_size for file in last.iterdir())
         taken = time.perf_counter() - begin
         assert newest(run) == last
-        keeper.save(trainer)
+        manager.save()
+        manager.close()
     return {
         "samples_per_second": steps * BATCH / taken,
         "checkpoints": made,
@@ -70,16 +71,11 @@ def section(data: Path, out: Path, every: float, seconds: float) -> Section:
     without = System("without", f"{__name__}:train", {**shared, "every": 0.0})
     often = System(f"one every {every:g} s", f"{__name__}:train", {**shared, "every": every})
     return Section(
-        "CheckpointManager",
+        "Checkpoints",
         f"Default options but hidden {HIDDEN}, {seconds:g} s a run after an untimed epoch. With one checkpoint a "
         f"minute the loss of speed is {every / MINUTE:.2g} times that of the ratio below.",
         [without, often],
-        [
-            SPEED,
-            Metric("checkpoints", "checkpoints"),
-            Metric("gigabytes", "GB each", ".2f"),
-            MEMORY[0],
-        ],
+        [SPEED, Metric("checkpoints", "checkpoints"), Metric("gigabytes", "GB each", ".2f"), MEMORY[0]],
         [Comparison(often, without, SPEED)],
     )
 

@@ -204,7 +204,7 @@ def test_headers_are_those_of_packets() -> None:
     ids=str,
 )
 def test_overlapping_parts(options: dict, parts: int) -> None:
-    assert overlapping_parts(Config(**options), 2) == parts
+    assert overlapping_parts(Config(**options)) == parts
 
 
 # ---- from measurements to forecasts --------------------------------------------------------------------------------

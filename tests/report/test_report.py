@@ -15,13 +15,15 @@ import support.run_folders as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.lib.charts import LogAxis
 from dslide.cli import main
 from dslide.data import synthesize
 from dslide.errors import ConfigError, DataError
 from dslide.report import write_report
-from dslide.report.axis import BYTES, TIME, Axis, round_ticks, unit
+from dslide.report.charts import BYTES, TIME, unit
 from dslide.report.curve import BINS, Curve, smoothed
 from dslide.report.history import RunHistory, read_run
+from dslide.report.svg import Axis, round_ticks
 
 TITLES = ("P@1", "R@5", "Loss over time", "Loss over samples", "Test loss", "Speed", "Sent in a step", "Waiting",
           "Active neurons", "Memory", "Ranks", "Bucket occupancy", "Phases of a step")  # fmt: skip
@@ -405,7 +407,7 @@ def test_ticks_are_around_the_values_few_and_even(one, other, most):
     "values", [[0.9981, 0.9993], [0, 3e5], [5, 5], [-2, 7], [1e-8, 3e-8], [1e-5, 1e-5], [0, 11], [0.3, 1.4]], ids=str
 )
 def test_labels_of_ticks_are_their_values(values):
-    for axis in (Axis(values, 0, 100), Axis(values, 0, 100, log=True)):
+    for axis in (Axis(values, 0, 100), LogAxis(values, 0, 100)):
         labels = [float(axis.label(tick).replace(",", "")) for tick in axis.ticks]
         assert labels == pytest.approx(axis.ticks)
         assert len(set(labels)) == len(labels)

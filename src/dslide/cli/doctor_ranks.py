@@ -10,9 +10,10 @@ from dslide.comm import Communicator
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.errors import ConfigError, known_to_all
-from dslide.planner.diagnosis import Expected, find_differences, memory_problem, rank_facts, slowest_step
+from dslide.planner.diagnosis import find_differences, memory_problem, rank_facts, slowest_step
 from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.memory import plan
+from dslide.planner.traffic import bytes_per_step, rounds_per_step
 from dslide.planner.trial_steps import StepTime
 from dslide.util.tables import plain_table
 from dslide.util.units import format_bytes
@@ -95,11 +96,12 @@ def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
 
 def speed_lines(config: Config, labels: int, ranks: int, timed: StepTime, together: AllAtOnce) -> list[str]:
     """The speed to expect: between all of the communication overlapped with compute, and none of it."""
-    expected = Expected.of(config, labels, ranks, timed, together)
+    sent, rounds, rows = bytes_per_step(config, labels, ranks), rounds_per_step(config, labels), config.batch_size
+    compute, network = timed.compute, together.time_for(sent, rounds)
     return [
-        f"  each rank sends at most {format_bytes(expected.bytes_sent)} in a step, in {expected.rounds} rounds",
-        f"  compute about {_ms(timed.compute)} ms, network about {_ms(expected.network_seconds)} ms: "
-        f"{expected.least_speed:,.0f} to {expected.most_speed:,.0f} samples/s expected, more if they overlap better",
+        f"  each rank sends at most {format_bytes(sent)} in a step, in {rounds} rounds",
+        f"  compute about {_ms(compute)} ms, network about {_ms(network)} ms: {rows / (compute + network):,.0f} to "
+        f"{rows / max(compute, network):,.0f} samples/s expected, more if they overlap better",
         f"  measured for a second with large layers cut down: {config.batch_size / timed.total:,.0f} samples/s, "
         f"{timed.waiting / timed.total:.0%} of the time spent waiting for other ranks",
     ]

@@ -18,13 +18,13 @@ from dslide.cli.options import (
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
 from dslide.util.memory import available_bytes
+from dslide.util.tables import plain_table
 from dslide.util.units import clock, format_bytes, format_rate, parse_bytes, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from dslide.planner.calibration import Calibration
-    from dslide.planner.forecast import Forecast
+    from dslide.planner.forecast import Forecast, Workload
     from dslide.planner.step_time import NetworkSpeed
-    from dslide.planner.workload import Workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
-    from dslide.planner.workload import Workload
+    from dslide.planner.forecast import Workload
     from dslide.training.reading import Reading, read_training_data
 
     if arguments.data is not None:
@@ -118,7 +118,7 @@ def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: Ne
 
     calibration = work.calibrate(nodes, cores)
     found = {count: forecast(work.config, work.trial.labels, plans[count], calibration, network) for count in counts}
-    print("\n".join(_forecast_lines(found[nodes], work.config, work.rows, network)))
+    print("\n".join(_forecast_lines(found[nodes], work.config, work.trial.rows, network)))
     print("\n".join(["", *_table(found.values(), memory), ""]))
     best, why = recommended(found, memory)
     if best is None:
@@ -153,20 +153,15 @@ def _table(forecasts: Iterable[Forecast], memory: int) -> list[str]:
     """A line for each number of nodes."""
     times = [f"{what} ms" for what in ("compute", "messages", "wire", "step")]
     lines = [["nodes", "memory", "KB a step", *times, "samples/s", "bottleneck"]]
-    for found in forecasts:
-        step = found.step
-        lines.append(
-            [
-                str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.bytes_sent / 1e3:,.0f}",
-                _ms(step.compute), _ms(step.messages), _ms(step.wire), _ms(step.total),
-                f"{found.samples_per_second:,.0f}", found.bottleneck(memory),
-            ]
-        )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join([*(cell.rjust(width) for cell, width in zip(line[:-1], widths, strict=False)), line[-1]])
-        for line in lines
-    ]
+    lines += [
+        [
+            str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.bytes_sent / 1e3:,.0f}",
+            _ms(found.step.compute), _ms(found.step.messages), _ms(found.step.wire), _ms(found.step.total),
+            f"{found.samples_per_second:,.0f}", found.bottleneck(memory),
+        ]
+        for found in forecasts
+    ]  # fmt: skip
+    return plain_table(lines, ">" * (len(lines[0]) - 1) + "<")
 
 
 def _measured(calibration: Calibration) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from dslide.config import Config
@@ -84,12 +85,11 @@ def _combined(first: StepTime, second: StepTime, rule: Callable[[float, float], 
     """A step whose times are computed from those of two others."""
     names = [name for name in phases.ALL if name in first.phases or name in second.phases]
     found = {name: rule(first.phases.get(name, 0.0), second.phases.get(name, 0.0)) for name in names}
-    rebuild = rule(first.rebuild, second.rebuild)
-    return StepTime(found, rule(first.waiting, second.waiting), rebuild, second.active)
+    return StepTime(found, rule(first.waiting, second.waiting), rule(first.rebuild, second.rebuild), second.active)
 
 
 def trial_parameters() -> int:
-    """The number of parameters to which the first and the last layer of a trial are reduced on this machine."""
+    """The parameters to which the first and the last layer of a trial are reduced on this machine."""
     return min(MOST_TRIAL_PARAMETERS, available_bytes() // 8 // PARAMETER_BYTES)
 
 
@@ -97,12 +97,7 @@ def time_alone(
     config: Config, rows: TrialRows, ranks: int, prior: bool, seconds: float, most_parameters: int
 ) -> StepTime:
     """`time_step` for one rank of `ranks`. It never waits: time measured as waiting is that of unpacking messages."""
-    comm = LoneRank(ranks)
-    try:
+    with closing(LoneRank(ranks)) as comm:
         step = time_step(config, rows, comm, seconds, prior, most_parameters)
-    finally:
-        comm.close()
-    found = dict(step.phases)
-    if step.waiting:
-        found[phases.PACKING] = found.get(phases.PACKING, 0.0) + step.waiting
-    return StepTime(found, 0.0, step.rebuild, step.active)
+    unpacking = {phases.PACKING: step.phases.get(phases.PACKING, 0.0) + step.waiting} if step.waiting else {}
+    return StepTime({**step.phases, **unpacking}, 0.0, step.rebuild, step.active)

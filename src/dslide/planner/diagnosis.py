@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import re
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from dslide.comm import Communicator, ranks_in_words
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.errors import MemoryNeeded
-from dslide.planner.link_test import AllAtOnce
 from dslide.planner.memory import Plan
-from dslide.planner.traffic import bytes_per_step, rounds_per_step
 from dslide.planner.trial_rows import made_up
 from dslide.planner.trial_steps import StepTime, time_step
 from dslide.util.memory import available_bytes
@@ -33,13 +30,8 @@ MUST_BE_SAME = {"dslide": r".*", "python": r"\d+\.\d+", "MPI": r".*"}
 
 def machine_facts() -> dict[str, str]:
     """What to know about the machine, by name."""
-    launcher = shutil.which("mpiexec") or shutil.which("mpirun")
     return {
-        "dslide": version("dslide"),
-        "python": platform.python_version(),
-        "numpy": installed("numpy"),
-        "scipy": installed("scipy"),
-        "scikit-learn": installed("scikit-learn"),
+        **_versions("numpy", "scipy", "scikit-learn"),
         "compiler": _core.compiler(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
@@ -47,8 +39,8 @@ def machine_facts() -> dict[str, str]:
         "cores": str(available_cores()),
         "threads": str(_core.threads()),
         "free memory": format_bytes(available_bytes()),
-        "mpi4py": installed("mpi4py") if importlib.util.find_spec("mpi4py") else "not installed",
-        "mpiexec": launcher or "not found",
+        "mpi4py": installed("mpi4py"),
+        "mpiexec": shutil.which("mpiexec") or shutil.which("mpirun") or "not found",
     }
 
 
@@ -61,10 +53,7 @@ def rank_facts() -> dict[str, Any]:
         "cores": available_cores(),
         "threads": "",
         "free memory": format_bytes(available_bytes()),
-        "dslide": version("dslide"),
-        "python": platform.python_version(),
-        "numpy": installed("numpy"),
-        "mpi4py": installed("mpi4py"),
+        **_versions("numpy", "mpi4py"),
         "instruction set": instruction_set(),
         "MPI": library_name(MPI.Get_library_version()),
     }
@@ -86,7 +75,7 @@ def find_differences(every: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def memory_problem(comm: Communicator, planned: Plan) -> str:
     """Why some ranks have too little memory for a network; empty if all have enough. A collective of all ranks."""
-    problem = None
+    problem = ""
     try:
         planned.check(local_ranks(comm).ranks)
     except MemoryNeeded as error:
@@ -102,23 +91,6 @@ def slowest_step(comm: Communicator, config: Config, shape: Mapping[str, int]) -
     return max(every, key=lambda step: step.compute)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """A training step as predicted from a timed one and from the network between the ranks."""
-
-    bytes_sent: int  # by each rank, at most
-    rounds: int
-    network_seconds: float
-    least_speed: float  # samples per second, if nothing of the communication overlaps with compute,
-    most_speed: float  # and if all of it does
-
-    @classmethod
-    def of(cls, config: Config, labels: int, ranks: int, step: StepTime, together: AllAtOnce) -> Expected:
-        sent, rounds = bytes_per_step(config, labels, ranks), rounds_per_step(config, labels)
-        network, rows = together.time_for(sent, rounds), config.batch_size
-        return cls(sent, rounds, network, rows / (step.compute + network), rows / max(step.compute, network))
-
-
 def library_name(text: str) -> str:
     """Name and version, from the version text of an MPI library."""
     words = re.sub(r"\bversion:|\blibrary\b|\(R\)", " ", text.split("\n")[0].split(",")[0], flags=re.IGNORECASE)
@@ -126,8 +98,12 @@ def library_name(text: str) -> str:
     return f"{' '.join(match[1].split())} {match[2]}" if match else " ".join(words.split()) or "an MPI without name"
 
 
+def _versions(*packages: str) -> dict[str, str]:
+    found = {"dslide": version("dslide"), "python": platform.python_version()}
+    return found | {package: installed(package) for package in packages}
+
+
 def installed(package: str) -> str:
-    """A package's version."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -135,9 +111,8 @@ def installed(package: str) -> str:
 
 
 def _processor() -> str:
-    try:
+    text = ""
+    with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1] if match else platform.processor() or "unknown"

@@ -8,14 +8,65 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dslide.config import Config
-from dslide.planner.calibration import Calibration
-from dslide.planner.memory import Plan
+from dslide.data import Data, Dataset
+from dslide.data.dataset import rows_bytes
+from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.planner.calibration import Calibration, calibrate
+from dslide.planner.memory import Plan, plan
 from dslide.planner.step_time import NetworkSpeed, NodeStep, node_step
 from dslide.planner.traffic import bytes_on_wire, rounds_per_step
+from dslide.planner.trial_rows import TrialRows, made_up, rows_of
 from dslide.training.schedules import RebuildSchedule
 
 NODES = (1, 2, 4, 8, 16)  # always in the forecast, as far as the network can be split
 WORTH = 1.5  # the least speed-up for which to double the nodes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training to plan: its options, the size of its data, and rows to time its steps with."""
+
+    config: ResolvedConfig
+    trial: TrialRows
+    data_bytes: int
+    with_prior: bool  # the data is such that there can be a label prior
+
+    @classmethod
+    def of_data(cls, config: Config, data: Data) -> Workload:
+        trial = rows_of(data, config.batch_size, config.seed)
+        return cls(resolve(config, data.labels, data), trial, data.data_bytes, isinstance(data, Dataset))
+
+    @classmethod
+    def of_size(
+        cls, config: Config, features: int, labels: int, features_per_row: int, labels_per_row: int, rows: int
+    ) -> Workload:
+        """Training on data of which only the size is known; `rows` is 0 if unknown."""
+        trial = made_up(config.batch_size, features, labels, features_per_row, labels_per_row, rows)
+        data_bytes = rows_bytes(rows, rows * (features_per_row + labels_per_row)) if rows else 0
+        return cls(resolve(config, labels), trial, data_bytes, with_prior=True)
+
+    @property
+    def most_nodes(self) -> int:
+        """The number of nodes that the narrowest layer can be split over."""
+        return min(self.trial.labels, *self.config.hidden)
+
+    def node_counts(self, nodes: int) -> list[int]:
+        """Numbers of nodes to compare, this one among them, ascending."""
+        return sorted({nodes, *(count for count in NODES if count <= self.most_nodes)})
+
+    def memory(self, nodes: int, cores: int) -> Plan:
+        """The memory of each node."""
+        trial = self.trial
+        return plan(
+            self.config, trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
+            trial.values_per_row[0],
+        )  # fmt: skip
+
+    def calibrate(self, nodes: int, cores: int) -> Calibration:
+        """Times steps of this training, cut down, on this machine: for the extremes of `node_counts` first, then for
+        `nodes`, and for the rest as time allows."""
+        counts = self.node_counts(nodes)
+        return calibrate(self.config, self.trial, [1, counts[-1], nodes, *counts[2:], *counts], cores, self.with_prior)
 
 
 @dataclass(frozen=True)

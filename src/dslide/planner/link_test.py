@@ -62,16 +62,12 @@ def measure_pairs(comm: Communicator, seconds: float = 20.0) -> dict[tuple[int, 
             own.append([*pair, *_measure(comm, pair, content)])
         else:
             _take_part(comm)
-    seen = {
-        (rank, first, second): rest
-        for rank, part in enumerate(comm.gather_objects("pairs of ranks", own))
-        for first, second, *rest in part
-    }
-    return {
-        (first, second): Pair((round_trip + seen[second, first, second][0]) / 2, speed, seen[second, first, second][1])
-        for (rank, first, second), (round_trip, speed) in seen.items()
-        if rank == first
-    }
+    seen = [{(one, other): rest for one, other, *rest in part} for part in comm.gather_objects("pairs of ranks", own)]
+    found = {}
+    for one, other in (pair for rank, part in enumerate(seen) for pair in part if pair[0] == rank):
+        (trip, forth), (trip_back, back) = seen[one][one, other], seen[other][one, other]
+        found[one, other] = Pair((trip + trip_back) / 2, forth, back)
+    return found
 
 
 def pairs(size: int) -> Iterator[tuple[int, int]]:
@@ -85,16 +81,14 @@ def pairs(size: int) -> Iterator[tuple[int, int]]:
 
 def measure_all_at_once(comm: Communicator) -> AllAtOnce:
     """All ranks send to all at the same time, as in training. Every rank gets the same result."""
-    content = os.urandom(ALL_AT_ONCE_BYTES)
-    empty, full = _all_gather_seconds(comm, b""), _all_gather_seconds(comm, content)
+    empty, full = (_all_gather_seconds(comm, content) for content in (b"", os.urandom(ALL_AT_ONCE_BYTES)))
     return AllAtOnce(empty, full, ALL_AT_ONCE_BYTES * (comm.size - 1))
 
 
 def _measure(comm: Communicator, pair: tuple[int, int], content: memoryview) -> tuple[float, float]:
     """The round trip, and the bandwidth from this rank, one of the pair, to the other."""
     partner = pair[1] if comm.rank == pair[0] else pair[0]
-    times = [_round_trip(comm, partner, b"") for _ in range(ROUND_TRIPS)]
-    round_trip, speed = statistics.median(times), 0.0
+    round_trip, speed = statistics.median(_round_trip(comm, partner, b"") for _ in range(ROUND_TRIPS)), 0.0
     for sender in pair:
         sends = comm.rank == sender
         for size in SIZES:

@@ -39,7 +39,7 @@ class Plan:
         """Raises MemoryNeeded if this machine has too little memory for its `ranks_here` ranks."""
         what, advice = f"training a network with {self.what}", "smaller hidden layers need less"
         if self.ranks > 1:
-            what = f"{what} on {ranks_here} of {self.ranks} ranks"
+            what += f" on {ranks_here} of {self.ranks} ranks"
             advice += ", and so do ranks on more machines"
         check_memory(self.bytes_total, what, advice, ranks_here)
 
@@ -69,11 +69,13 @@ def plan(
         if spec.hashing is not None:
             tables += table_bytes(config, spec, spec.hashing, ranks)
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
+    # an upper bound: lists by feature, and a share and a position for each label
+    prior_bytes = 8 * (features + 1) + 8 * features * prior_labels // ranks + 8 * -(-labels // ranks)
     parts = {
         "weights": weights,
         "optimizer state": moments,
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
-        "label prior": _prior_bytes(features, labels, prior_labels, ranks),
+        "label prior": prior_bytes if prior_labels else 0,
         "hash tables": tables,
         "data": data_bytes,
         "work space": _work_bytes(config, specs, ranks, threads, prior_labels, features_per_row),
@@ -82,11 +84,6 @@ def plan(
     parameters = sum(spec.parameters for spec in specs)
     layers = ", ".join(map(str, config.hidden))
     return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
-
-
-def _prior_bytes(features: int, labels: int, prior_labels: int, ranks: int) -> int:
-    """An upper bound for the label prior: lists by feature, and a share and a position for each label."""
-    return 8 * (features + 1) + 8 * features * prior_labels // ranks + 8 * -(-labels // ranks) if prior_labels else 0
 
 
 def _work_bytes(

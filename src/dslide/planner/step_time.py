@@ -60,10 +60,8 @@ class NodeStep:
     @property
     def bottleneck(self) -> str:
         """The longest part: compute, messages, link bandwidth or link latency."""
-        found = {
-            "compute": self.compute, "messages": self.messages, "link bandwidth": self.wire,
-            "link latency": self.latency,
-        }  # fmt: skip
+        found = {"compute": self.compute, "messages": self.messages}
+        found |= {"link bandwidth": self.wire, "link latency": self.latency}
         return max(found, key=lambda name: found[name])
 
 
@@ -75,10 +73,10 @@ def node_step(config: Config, labels: int, nodes: int, compute: float, network: 
     handling = MESSAGE_SECONDS * messages_per_step(config, labels, nodes)
     wire = 0.0 if network.bits is None else 8 * bytes_on_wire(config, labels, nodes) / network.bits
     latency = network.latency * rounds_per_step(config, labels)
-    return NodeStep(UNEVEN * compute, handling, wire, latency, overlapping_parts(config, nodes))
+    return NodeStep(UNEVEN * compute, handling, wire, latency, overlapping_parts(config))
 
 
-def overlapping_parts(config: Config, nodes: int) -> int:
+def overlapping_parts(config: Config) -> int:
     """The number of micro-batches whose exchange overlaps with computing. With sampled hidden layers or active sets per
     row there is no overlap."""
     if config.active_sets == "row" or any(share < 1 for share in config.hidden_share):

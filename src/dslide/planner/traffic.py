@@ -51,9 +51,11 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
             sizes += activations
             sizes += activations if spec is hidden[-1] else [_core.wire_size(rows, own, config.wire)]
         else:
-            hits, elements = _sampled_layer(config, spec.neurons, spec.share)
-            values = _core.wire_size(1, -(-elements // ranks), config.wire)
-            sizes += [4 * rows + 4 * -(-elements // ranks) + values, values]
+            hits, negatives = hidden_sampling(config, spec.neurons, spec.share, rows)
+            active = min(spec.neurons, (hits if config.active_sets == "row" else rows * hits) + negatives)
+            elements = -(-rows * active // ranks)  # an upper bound: ReLU leaves fewer
+            values = _core.wire_size(1, elements, config.wire)
+            sizes += [4 * rows + 4 * elements + values, values]
             sizes += [] if config.probe == "vanilla" else [4 * rows * hits]
     output_parts = [rows] if output.sparse_input else parts
     if config.hits_per_row and config.probe != "vanilla":
@@ -69,14 +71,6 @@ def rounds_per_step(config: Config, labels: int) -> int:
     ranked = config.probe != "vanilla"  # ranks agree on the best hash hits
     sampled = sum(share < 1 for share in config.hidden_share)
     return 2 * len(config.hidden) + ranked * (sampled + (config.hits_per_row > 0)) + (config.loss == "softmax")
-
-
-def _sampled_layer(config: Config, neurons: int, share: float) -> tuple[int, int]:
-    """Hash hits of each row in a sampled hidden layer, and an upper bound of the activations of all rows (ReLU leaves
-    fewer)."""
-    rows = config.batch_size
-    hits, negatives = hidden_sampling(config, neurons, share, rows)
-    return hits, rows * min(neurons, (hits if config.active_sets == "row" else rows * hits) + negatives)
 
 
 def _framed(size: int) -> int:

@@ -75,11 +75,8 @@ def made_up(
 ) -> TrialRows:
     """Random rows with a long-tailed distribution of features and labels, like words and topics."""
     random, count = np.random.default_rng(0), _count(batch_size, features_per_row + labels_per_row)
-    return TrialRows(
-        _lists(random, count, features, features_per_row, FEATURE_LAW),
-        _lists(random, count, labels, labels_per_row, LABEL_LAW),
-        rows,
-    )
+    x = _lists(random, count, features, features_per_row, FEATURE_LAW)
+    return TrialRows(x, _lists(random, count, labels, labels_per_row, LABEL_LAW), rows)
 
 
 def _count(batch_size: int, per_row: float) -> int:

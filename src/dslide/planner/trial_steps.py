@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dslide.comm import Communicator, solo
+from dslide.comm import Communicator
 from dslide.comm.votes import Vote
 from dslide.config import Config
 from dslide.model.defaults import resolve
@@ -45,7 +45,7 @@ class StepTime:
 
 
 def time_step(
-    config: Config, rows: TrialRows, comm: Communicator | None = None, seconds: float = 1.0, prior: bool = True,
+    config: Config, rows: TrialRows, comm: Communicator, seconds: float = 1.0, prior: bool = True,
     most_parameters: int = MOST_PARAMETERS,
 ) -> StepTime:  # fmt: skip
     """Times a training step for about `seconds`, on all ranks together; `prior` as in `memory.plan`.
@@ -54,14 +54,10 @@ def time_step(
     step depends on them only through caches, except that a full output layer's is proportional to the labels. Traffic
     does not depend on them. Layers are padded to equally many neurons on every rank.
     """
-    comm = comm or solo()
     use_threads(config.threads)
     config = resolve(config, rows.labels)
     config = config.replace(hidden=tuple(_equal(n, comm.size) for n in config.hidden))
-    few = rows.fewer(
-        max(256, comm.size * most_parameters // config.hidden[0]),
-        max(256, comm.size * most_parameters // config.hidden[-1]),
-    )
+    few = rows.fewer(*(max(256, comm.size * most_parameters // config.hidden[end]) for end in (0, -1)))
     labels = _equal(few.labels, comm.size)
     network = Network(config, few.features, labels, comm=comm)
     for layer in network.layers:
@@ -77,13 +73,12 @@ def time_step(
     while not over:
         passed = sum(times[1:])
         enough = passed >= seconds and (len(times) > LEAST_STEPS or passed >= MOST_TIMES * seconds)
-        enough = enough or len(times) >= MOST_STEPS
+        vote = Vote.STOP if enough or len(times) >= MOST_STEPS else Vote.NONE
         profile.begin(comm)
         start = time.perf_counter()
         with profile.phase(phases.READING):
             chosen = np.arange(len(times) * config.batch_size, (len(times) + 1) * config.batch_size) % len(few.x)
             x, y = few.x.take(chosen), few.y.take(chosen)
-        vote = Vote.STOP if enough else Vote.NONE
         result = network.train_step(x, network.loss.targets(y), len(times), 1e-4, vote)
         times.append(time.perf_counter() - start)
         profile.end()
@@ -114,6 +109,5 @@ def _made_up_prior(network: Network, labels: int) -> LabelPrior:
     begin = np.arange(network.features + 1, dtype=np.int64) * each
     first = np.random.default_rng(0).integers(0, own, network.features)
     neuron = np.sort((first[:, None] + np.arange(each) * (own // max(each, 1))) % own, axis=1)
-    weight = np.full(neuron.size, 0.01, np.float32)
-    share = np.full(own, 0.01, np.float32)
+    weight, share = (np.full(size, 0.01, np.float32) for size in (neuron.size, own))
     return LabelPrior(begin, neuron.astype(np.int32).reshape(-1), weight, share, network.config.prior_scale)

@@ -21,19 +21,12 @@ __all__ = ["write_report"]
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> None:
     """Reads the folders of runs and writes the page. An existing report is replaced, any other file is not."""
-    target = Path(out)
-    _check_target(target)
+    if os.path.lexists(out):
+        with open_plain(out, DataError) as old:
+            if old.read(len(HEAD)) != HEAD.encode():
+                raise ConfigError(f"{out}: exists already and is no report; give another --out")
     try:
-        with AtomicFile(target, encoding="utf-8", errors="replace") as file:  # names of files need not be valid text
+        with AtomicFile(out, encoding="utf-8", errors="replace") as file:  # names of files need not be valid text
             file.write(page([read_run(run) for run in runs]))
     except OSError as error:
         raise ConfigError(f"{out}: can't be written: {error.strerror}") from None
-
-
-def _check_target(target: Path) -> None:
-    """ConfigError if the target exists and is not a report."""
-    if not os.path.lexists(target):
-        return
-    with open_plain(target, DataError) as file:
-        if file.read(len(HEAD)) != HEAD.encode():
-            raise ConfigError(f"{target}: exists already and is no report; give another --out")

@@ -11,16 +11,15 @@ from dslide.report.svg import classes, letter
 
 def rank_bars(runs: Sequence[RunHistory]) -> dict[int, str]:
     """Seconds of computing and of waiting for each rank; empty if no run has several ranks."""
-    if not any(run.ranks > 1 and run.per_rank for run in runs):
+    if not any(run.ranks > 1 and run.rank_seconds for run in runs):
         return {}
-    longest = max(rank.compute_seconds + rank.wait_seconds for run in runs for rank in run.per_rank)
+    longest = max(sum(seconds) for run in runs for seconds in run.rank_seconds.values())
     found = {}
     for i, run in enumerate(runs):
         rows = [
-            _row(f"rank {rank.rank}", [rank.compute_seconds, rank.wait_seconds], longest,
-                 f"{rank.compute_seconds:,.1f} + {rank.wait_seconds:,.1f}")
-            for rank in run.per_rank
-        ]  # fmt: skip
+            _row(f"rank {rank}", [compute, wait], longest, f"{compute:,.1f} + {wait:,.1f}")
+            for rank, (compute, wait) in run.rank_seconds.items()
+        ]
         if rows:
             more = f"the first {len(rows)} of {run.ranks:,} ranks" if run.ranks > len(rows) else ""
             found[i] = _group(i, more, rows)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dslide.report.axis import BYTES, COUNT, PLAIN, TIME, Units, unit
 from dslide.report.bars import bucket_bars, phase_bars, rank_bars
 from dslide.report.curve import Point, smoothed
 from dslide.report.history import METRIC, RunHistory
 from dslide.report.svg import EventLine, Line, classes, letter, line_chart
 
+TIME = ((1, "s"), (60, "min"), (3600, "h"), (86400, "days"))
+BYTES = ((1, "bytes"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+COUNT = ((1, ""), (1e6, "million "), (1e9, "billion "))
+PLAIN = ((1, ""),)
+Units = tuple[tuple[float, str], ...]
 NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
+
+
+BARS = (  # title, unit, about, why not, and what draws them
+    ("Ranks", "s", "Seconds of computing (solid) and of waiting for other ranks (striped) since the last start.",
+     "only runs on several ranks have it, once they have ended", rank_bars),
+    ("Bucket occupancy", "share of neurons", "Neurons of rank 0 by the number of neurons in their hash bucket, "
+     "after the last rebuild in the log.", "no layer was sampled through hash tables", bucket_bars),
+    ("Phases of a step", "ms", "Time of each phase in a step.", "no run was trained with --profile", phase_bars),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,18 +45,28 @@ class Chart:
     events: bool = False  # checkpoints and events are drawn too
 
 
+def unit(units: Units, most: float) -> tuple[float, str]:
+    """The largest unit of which the largest number is at least 3, and its name."""
+    return [each for each in units if each is units[0] or most >= 3 * each[0]][-1]
+
+
 def metric_name(name: str) -> str:
     """Like P@1, of p_at_1."""
     kind, k = name.split("_at_")
     return f"{NAMES[kind]}@{k}"
 
 
+def sorted_metrics(names: Iterable[str]) -> list[str]:
+    """Those of the names that are metrics, each once, by kind and k."""
+    found = {(list(NAMES).index(match[1]), int(match[2])): name for name in names if (match := METRIC.fullmatch(name))}
+    return [name for _, name in sorted(found.items())]
+
+
 def shown_metrics(runs: Sequence[RunHistory]) -> list[str]:
     """Metrics that get a chart: P at the smallest k and R at the largest that were measured."""
-    found = {name for run in runs for name in run.tests if METRIC.fullmatch(name)}
-    by_k = sorted(found, key=lambda name: int(name.split("_at_")[1]))
-    precision, recall = ([name for name in by_k if name.startswith(f"{kind}_")] for kind in ("p", "r"))
-    return precision[:1] + recall[-1:] or by_k[:1]
+    found = sorted_metrics(name for run in runs for name in run.tests)
+    precision, recall = ([name for name in found if name.startswith(kind)] for kind in ("p_", "r_"))
+    return precision[:1] + recall[-1:] or found[:1]
 
 
 def charts(runs: Sequence[RunHistory]) -> list[Chart]:
@@ -75,36 +98,23 @@ def charts(runs: Sequence[RunHistory]) -> list[Chart]:
 
 def drawn_charts(runs: Sequence[RunHistory]) -> tuple[list[str], list[str]]:
     """The charts as HTML, and a sentence about each that is missing."""
-    drawn: list[str] = []
-    missing: list[str] = []
-    for chart in charts(runs):
-        having = [i for i, run in enumerate(runs) if run.pieces(chart.curve)]
-        if having:
-            drawn.append(_drawn(chart, runs, having))
-        else:
-            missing.append(f"{chart.title}: {chart.why_not}.")
-    bars: tuple[tuple[str, str, str, str, Callable[[Sequence[RunHistory]], dict[int, str]]], ...] = (
-        ("Ranks", "s", "Seconds of computing (solid) and of waiting for other ranks (striped) since the last start.",
-         "only runs on several ranks have it, once they have ended", rank_bars),
-        ("Bucket occupancy", "share of neurons", "Neurons of rank 0 by the number of neurons in their hash bucket, "
-         "after the last rebuild in the log.", "no layer was sampled through hash tables", bucket_bars),
-        ("Phases of a step", "ms", "Time of each phase in a step.", "no run was trained with --profile", phase_bars),
-    )  # fmt: skip
-    for title, unit_name, about, why_not, draw in bars:
-        found = draw(runs)
-        if found:
-            drawn.append(_figure(title, unit_name, "\n".join(found.values()), about + _without(runs, list(found))))
-        else:
-            missing.append(f"{title}: {why_not}.")
-    return drawn, missing
+    every = [(chart.title, chart.why_not, _drawn(chart, runs)) for chart in charts(runs)]
+    for title, unit_name, about, why_not, draw in BARS:
+        bars = draw(runs)
+        lacking = [i for i in range(len(runs)) if i not in bars]
+        html = _figure(title, unit_name, "\n".join(bars.values()), about, lacking) if bars else ""
+        every.append((title, why_not, html))
+    return [html for *_, html in every if html], [f"{title}: {why}." for title, why, html in every if not html]
 
 
-def _drawn(chart: Chart, runs: Sequence[RunHistory], having: Sequence[int]) -> str:
-    curves = [(i, curve) for i in having for curve in runs[i].pieces(chart.curve)]
+def _drawn(chart: Chart, runs: Sequence[RunHistory]) -> str:
+    """The chart as HTML; empty if no run has it."""
+    curves = [(i, curve) for i, run in enumerate(runs) for curve in run.pieces(chart.curve)]
+    if not curves:
+        return ""
+    planned = {i: runs[i].planned_bytes or 0.0 for i in dict(curves) if chart.curve == "memory"}
     most_x = max(x for _, curve in curves for x, _ in curve.means)
-    most_y = max(abs(y) for _, curve in curves for _, y in curve.band)
-    planned = {i: runs[i].planned_bytes for i in having} if chart.curve == "memory" else {}
-    most_y = max([most_y, *(value for value in planned.values() if value)])
+    most_y = max([*(abs(y) for _, curve in curves for _, y in curve.band), *planned.values()])
     x_scale, x_name = unit(COUNT if chart.samples else TIME, most_x)
     y_scale, y_name = unit(chart.units, most_y)
 
@@ -116,23 +126,24 @@ def _drawn(chart: Chart, runs: Sequence[RunHistory], having: Sequence[int]) -> s
         points = smoothed(curve.means) if chart.smooth else curve.means
         many = len(curve) > 2 and not chart.each_marked
         lines.append(Line(i, scaled(points), scaled(curve.band) if many else (), chart.each_marked))
-    events: list[EventLine] = []
-    for i, run in enumerate(runs if chart.events else ()):
-        events += [EventLine(i, moment.seconds / x_scale, moment.text, tick=True) for moment in run.checkpoints]
-        events += [EventLine(i, moment.seconds / x_scale, moment.text) for moment in run.events]
+    events = [
+        EventLine(i, moment.seconds / x_scale, moment.text, tick)
+        for i, run in enumerate(runs if chart.events else ())
+        for moments, tick in ((run.checkpoints, True), (run.events, False))
+        for moment in moments
+    ]
     units = (x_name + "samples" if chart.samples else f"{x_name} of training", y_name + chart.unit)
     last = ", ".join(f"{letter(i)} {curve.means[-1][1] / y_scale:.4g}" for i, curve in dict(curves).items())
     label = f"{chart.title}, at the end: {last} {units[1]}"
+    lacking = [i for i in range(len(runs)) if i not in dict(curves)]
     html = line_chart(label, lines, events, units, chart.zero, len(runs) > 1)
-    return _figure(chart.title, units[1], html + "\n<output></output>", chart.about + _without(runs, having))
+    return _figure(chart.title, units[1], html + "\n<output></output>", chart.about, lacking)
 
 
-def _figure(title: str, unit_name: str, body: str, about: str) -> str:
+def _figure(title: str, unit_name: str, body: str, about: str, lacking: Sequence[int]) -> str:
+    """A chart with its title and text; `lacking` are the runs that are not in it."""
     small = f" <small>{escape(unit_name)}</small>" if unit_name.strip() else ""
+    if lacking:
+        names = ", ".join(f'<span class="letter {classes(i)}">{letter(i)}</span>' for i in lacking)
+        about += f" No data of {names}."
     return f'<figure>\n<h3>{escape(title)}{small}</h3>\n{body}\n<p class="about">{about}</p>\n</figure>'
-
-
-def _without(runs: Sequence[RunHistory], having: Sequence[int]) -> str:
-    lacking = [i for i in range(len(runs)) if i not in having]
-    names = ", ".join(f'<span class="letter {classes(i)}">{letter(i)}</span>' for i in lacking)
-    return f" No data of {names}." if lacking else ""

@@ -65,8 +65,7 @@ class Curve:
 
     def cut(self, x: float) -> None:
         """Removes the bins that end beyond x."""
-        while self._bins and self._bins[-1].end > x:
-            self._bins.pop()
+        self._bins = [b for b in self._bins if b.end <= x]
         self._in_last = self._per_bin
 
     @property
@@ -77,8 +76,7 @@ class Curve:
     @property
     def band(self) -> list[Point]:
         """Outline: the highest value of each bin from left to right, then the lowest back."""
-        there = [(b.middle, b.high) for b in self._bins]
-        return there + [(b.middle, b.low) for b in reversed(self._bins)]
+        return [(b.middle, b.high) for b in self._bins] + [(b.middle, b.low) for b in reversed(self._bins)]
 
     def at(self, x: float) -> float:
         """The mean of the last bin that begins at x or before it; the first one's if none does, and 0 of no bins."""
@@ -88,11 +86,9 @@ class Curve:
 
 def smoothed(points: Sequence[Point]) -> list[Point]:
     """Moving averages: over at most 13 points where there are many, over none where there are few."""
-    reach = min(len(points) // 25, 6)
-    values = [y for _, y in points]
-    smooth = []
+    reach, smooth = min(len(points) // 25, 6), []
     for i, (x, _) in enumerate(points):
         near = min(reach, i, len(points) - 1 - i)  # as many on both sides
-        window = values[i - near : i + near + 1]
+        window = [y for _, y in points[i - near : i + near + 1]]
         smooth.append((x, sum(window) / len(window)))
     return smooth

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from dslide.config import Config
-from dslide.report.charts import drawn_charts, metric_name
+from dslide.report.charts import drawn_charts, metric_name, sorted_metrics
 from dslide.report.history import RunHistory
 from dslide.report.svg import COLOURS, classes, colour, letter, sample
 from dslide.util.units import clock, counted, format_bytes
@@ -22,8 +22,13 @@ HEAD = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="generator" content="dslide report">"""
-LONGEST_VALUE = 60  # characters of an option
-MOST_OPTIONS = 60
+LONGEST_VALUE, MOST_OPTIONS = 60, 60  # characters of an option, and options of a run
+DIFFERING, NOT_DEFAULT = "options that differ", "options other than defaults"
+CELLS = {  # CSS classes of columns in the table of runs
+    **dict.fromkeys(("run", "data", DIFFERING, NOT_DEFAULT), "free"),
+    **dict.fromkeys(("time", "most memory", "measured"), "whole"),
+    **dict.fromkeys(("samples/s", "loss"), "number"),
+}
 
 
 def page(runs: Sequence[RunHistory]) -> str:
@@ -32,13 +37,17 @@ def page(runs: Sequence[RunHistory]) -> str:
     allowed = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"
     title = f"dslide: {runs[0].name}" if len(runs) == 1 else f"dslide: {len(runs)} runs"
+    colours = "".join(f".{colour(i)} {{ --c: {value}; }}\n" for i, value in enumerate(COLOURS))
+    hiding = "".join(  # all parts of a run whose box is not ticked
+        f"body:has(#show{i}:not(:checked)) .of{i} {{ display: none; }}\n" for i in range(len(runs)) if len(runs) > 1
+    )
     drawn, missing = drawn_charts(runs)
     parts = [
         HEAD,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>",
-        f"<style>\n{_colours()}{style}{_hiding(len(runs))}</style>",
+        f"<style>\n{colours}{style}{hiding}</style>",
         "</head>",
         "<body>",
         f"<h1>{escape(title)}</h1>",
@@ -59,78 +68,47 @@ def page(runs: Sequence[RunHistory]) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _colours() -> str:
-    return "".join(f".{colour(i)} {{ --c: {value}; }}\n" for i, value in enumerate(COLOURS))
-
-
-def _hiding(runs: int) -> str:
-    """Rules that hide all parts of a run whose box is not ticked."""
-    boxes = range(runs if runs > 1 else 0)
-    return "".join(f"body:has(#show{i}:not(:checked)) .of{i} {{ display: none; }}\n" for i in boxes)
-
-
 def _runs_table(runs: Sequence[RunHistory]) -> str:
-    options = "options that differ" if len(runs) > 1 else "options other than defaults"
     differing = _differing(runs)
-    heads = ("run", "data", "network", "ranks", "time", "samples/s", "most memory", "loss", "measured", options)
-    kinds = {"samples/s": "number", "loss": "number", "run": "free", "data": "free", options: "free"}
-    kinds |= dict.fromkeys(("time", "most memory", "measured"), "whole")
+    rows = [_run_cells(i, run, len(runs) > 1, differing) for i, run in enumerate(runs)]
+    head = "".join(f'<th class="{CELLS.get(name, "")}">{name}</th>' for row in rows[:1] for name in row)
     lines = []
-    for i, run in enumerate(runs):
-        cells = (
-            _named(i, run, len(runs) > 1), _data(run), _network(run), _ranks(run), _time(run),
-            f"{run.samples / run.seconds:,.0f}" if run.seconds > 0 and run.samples > 0 else "–",
-            _memory(run), "–" if run.loss is None else f"{run.loss:.4g}", _measured(run), _options(run, differing),
-        )  # fmt: skip
-        lines.append(
-            "<tr>" + "".join(
-                f'<td data-label="{head}" class="{kinds.get(head, "")}"><div>{cell}</div></td>'
-                for head, cell in zip(heads, cells, strict=True)
-            ) + "</tr>"
-        )  # fmt: skip
-    head = "".join(f'<th class="{kinds.get(name, "")}">{name}</th>' for name in heads)
+    for row in rows:
+        cells = [
+            f'<td data-label="{name}" class="{CELLS.get(name, "")}"><div>{cell}</div></td>'
+            for name, cell in row.items()
+        ]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     return _table("runs", head, lines)
 
 
-def _named(i: int, run: RunHistory, several: bool) -> str:
+def _run_cells(i: int, run: RunHistory, several: bool, differing: Sequence[str]) -> dict[str, str]:
+    """The cells of a run in the table of runs, by column."""
     size = 'class="swatch" viewBox="0 0 40 12" width="40" height="12"'
     legend = f'<svg {size} aria-hidden="true">{sample(i, 1, 6, 38)}</svg>'
     name = f'{legend} <span class="letter {colour(i)}">{letter(i)}</span> {escape(run.name)}'
-    if not several:
-        return f"{name}<br>{run.state}"
-    return f'<label><input type="checkbox" id="show{i}" checked> {name}</label><br>{run.state}'
-
-
-def _data(run: RunHistory) -> str:
-    rows = _count(run.start.get("rows"))
-    return f"{escape(_short(run.start.get('data', '–')))}<br>{rows} rows"
-
-
-def _network(run: RunHistory) -> str:
-    hidden = run.config.get("hidden")
+    if several:
+        name = f'<label><input type="checkbox" id="show{i}" checked> {name}</label>'
+    hidden, threads = run.config.get("hidden"), _count(run.start.get("threads"))
     layers = [run.start.get("features"), *(hidden if isinstance(hidden, list) else []), run.start.get("labels")]
-    words = " × ".join(_count(layer) for layer in layers[:20])
-    return f"{words}<br>{_count(run.start.get('parameters'))} parameters"
-
-
-def _ranks(run: RunHistory) -> str:
-    threads = _count(run.start.get("threads"))
-    return f"{counted(run.ranks, 'rank')} × {threads} thread{'s' * (threads != '1')}"
-
-
-def _time(run: RunHistory) -> str:
     starts = f"<br>{run.starts:,} starts" if run.starts > 1 else ""
-    return f"{clock(run.seconds)}<br>{counted(run.step, 'step')}{starts}"
-
-
-def _memory(run: RunHistory) -> str:
-    peak = "–" if run.peak_bytes is None else format_bytes(round(run.peak_bytes))
-    return peak if run.planned_bytes is None else f"{peak}<br>planned: {format_bytes(round(run.planned_bytes))}"
-
-
-def _measured(run: RunHistory) -> str:
-    names = [name for name in run.metrics if name.startswith("p_")] or list(run.metrics)[:3]
-    return "<br>".join(f"{metric_name(name)} {run.metrics[name]:.4f}" for name in names[:6]) or "–"
+    memory = "–" if run.peak_bytes is None else format_bytes(round(run.peak_bytes))
+    if run.planned_bytes is not None:
+        memory += f"<br>planned: {format_bytes(round(run.planned_bytes))}"
+    metrics = [name for name in run.metrics if name.startswith("p_")] or list(run.metrics)[:3]
+    options = [f"{escape(_short(name))} {escape(_short(run.config.get(name)))}" for name in differing[:MOST_OPTIONS]]
+    return {
+        "run": f"{name}<br>{run.state}",
+        "data": f"{escape(_short(run.start.get('data', '–')))}<br>{_count(run.start.get('rows'))} rows",
+        "network": f"{' × '.join(map(_count, layers[:20]))}<br>{_count(run.start.get('parameters'))} parameters",
+        "ranks": f"{counted(run.ranks, 'rank')} × {threads} thread{'s' * (threads != '1')}",
+        "time": f"{clock(run.seconds)}<br>{counted(run.step, 'step')}{starts}",
+        "samples/s": f"{run.samples / run.seconds:,.0f}" if run.seconds > 0 and run.samples > 0 else "–",
+        "most memory": memory,
+        "loss": "–" if run.loss is None else f"{run.loss:.4g}",
+        "measured": "<br>".join(f"{metric_name(name)} {run.metrics[name]:.4f}" for name in metrics[:6]) or "–",
+        DIFFERING if several else NOT_DEFAULT: ", ".join(options) or "none",
+    }
 
 
 def _differing(runs: Sequence[RunHistory]) -> list[str]:
@@ -138,44 +116,37 @@ def _differing(runs: Sequence[RunHistory]) -> list[str]:
     configs = [run.config for run in runs]
     if len(configs) == 1:
         configs.append(json.loads(json.dumps(Config().to_dict())))
-    names = list(dict.fromkeys(name for config in configs for name in config))
+    names = dict.fromkeys(name for config in configs for name in config)
     return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
-
-
-def _options(run: RunHistory, names: Sequence[str]) -> str:
-    shown = [f"{escape(_short(name))} {escape(_short(run.config.get(name)))}" for name in names[:MOST_OPTIONS]]
-    return ", ".join(shown) or "none"
 
 
 def _metrics_table(runs: Sequence[RunHistory]) -> str:
     """The newest value of every metric of every run."""
-    kinds = ("p", "r", "ndcg", "psp")
-    found = {name for run in runs for name in run.metrics}
-    names = sorted(found, key=lambda name: (kinds.index(name.split("_")[0]), int(name.split("_at_")[1])))
     having = [i for i, run in enumerate(runs) if run.metrics]
     if not having:
         return ""
-    head = "".join(f'<th class="number of{i}">{letter(i)}</th>' for i in having)
-    lines = [_metric_line(metric_name(name), [(i, runs[i].metrics.get(name)) for i in having]) for name in names]
-    lines.append(_metric_line("loss over all labels", [(i, runs[i].test_loss) for i in having]))
-    return "<h2>On test data, measured last</h2>\n" + _table("small", f"<th></th>{head}", lines)
+    names = sorted_metrics(name for run in runs for name in run.metrics)
+    lines = {metric_name(name): [runs[i].metrics.get(name) for i in having] for name in names}
+    lines["loss over all labels"] = [runs[i].test_loss for i in having]
 
+    def line(name: str, tag: str, cells: Iterable[str]) -> str:
+        each = "".join(f'<{tag} class="number of{i}">{cell}</{tag}>' for i, cell in zip(having, cells, strict=True))
+        return f"<th>{name}</th>{each}"
 
-def _metric_line(name: str, values: Sequence[tuple[int, float | None]]) -> str:
-    cells = "".join(f'<td class="number of{i}">{"–" if value is None else f"{value:.4f}"}</td>' for i, value in values)
-    return f"<tr><th>{name}</th>{cells}</tr>"
+    body = [line(name, "td", ("–" if x is None else f"{x:.4f}" for x in row)) for name, row in lines.items()]
+    table = _table("small", line("", "th", map(letter, having)), [f"<tr>{cells}</tr>" for cells in body])
+    return f"<h2>On test data, measured last</h2>\n{table}"
 
 
 def _events_table(runs: Sequence[RunHistory]) -> str:
     """Restarts, resumes and lost nodes."""
     lines = []
     for i, run in enumerate(runs):
-        for moment in sorted(run.events, key=lambda moment: moment.seconds):
-            lines.append(
-                f'<tr class="of{i}"><td class="letter {classes(i)}">{letter(i)}</td><td class="number">'
-                f'{clock(moment.seconds)}</td><td class="number">{moment.step:,.0f}</td>'
-                f"<td>{escape(moment.text)}</td></tr>"
-            )
+        lines += [
+            f'<tr class="of{i}"><td class="letter {classes(i)}">{letter(i)}</td><td class="number">'
+            f'{clock(moment.seconds)}</td><td class="number">{moment.step:,.0f}</td><td>{escape(moment.text)}</td></tr>'
+            for moment in sorted(run.events, key=lambda moment: moment.seconds)
+        ]
         if run.events_total > len(run.events):
             words = f"The last {len(run.events)} of {run.events_total:,}."
             lines.append(f'<tr class="of{i}"><td colspan="4">{words}</td></tr>')
@@ -186,17 +157,13 @@ def _events_table(runs: Sequence[RunHistory]) -> str:
 
 
 def _table(kind: str, head: str, lines: Sequence[str]) -> str:
-    body = "\n".join(lines)
-    return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n'
-        "</tbody></table></div>"
-    )
+    body = "\n".join(["<tbody>", *lines, "</tbody>"])
+    return f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>\n{body}</table></div>'
 
 
 def _count(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "–"
-    return f"{value:,.0f}" if abs(value) < 1e18 else "–"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value:,.0f}" if is_number and abs(value) < 1e18 else "–"
 
 
 def _short(value: Any) -> str:

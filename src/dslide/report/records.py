@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 from dslide.errors import DataError
 from dslide.util.json_files import open_plain, strict_json
 
 LONGEST_LINE = 1 << 20  # bytes; a start record with all options has some 3,000
 LARGEST = 1e18  # accepted as a number
+T = TypeVar("T")
 
 
 class Record:
-    """A JSON object, and its place in a file for error messages."""
+    """A JSON object, and its place in a file for error messages. Missing texts, objects and lists are empty."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self.values, self.where = values, where
@@ -35,33 +36,30 @@ class Record:
         return found if len(found) == len(keys) else None
 
     def text(self, key: str) -> str:
-        """A text; empty if it is missing."""
-        value = self.values.get(key, "")
-        if not isinstance(value, str):
-            raise self._unexpected(key, "a text")
-        return value
+        return self._get(key, str, "a text")
 
     def part(self, key: str) -> Record:
-        """An object; empty if it is missing."""
-        value = self.values.get(key, {})
-        if not isinstance(value, dict):
-            raise self._unexpected(key, "an object")
-        return Record(value, f"{self.where}: {key}")
+        """An object inside of this one."""
+        return Record(self._get(key, dict, "an object"), f"{self.where}: {key}")
 
     def parts(self, key: str) -> list[Record]:
-        """A list of objects; empty if it is missing."""
-        value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        """A list of objects."""
+        items = self._get(key, list, "a list of objects")
+        if not all(isinstance(item, dict) for item in items):
             raise self._unexpected(key, "a list of objects")
-        return [Record(item, f"{self.where}: {key}") for item in value]
+        return [Record(item, f"{self.where}: {key}") for item in items]
 
     def row(self, key: str) -> list[float]:
-        """A list of numbers; empty if it is missing."""
-        value = self.values.get(key, [])
-        if not isinstance(value, list):
-            raise self._unexpected(key, "a list of numbers")
-        items = [Record({key: item}, self.where).number(key) for item in value]
+        """A list of numbers."""
+        values = self._get(key, list, "a list of numbers")
+        items = [Record({key: item}, self.where).number(key) for item in values]
         return [item for item in items if item is not None]
+
+    def _get(self, key: str, kind: type[T], expected: str) -> T:
+        value = self.values.get(key, kind())
+        if not isinstance(value, kind):
+            raise self._unexpected(key, expected)
+        return value
 
     def _unexpected(self, key: str, expected: str) -> DataError:
         value = self.values.get(key)
@@ -75,33 +73,25 @@ def records(path: Path) -> Iterator[Record]:
     problem: DataError | None = None
     with open_plain(path, DataError) as file:
         for number in itertools.count(1):
-            line = _line(file, path, number)
-            record = _record(line, f"{path}: line {number}")
-            if problem is not None and (record is None or record.values.get("record") != "start"):
+            where = f"{path}: line {number}"
+            try:
+                line = file.readline(LONGEST_LINE)
+            except OSError as error:
+                raise DataError(f"{path}: can't be read: {error.strerror}") from None
+            if len(line) == LONGEST_LINE:
+                raise DataError(f"{where}: is longer than {LONGEST_LINE:,} bytes, expected a record of a run")
+            try:
+                value = strict_json(line)
+            except (ValueError, RecursionError):
+                value = None
+            valid = isinstance(value, dict)
+            if problem is not None and not (valid and value.get("record") == "start"):
                 raise problem
             problem = None
-            if record is not None:
-                yield record
+            if valid:
+                yield Record(value, where)
             elif line.endswith(b"\n"):
                 shown = repr(line[:40].decode("utf-8", "replace").strip())
-                problem = DataError(f"{path}: line {number}: expected a JSON object, not {shown}")
+                problem = DataError(f"{where}: expected a JSON object, not {shown}")
             else:
                 return
-
-
-def _line(file: IO[bytes], path: Path, number: int) -> bytes:
-    try:
-        line = file.readline(LONGEST_LINE)
-    except OSError as problem:
-        raise DataError(f"{path}: can't be read: {problem.strerror}") from None
-    if len(line) == LONGEST_LINE:
-        raise DataError(f"{path}: line {number}: is longer than {LONGEST_LINE:,} bytes, expected a record of a run")
-    return line
-
-
-def _record(line: bytes, where: str) -> Record | None:
-    try:
-        value = strict_json(line)
-    except (ValueError, RecursionError):
-        return None
-    return Record(value, where) if isinstance(value, dict) else None

@@ -3,11 +3,11 @@ everybody. Colours come from a style sheet: class c0, c1, ... of an element is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from dslide.report.axis import Axis
 from dslide.report.curve import Point
 
 COLOURS = ("#0072b2", "#c04b00", "#00795a", "#b04a86", "#a06a00", "#2a8fd0", "#333")  # on a light ground
@@ -46,6 +46,42 @@ class Box:
 
 
 PAGE_BOX = Box(440, 250, left=56, right=26, top=12, bottom=36)
+
+
+class Axis:
+    """Maps values to positions between `begin` and `end`, in pixels. `zero`: the axis includes 0."""
+
+    def __init__(self, values: Iterable[float], begin: float, end: float, ticks: int = 6, zero: bool = False) -> None:
+        found = [*values, *([0.0] if zero else [])]
+        self.begin, self.end = begin, end
+        self.ticks = round_ticks(min(found), max(found), ticks)
+        self.low, self.high = self.ticks[0], self.ticks[-1]
+
+    def position(self, value: float) -> float:
+        """The position of a value, in pixels."""
+        return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
+
+    def label(self, tick: float) -> str:
+        """A tick as text, with as many digits as distinguish it from the next."""
+        return tick_label(tick, self.ticks[1] - self.ticks[0])
+
+
+def tick_label(tick: float, step: float) -> str:
+    """A number as text, with the digits that a multiple of the step needs."""
+    digits = next((n for n in range(7) if abs(round(step, n) - step) < 1e-6 * step), None)
+    return f"{tick:.6g}" if digits is None else f"{tick + 0.0:,.{digits}f}"
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most so many evenly spaced round numbers (at least 3) around the values."""
+    wide = max(high - low, abs(high) * 1e-3, 1e-9)
+    power = 10.0 ** math.floor(math.log10(wide / most))
+    for step in (times * power for times in (1, 2, 2.5, 5, 10, 20, 25, 50, 100)):
+        begin = math.floor(low / step + 1e-6)
+        end = max(math.ceil(high / step - 1e-6), begin + 1)
+        if end - begin < most:
+            break
+    return [i * step for i in range(begin, end + 1)]
 
 
 @dataclass(frozen=True)
@@ -90,10 +126,8 @@ def line_chart(
     """The chart; `label` describes it to screen readers, `units` are those of x and y. `letters`: each run's letter
     stands at the end of its line."""
     box = PAGE_BOX
-    every = [point for line in lines for point in [*line.points, *line.band]]
-    shown = [line for line in lines if not line.level] or lines
-    x = Axis([p[0] for line in shown for p in line.points] + [0.0], *box.sides)
-    y = Axis([p[1] for p in every], *box.ends, zero=zero)
+    x = Axis([p[0] for line in lines if not line.level for p in line.points], *box.sides, zero=True)
+    y = Axis([p[1] for line in lines for p in [*line.points, *line.band]], *box.ends, zero=zero)
     parts = [
         f'<svg class="chart" viewBox="0 0 {box.width} {box.height}" role="img" aria-label="{escape(label)}" '
         f'data-x="{_scale(x)}" data-y="{_scale(y)}" data-units="{escape("|".join(units))}">',
@@ -111,15 +145,13 @@ def line_chart(
 
 def marker(run: int, x: float, y: float, own: str) -> str:
     """The run's marker at a position; `own` are CSS classes."""
-    shape = MARKERS[run % len(MARKERS)]
-    return f'<path class="marker {own}" transform="translate({x:.1f} {y:.1f})" d="{shape}"/>'
+    return f'<path class="marker {own}" transform="translate({x:.1f} {y:.1f})" d="{MARKERS[run % len(MARKERS)]}"/>'
 
 
 def sample(run: int, x: float, y: float, length: float) -> str:
     """A sample of the run's line for a legend: it begins at (x, y)."""
     own, points = colour(run), f"{x:.1f},{y:.1f} {x + length:.1f},{y:.1f}"
-    line = f'<polyline class="sample {own}" points="{points}"{_dashes(run)}/>'
-    return line + marker(run, x + length / 2, y, own)
+    return f'<polyline class="sample {own}" points="{points}"{_dashes(run)}/>{marker(run, x + length / 2, y, own)}'
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
@@ -130,15 +162,13 @@ def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") 
 
 def grid(x: Axis, y: Axis) -> list[str]:
     """Grid lines and the labels of ticks."""
-    (left, right), (bottom, top), parts = (x.begin, x.end), (y.begin, y.end), []
-    for tick in y.ticks:
-        at = y.position(tick)
-        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(text(left - 6, at + 4, y.label(tick), "end"))
-    for tick in x.ticks:
-        at = x.position(tick)
-        parts.append(f'<line class="grid" y1="{top}" y2="{bottom}" x1="{at:.1f}" x2="{at:.1f}"/>')
-        parts.append(text(at, bottom + 15, x.label(tick), "middle"))
+    parts = []
+    for at, label in ((y.position(tick), y.label(tick)) for tick in y.ticks):
+        parts.append(f'<line class="grid" x1="{x.begin}" x2="{x.end}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(text(x.begin - 6, at + 4, label, "end"))
+    for at, label in ((x.position(tick), x.label(tick)) for tick in x.ticks):
+        parts.append(f'<line class="grid" y1="{y.end}" y2="{y.begin}" x1="{at:.1f}" x2="{at:.1f}"/>')
+        parts.append(text(at, y.begin + 15, label, "middle"))
     return parts
 
 
@@ -169,10 +199,9 @@ def _letters(lines: Mapping[int, Line], x: Axis, y: Axis) -> list[str]:
 def _event(event: EventLine, at: float) -> str:
     bottom, top = PAGE_BOX.ends
     kind, top = ("tick", bottom - 7) if event.tick else ("event", top)
-    return (
-        f'<line class="{kind} {classes(event.run)}" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}">'
-        f"<title>{letter(event.run)}: {escape(event.text)}</title></line>"
-    )
+    place = f'x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"'
+    title = f"<title>{letter(event.run)}: {escape(event.text)}</title>"
+    return f'<line class="{kind} {classes(event.run)}" {place}>{title}</line>'
 
 
 def _positions(points: Sequence[Point], x: Axis, y: Axis) -> str:

@@ -20,10 +20,19 @@ from dslide.model.network import Network
 from dslide.training import phases, work
 from dslide.training.work import Work
 from dslide.util.cpu import Speeds
+from dslide.util.tables import plain_table
 
 Formula = Callable[..., Work | None]  # of the arguments of a method: its work
 
-COLUMNS = ("phase", "ms per step", "of time", "GFLOP/s", "of peak", "GB/s", "of copying", "bound")
+COLUMNS = (  # of the table: title, figure, format
+    ("ms per step", "ms_per_step", ".3f"),
+    ("of time", "share_of_time", ".1%"),
+    ("GFLOP/s", "gflops", ".1f"),
+    ("of peak", "share_of_peak", ".0%"),
+    ("GB/s", "gigabytes_per_second", ".1f"),
+    ("of copying", "share_of_copying", ".0%"),
+    ("bound", "bound", ""),
+)
 
 
 @dataclass
@@ -154,30 +163,15 @@ class Profile:
 
     def table(self) -> str:
         """The figures for people, and what they are held against."""
-        lines = [COLUMNS]
+        rows = [("phase", *(title for title, _, _ in COLUMNS))]
         for name, row in self.figures().items():
-            lines.append(
-                (
-                    name,
-                    f"{row['ms_per_step']:.3f}",
-                    f"{row['share_of_time']:.1%}",
-                    _shown(row["gflops"], ".1f"),
-                    _shown(row["share_of_peak"], ".0%"),
-                    _shown(row["gigabytes_per_second"], ".1f"),
-                    _shown(row["share_of_copying"], ".0%"),
-                    row["bound"] or "-",
-                )
-            )
-        widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-        text = []
-        for line in lines:
-            name, *numbers, bound = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            text.append("  ".join([line[0].ljust(widths[0]), *numbers, bound.strip()]).rstrip())
-        text.append(
+            shown = ("-" if row[key] is None else f"{row[key]:{form}}" for _, key, form in COLUMNS)
+            rows.append((name, *shown))
+        below = (
             f"{self.steps:,} steps; of peak, of copying: of what this machine was measured to do at best,\n"
             f"{describe_speeds(self.speeds)}; operations and bytes are the least that a phase needs"
         )
-        return "\n".join(text)
+        return "\n".join([*plain_table(rows, "<>>>>>><"), below])
 
 
 def describe_speeds(speeds: Speeds) -> str:
@@ -218,7 +212,3 @@ def attach(profile: Profile, network: Network) -> None:
     if network.shard.size > 1:
         for method in ("all_gather", "all_gather_sparse", "reduce_scatter", "log_normaliser", "best_hits", "summary"):
             charge(network.collectives, method, phases.PACKING)
-
-
-def _shown(value: float | None, format: str) -> str:
-    return "-" if value is None else f"{value:{format}}"
