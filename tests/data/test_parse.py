@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from reference.parse import nearest_float32, slow_parse
 
@@ -137,6 +137,7 @@ def test_core_survives_any_bytes(junk: bytes, threads: int) -> None:
 
 
 @given(junk=st.one_of(st.binary(max_size=300), st.text("0123456789:,. \t\r\n-e#", max_size=200).map(str.encode)))
+@example(junk=b"\xef\xbb\xbf")  # a byte order mark and nothing else
 @same_folder
 def test_any_file_loads_or_is_a_data_error(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "junk"

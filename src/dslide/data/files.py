@@ -106,8 +106,9 @@ def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
                 if available_bytes() < rss_bytes() * LEAST_FREE:
                     raise MemoryNeeded(f"{path}: the data needs more memory than there is")
             if begin:
-                data, begin = data.removeprefix(_BOM), False
+                data = data.removeprefix(_BOM)
             if data:
+                begin = False
                 yield data
     if begin:
         raise DataError(f"{path}: the file is empty")

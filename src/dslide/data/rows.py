@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -149,28 +149,17 @@ def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 def _checked_csr(matrix: Any) -> Any:
     """The matrix as scipy CSR, its structure checked: scipy itself crashes on bad indices."""
-    if sp.issparse(matrix):
-        matrix = cast(Any, matrix)
-        if len(matrix.shape) != 2:
-            raise DataError(f"expected a matrix of two dimensions, not {len(matrix.shape)}")
-        if matrix.dtype.kind not in "biuf":
-            raise DataError(f"expected a matrix of numbers, not of {matrix.dtype}")
-        if hasattr(matrix, "check_format"):
-            try:
-                matrix.check_format(full_check=True)
-            except ValueError as error:
-                raise DataError(f"damaged sparse matrix: {error}") from None
-        if matrix.dtype == np.float16:  # which scipy supports only in part
-            matrix = matrix.astype(np.float32)
-        try:
-            csr = matrix.tocsr()
-        except ValueError as error:
-            raise DataError(f"damaged sparse matrix: {error}") from None
-    else:
-        dense = np.asarray(matrix)
-        if dense.ndim != 2:
-            raise DataError(f"expected a matrix of two dimensions, not {dense.ndim}")
-        if dense.dtype.kind not in "biuf":
-            raise DataError(f"expected a matrix of numbers, not of {dense.dtype}")
-        csr = sp.csr_matrix(dense)
-    return csr
+    array: Any = matrix if sp.issparse(matrix) else np.asarray(matrix)
+    if len(array.shape) != 2:
+        raise DataError(f"expected a matrix of two dimensions, not {len(array.shape)}")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"expected a matrix of numbers, not of {array.dtype}")
+    if not sp.issparse(matrix):
+        return sp.csr_matrix(array)
+    try:
+        if hasattr(array, "check_format"):
+            array.check_format(full_check=True)
+        # scipy supports float16 only in part
+        return (array.astype(np.float32) if array.dtype == np.float16 else array).tocsr()
+    except ValueError as error:
+        raise DataError(f"damaged sparse matrix: {error}") from None

@@ -1,6 +1,6 @@
 """A stream of words to learn skip-grams from: given a word, predict the words around it.
 
-The stream is held as word numbers, 4 bytes each; rows are made batch by batch (skip_grams.py). Each epoch subsamples
+The stream is held as word numbers, 4 bytes each; rows are made batch by batch. Each epoch subsamples
 frequent words and draws a window for each word anew, from the seed and the number of the epoch alone.
 """
 
@@ -16,12 +16,12 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dslide.config import check_fields, option
 from dslide.data.dataset import Dataset, combined_checksum, crc32, smoothed_frequencies
 from dslide.data.rows import SparseRows, join
-from dslide.data.skip_grams import WindowRows
+from dslide.data.text import count_pieces, rank_words
 from dslide.errors import ConfigError, DataError
 from dslide.util.csr import indptr_of
 from dslide.util.units import counted
@@ -48,6 +48,48 @@ class TokenOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRows:
+    """A row for each word of a stream, made on demand. Windows end where sentences do."""
+
+    words: NDArray[np.int32]  # the stream: word numbers
+    offsets: NDArray[np.int64]  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    reach: NDArray[np.uint8]  # [words]: how many words on each side are labels
+    longest: int  # the largest possible reach
+    columns: int  # distinct words
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def with_labels(self) -> NDArray[np.int32]:
+        """The indices of rows with labels: all but those of sentences of one word."""
+        rows = np.arange(len(self), dtype=np.int32)
+        alone = self.offsets[:-1][np.diff(self.offsets) == 1]
+        return np.delete(rows, alone) if len(alone) else rows
+
+    def batch(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
+        """Features and labels of the chosen rows, in the order given. A word that occurs n times in the window is a
+        label of weight n."""
+        at = np.asarray(rows, np.int64)
+        sentence = np.searchsorted(self.offsets, at, side="right")
+        first = np.maximum(at - self.reach[at], self.offsets[sentence - 1])[:, None]
+        last = np.minimum(at + self.reach[at], self.offsets[sentence] - 1)[:, None]
+        steps = np.delete(np.arange(-self.longest, self.longest + 1), self.longest)  # without the word itself
+        places = at[:, None] + steps  # [rows, 2 * longest]
+        inside = (places >= first) & (places <= last)
+        ids = self.words.take(places, mode="clip")
+        ids[~inside] = self.columns  # no word; sorts after all others
+        ids.sort(axis=1)
+        there = ids < self.columns
+        new = there.copy()  # the first of a run of the same word
+        new[:, 1:] &= ids[:, 1:] != ids[:, :-1]
+        begins = np.flatnonzero(new[there])
+        times = np.diff(begins, append=np.count_nonzero(there)).astype(np.float32)
+        y = SparseRows(indptr_of(new.sum(axis=1)), ids[new], times, self.columns)
+        x = SparseRows(np.arange(len(at) + 1), self.words[at], np.ones(len(at), np.float32), self.columns)
+        return x, y
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,13 +226,14 @@ class Tokens:
         names = [self.names[i] for i in order]
         parts = []
         for begin, end, what in ((0, cut, "to train on"), (cut, len(self), "held out")):
-            words, offsets = _kept_words(
-                number_of[self.words[begin:end]], np.clip(self.offsets - begin, 0, end - begin)
-            )
-            if len(words) == 0:
+            numbers = number_of[self.words[begin:end]]
+            known = numbers >= 0
+            if not known.any():
                 raise DataError(f"{self.source}: no words are left in the part {what}, {end - begin} of {len(self)}")
-            left_out = end - begin - len(words)
-            parts.append(dataclasses.replace(self, words=words, offsets=offsets, names=names, left_out=left_out))
+            offsets = without_empty(indptr_of(known)[np.clip(self.offsets - begin, 0, end - begin)])
+            left_out = int(np.count_nonzero(~known))
+            part = dataclasses.replace(self, words=numbers[known], offsets=offsets, names=names, left_out=left_out)
+            parts.append(part)
         return parts[0], parts[1]
 
     def in_words(self) -> str:
@@ -204,26 +247,8 @@ class Tokens:
 
 def _counted(words: NDArray[np.int32], columns: int) -> NDArray[np.int64]:
     """The number of occurrences of each word."""
-    counts = np.zeros(columns, np.int64)
-    for begin in range(0, len(words), PIECE_WORDS):
-        counts += np.bincount(words[begin : begin + PIECE_WORDS], minlength=columns)
-    return counts
-
-
-def rank_words(counts: NDArray[np.int64], names: Sequence[str], min_count: int) -> tuple[list[int], NDArray[np.int32]]:
-    """Words that occur at least `min_count` times, by falling frequency and then by name, and the rank of every word
-    among them, -1 for other words."""
-    enough = np.flatnonzero(counts >= min_count)
-    order = sorted(enough.tolist(), key=lambda word: (-counts[word], names[word]))
-    rank_of = np.full(len(counts), -1, np.int32)
-    rank_of[order] = np.arange(len(order), dtype=np.int32)
-    return order, rank_of
-
-
-def _kept_words(ranks: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Stream and sentences without words of rank -1."""
-    known = ranks >= 0
-    return ranks[known], without_empty(indptr_of(known)[offsets])
+    pieces = (words[begin : begin + PIECE_WORDS] for begin in range(0, len(words), PIECE_WORDS))
+    return count_pieces(pieces, columns)
 
 
 def without_empty(offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -85,3 +85,10 @@ def indptr_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
     return indptr
+
+
+def scale_rows(indptr: NDArray[Any], values: NDArray[np.float64]) -> None:
+    """Scales the values of each row to length 1, in place."""
+    rows = len(indptr) - 1
+    row_of = np.repeat(np.arange(rows), np.diff(indptr))
+    values /= np.sqrt(np.bincount(row_of, values**2, rows))[row_of]

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslide import _core
-from dslide.data.dataset import Dataset
+from dslide.data.dataset import Dataset, item_features
 from dslide.data.files import BLOCK_BYTES, line_blocks, quoted
-from dslide.data.items import item_features
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder
 from dslide.errors import ConfigError, DataError
 from dslide.util.csr import indptr_of

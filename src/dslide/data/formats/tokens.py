@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from dslide.data.files import BLANKS, decode, word_blocks
 from dslide.data.rows import join
-from dslide.data.tokens import TokenOptions, Tokens, rank_words, without_empty
+from dslide.data.text import count_pieces, rank_words
+from dslide.data.tokens import TokenOptions, Tokens, without_empty
 from dslide.errors import DataError
 
 READ_BYTES = 1 << 20  # text split at a time: its words take ten times the memory
@@ -43,9 +44,7 @@ def load_tokens(
         tokens = block.translate(_ONE_BLANK).replace(b"\n", b" \n ").split(b" ")
         numbers = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
         blocks.append(numbers[numbers != NOTHING])
-    counts = np.zeros(len(number_of), np.int64)
-    for numbers in blocks:
-        counts += np.bincount(numbers, minlength=len(counts))
+    counts = count_pieces(blocks, len(number_of))
     counts[LINE_END] = 0
     found = [word.decode() for word in number_of]
     if names is None:
