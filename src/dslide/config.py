@@ -156,10 +156,8 @@ class Config:
         }
         if self.products == "bf16" and any(unfit.values()):
             name = next(name for name in unfit if unfit[name])
-            raise ConfigError(
-                f"products = bf16 is for loss = softmax, active_sets = shared and dense hidden layers, not for "
-                f"{name} = {getattr(self, name)}"
-            )
+            fit = "loss = softmax, active_sets = shared and dense hidden layers"
+            raise ConfigError(f"products = bf16 is for {fit}, not for {name} = {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> Config:
         """A copy with some options changed; unknown names are refused with the nearest valid one."""

@@ -12,8 +12,7 @@ LONGEST_MESSAGE = 1200  # characters; messages quote input of any length
 
 
 class UserError(Exception):
-    """Invalid input (file, option, value); the CLI prints it and exits with code 2. The message is one printable line,
-    whatever it quotes."""
+    """Invalid input (file, option, value). The message is one printable line, whatever it quotes."""
 
     collective = False  # raised alike on every rank, so that one rank reports it for all
     blamed: tuple[int, ...] = ()  # the ranks that caused it, if only some did
@@ -63,13 +62,11 @@ class _Blamed(Exception):
 
 
 class Terminated(_Blamed):
-    """Training was stopped by SIGTERM on the ranks `blamed`, with everything saved; raised alike on every rank. The CLI
-    exits with code 143."""
+    """SIGTERM on the ranks `blamed` stopped training, with everything saved; raised alike on every rank."""
 
 
 class CommError(_Blamed):
-    """A collective that can't be completed; the message names it, the step and the ranks `blamed`. The CLI exits with
-    code 4."""
+    """A collective that can't be completed; the message names it, the step and the ranks `blamed`."""
 
 
 class PeerFailed(CommError):

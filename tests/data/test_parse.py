@@ -6,6 +6,7 @@ import gzip
 import lzma
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -81,7 +82,11 @@ def test_equals_the_reference_parser(tmp_path: Path, header: bool, data: st.Data
     block_bytes = data.draw(st.sampled_from([1, 7, 64, 1000]))
     chunk_bytes = data.draw(st.sampled_from([1, 5, 40, 1000]))
     for threads in (1, 2, 5):
-        found = read_svm_text(path, header=header, threads=threads, block_bytes=block_bytes, chunk_bytes=chunk_bytes)
+        with (
+            mock.patch("dslide.data.files.BLOCK_BYTES", block_bytes),
+            mock.patch("dslide.data.formats.svm_text.CHUNK_BYTES", chunk_bytes),
+        ):
+            found = read_svm_text(path, header=header, threads=threads)
         assert dicts(found.x) == expected.x
         assert dicts(found.y) == expected.y
         assert found.base == expected.base

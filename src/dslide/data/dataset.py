@@ -40,10 +40,8 @@ class Dataset:
         where = f"{self.source}: " if self.source else ""
         if len(self.x) != len(self.y):
             raise DataError(f"{where}there are {len(self.x)} rows of features but {len(self.y)} rows of labels")
-        for what, names, columns in (
-            ("label", self.label_names, self.y.columns),
-            ("feature", self.feature_names, self.x.columns),
-        ):
+        for what, columns in (("label", self.y.columns), ("feature", self.x.columns)):
+            names = getattr(self, f"{what}_names")
             if names is not None and len(names) != columns:
                 raise DataError(f"{where}there are {columns} {what}s but {len(names)} {what} names")
         if self.users is not None and len(self.users) != len(self.x):
@@ -195,8 +193,6 @@ def _labels_only(y: SparseRows, where: str) -> SparseRows:
         return y
     if lowest < 0:
         at = int(np.argmax(y.values < 0))
-        raise DataError(
-            f"{where}row {y.row_of(at)}, label {y.indices[at]}: a label's weight can't be negative, "
-            f"found {y.values[at]:g}"
-        )
+        place = f"{where}row {y.row_of(at)}, label {y.indices[at]}"
+        raise DataError(f"{place}: a label's weight can't be negative, found {y.values[at]:g}")
     return y.where(y.values != 0)

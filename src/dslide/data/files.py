@@ -52,16 +52,14 @@ def open_file(path: str | Path) -> IO[bytes]:
         raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', error)}") from None
 
 
-def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Blocks of whole lines of a plain, gzip or xz file, each with the number of its first line (from 1).
-
-    Every block ends with a newline, also the last one; a byte order mark is dropped.
-    """
-    for line, block in _whole_pieces(path, block_bytes, "line", (b"\n",)):
+def line_blocks(path: str | Path, block_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Blocks of whole lines of a plain, gzip or xz file, each with the number of its first line (from 1). Every block
+    ends with a newline, also the last one; a byte order mark is dropped."""
+    for line, block in _whole_pieces(path, block_bytes or BLOCK_BYTES, "line", (b"\n",)):
         yield line, block if block.endswith(b"\n") else block + b"\n"
 
 
-def word_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+def word_blocks(path: str | Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Blocks of whole words, each with the number of its first line. Lines may be of any length."""
     return _whole_pieces(path, block_bytes, "word", BLANKS)
 
@@ -156,9 +154,8 @@ def decode(path: str | Path, first_line: int, block: bytes) -> str:
         return block.decode()
     except UnicodeDecodeError as error:
         line = first_line + block.count(b"\n", 0, error.start)
-        raise DataError(
-            f"{path}, line {line}: not UTF-8 text, found {quoted(block[error.start : error.end])}"
-        ) from None
+        found = quoted(block[error.start : error.end])
+        raise DataError(f"{path}, line {line}: not UTF-8 text, found {found}") from None
 
 
 def read_names(path: str | Path) -> list[str]:

@@ -84,20 +84,11 @@ def load(
 
 
 def convert(
-    path: str | Path,
-    folder: str | Path,
-    *,
-    format: Format | Literal["auto"] = "auto",
-    base: Base = "auto",
-    features: int | None = None,
-    labels: int | None = None,
-    y: str | Path | None = None,
-    vectorizer: TextVectorizer | None = None,
-    label_names: Sequence[str] | None = None,
-    label_column: int | None = None,
-    text_column: int | None = None,
-    threads: int | None = None,
-) -> None:
+    path: str | Path, folder: str | Path, *, format: Format | Literal["auto"] = "auto", base: Base = "auto",
+    features: int | None = None, labels: int | None = None, y: str | Path | None = None,
+    vectorizer: TextVectorizer | None = None, label_names: Sequence[str] | None = None,
+    label_column: int | None = None, text_column: int | None = None, threads: int | None = None,
+) -> None:  # fmt: skip
     """Writes the result of `load` with the same options to a new folder. xmc and libsvm text may exceed memory."""
     columns = (label_column, text_column)
     format = _checked(path, format, base, y, columns, features=features, labels=labels, threads=threads)
@@ -126,9 +117,8 @@ def detect_format(path: str | Path) -> Format:
             return "npz"
         raise DataError(f"{path}: the folder holds no dataset, neither {MANIFEST} nor X.npz nor X.trn.npz")
     with open_file(path) as file:
-        magic = file.read(4)
-    if magic == b"PK\x03\x04":
-        return "npz"
+        if file.read(4) == b"PK\x03\x04":
+            return "npz"
     if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)):
         return "tsv"
     _, block = next(line_blocks(path, block_bytes=1 << 16))
@@ -144,13 +134,9 @@ def detect_format(path: str | Path) -> Format:
 
 
 def _checked(
-    path: str | Path,
-    format: Format | Literal["auto"],
-    base: Base,
-    y: object,
-    columns: tuple[int | None, int | None],
-    **numbers: int | None,
-) -> Format:
+    path: str | Path, format: Format | Literal["auto"], base: Base, y: object,
+    columns: tuple[int | None, int | None], **numbers: int | None,
+) -> Format:  # fmt: skip
     """The format; raises ConfigError for a bad value, or an option that the format does not have."""
     if format == "auto":
         format = detect_format(path)
@@ -180,12 +166,9 @@ def _checked(
 
 
 def _as_expected(
-    dataset: Dataset,
-    features: int | None,
-    labels: int | None,
-    vectorizer: TextVectorizer | None,
-    label_names: Sequence[str] | None,
-) -> Dataset:
+    dataset: Dataset, features: int | None, labels: int | None,
+    vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
+) -> Dataset:  # fmt: skip
     """The dataset, with the given label names if it has none; refused if it differs from what is expected."""
     if len(dataset) == 0:
         raise DataError(f"{dataset.source}: there are no rows")

@@ -21,8 +21,7 @@ SMALL = 1 << 26  # bytes; smaller arrays are allocated without a check of free m
 
 @dataclass(frozen=True, eq=False)
 class SparseRows(Csr):
-    """A sparse matrix by rows; column indices increase within a row and are below `columns`. Arrays may be
-    np.memmap."""
+    """A sparse matrix by rows; indices increase within a row and are below `columns`. Arrays may be np.memmap."""
 
     columns: int
 
@@ -53,12 +52,6 @@ class SparseRows(Csr):
         csr = _checked_csr(matrix)
         if csr.shape[1] > MAX_COLUMNS:
             raise DataError(f"a matrix can have at most {MAX_COLUMNS} columns, not {csr.shape[1]}")
-        if not csr.has_canonical_format:
-            csr = csr.copy()
-            try:
-                csr.sum_duplicates()
-            except ValueError as error:
-                raise DataError(f"damaged sparse matrix: {error}") from None
         with np.errstate(over="ignore"):  # overflow gives infinity, which is refused below
             values = np.ascontiguousarray(csr.data, dtype=np.float32)
         indptr = np.ascontiguousarray(csr.indptr, dtype=np.int64)
@@ -73,10 +66,8 @@ class SparseRows(Csr):
         finite = np.isfinite(self.values)
         if not finite.all():
             where = int(np.argmin(finite))
-            raise DataError(
-                f"row {self.row_of(where)}, column {self.indices[where]}: "
-                f"expected a finite 32-bit number, found {self.values[where]}"
-            )
+            place = f"row {self.row_of(where)}, column {self.indices[where]}"
+            raise DataError(f"{place}: expected a finite 32-bit number, found {self.values[where]}")
 
     def row_of(self, position: int) -> int:
         """The row of the value at a position of `values`."""
@@ -148,7 +139,7 @@ def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 
 def _checked_csr(matrix: Any) -> Any:
-    """The matrix as scipy CSR, its structure checked: scipy itself crashes on bad indices."""
+    """The matrix as canonical scipy CSR, its structure checked: scipy itself crashes on bad indices."""
     array: Any = matrix if sp.issparse(matrix) else np.asarray(matrix)
     if len(array.shape) != 2:
         raise DataError(f"expected a matrix of two dimensions, not {len(array.shape)}")
@@ -160,6 +151,10 @@ def _checked_csr(matrix: Any) -> Any:
         if hasattr(array, "check_format"):
             array.check_format(full_check=True)
         # scipy supports float16 only in part
-        return (array.astype(np.float32) if array.dtype == np.float16 else array).tocsr()
+        csr = (array.astype(np.float32) if array.dtype == np.float16 else array).tocsr()
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        return csr
     except ValueError as error:
         raise DataError(f"damaged sparse matrix: {error}") from None

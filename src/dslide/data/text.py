@@ -119,11 +119,8 @@ class TextVectorizer:
 
     def _words_of(self, text: str) -> list[str]:
         words: list[str] = _WORD.findall(text.lower() if self.options.lowercase else text)
-        if self.options.ngrams > 1:
-            single = words
-            for n in range(2, self.options.ngrams + 1):
-                words = words + [" ".join(gram) for gram in zip(*(single[i:] for i in range(n)), strict=False)]
-        return words
+        runs = (zip(*(words[i:] for i in range(n)), strict=False) for n in range(2, self.options.ngrams + 1))
+        return words + [" ".join(run) for runs_of_n in runs for run in runs_of_n]
 
     def _count(
         self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
@@ -131,8 +128,7 @@ class TextVectorizer:
         """The counts of each column in each row, `_BLOCK_ROWS` rows at a time; column -1 is ignored."""
         texts = iter(texts)
         while block := list(islice(texts, _BLOCK_ROWS)):
-            found = array("i")
-            ends = [0]
+            found, ends = array("i"), [0]
             for text in block:
                 found.extend(columns(self._words_of(text)))
                 ends.append(len(found))
@@ -141,8 +137,7 @@ class TextVectorizer:
 
     def _weigh(self, blocks: Iterable[sp.csr_matrix]) -> SparseRows:
         idf = np.log(self.rows / self.df) + 1
-        builder = RowsBuilder()
-        rows = 0
+        builder, rows = RowsBuilder(), 0
         for counts in blocks:
             weights = 1 + np.log(counts.data) if self.options.sublinear else counts.data.astype(np.float64)
             weights *= idf[counts.indices]
@@ -164,8 +159,7 @@ def count_pieces(pieces: Iterable[NDArray[np.int32]], size: int) -> NDArray[np.i
 def rank_words(
     counts: NDArray[np.int64], names: Sequence[str], min_count: int, most: int | None = None
 ) -> tuple[list[int], NDArray[np.int32]]:
-    """Words that occur at least `min_count` times, by falling frequency and then by name, the first `most` of them; and
-    the rank of every word, -1 for those left out."""
+    """The `most` most frequent words that occur `min_count` times, then by name; and the rank of every word, or -1."""
     enough = np.flatnonzero(counts >= min_count)
     order = sorted(enough.tolist(), key=lambda word: (-counts[word], names[word]))[:most]
     rank_of = np.full(len(counts), -1, np.int32)

@@ -34,17 +34,13 @@ NAME_BYTES = 100  # memory for the name of a word, about
 class TokenOptions:
     """How rows are made from a stream of words."""
 
-    window: int = option(
-        5, "largest window: words on each side of a word that are its labels; each epoch draws 1 to this many", 1, 255
-    )
+    # fmt: off
+    window: int = option(5, "largest window: words on each side of a word that are its labels; each epoch draws 1 to "
+        "this many", 1, 255)
     min_count: int = option(2, "times that a word must occur to be in the stream", 1)
-    subsample: float = option(
-        1e-4,
-        "occurrences of a word with a share f of the stream above this are kept with probability sqrt(this / f); "
-        "0: always",
-        0,
-        1,
-    )
+    subsample: float = option(1e-4, "occurrences of a word with a share f of the stream above this are kept with "
+        "probability sqrt(this / f); 0: always", 0, 1)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -154,8 +150,7 @@ class Tokens:
         return self._chances.astype(np.float64) * self.label_counts.astype(np.float64)
 
     def label_frequencies(self) -> NDArray[np.float64]:
-        """The approximate share of an epoch's rows with each label, smoothed so that none is 0 or 1. A row has
-        window + 1 labels on average."""
+        """The approximate share of an epoch's rows with each label, smoothed; a row has window + 1 of them."""
         rows = self._kept.sum()
         shares = 1 - (1 - self._kept / rows) ** (self.options.window + 1)
         return smoothed_frequencies(shares * rows, rows)
@@ -172,8 +167,7 @@ class Tokens:
 
     @property
     def data_bytes(self) -> int:
-        """The memory for the data in training: the stream, twice while it is read, later with an epoch and the order of
-        its rows."""
+        """The memory in training: the stream, twice while it is read, later with an epoch and the order of its rows."""
         stream = self.words.nbytes + self.offsets.nbytes
         drawn = 0 if self.options.subsample == 0 else 4 * self._kept.sum() + self.offsets.nbytes
         epoch = int(drawn + 9 * self._kept.sum())  # windows, row numbers, and their order
@@ -182,9 +176,7 @@ class Tokens:
     def epoch(self, number: int, seed: int) -> WindowRows:
         """The rows of an epoch: frequent words subsampled, then a random window for each word."""
         random = np.random.default_rng([seed, number, 1])  # [seed, number]: the order of rows
-        words, offsets = self.words, self.offsets
-        if self.options.subsample > 0:
-            words, offsets = self._subsampled(random)
+        words, offsets = self._subsampled(random) if self.options.subsample > 0 else (self.words, self.offsets)
         window = self.options.window
         reach = random.integers(1, window, len(words), np.uint8, endpoint=True)
         return WindowRows(words, offsets, reach, window, len(self.names))
@@ -232,8 +224,7 @@ class Tokens:
                 raise DataError(f"{self.source}: no words are left in the part {what}, {end - begin} of {len(self)}")
             offsets = without_empty(indptr_of(known)[np.clip(self.offsets - begin, 0, end - begin)])
             left_out = int(np.count_nonzero(~known))
-            part = dataclasses.replace(self, words=numbers[known], offsets=offsets, names=names, left_out=left_out)
-            parts.append(part)
+            parts.append(Tokens(numbers[known], offsets, names, self.options, self.source, left_out))
         return parts[0], parts[1]
 
     def in_words(self) -> str:

@@ -82,8 +82,7 @@ def new_file(target: str | Path) -> Iterator[TextIO]:
 
 @contextmanager
 def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder to write files into that takes the name `target` at the end; DataError if that exists or can't be
-    written."""
+    """A folder that takes the name `target` at the end; DataError if that exists or can't be written."""
     target = Path(target)
     if os.path.lexists(target):
         raise DataError(f"{target}: exists already, give another name or remove it")

@@ -18,9 +18,3 @@ class Speeds:
 def measure_speeds(threads: int) -> Speeds:
     """Measures with the given threads and the instruction set in use; takes about half a second."""
     return Speeds(*_core.measure_speeds(threads))
-
-
-def product_speed_now(threads: int) -> float:
-    """The present speed of small matrix products that fit into L1 and L2, in 10^9 operations per second. Takes a few
-    milliseconds; other load on the same cores or caches lowers it."""
-    return float(_core.product_speed_now(threads))

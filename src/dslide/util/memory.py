@@ -44,10 +44,8 @@ def check_memory(needed: int, what: str, advice: str, processes: int = 1) -> Non
     `processes` on this machine, each of them must be able to."""
     available = available_bytes() + processes * rss_bytes()
     if processes * needed > available:
-        raise MemoryNeeded(
-            f"{what} needs about {format_bytes(processes * needed)} but {format_bytes(available)} are available; "
-            f"{advice}"
-        )
+        sizes = f"about {format_bytes(processes * needed)} but {format_bytes(available)} are available"
+        raise MemoryNeeded(f"{what} needs {sizes}; {advice}")
 
 
 def _cgroup_bytes(proc: Path, cgroup: Path) -> list[int]:

@@ -102,24 +102,16 @@ def write_dataset(dataset: Dataset, folder: str | Path) -> None:
 
 def complete_folder(folder: Path, dataset: Dataset, x: RowsFiles, y: RowsFiles) -> None:
     """Writes the other files of a folder, the manifest last; `x` and `y` are finished."""
-    names_of = {"label_names.txt": dataset.label_names, "feature_names.txt": dataset.feature_names}
-    for name, names in names_of.items():
-        if names is not None:
-            write_names(folder / name, names)
+    for kind in ("label_names", "feature_names"):
+        if (names := getattr(dataset, kind)) is not None:
+            write_names(folder / f"{kind}.txt", names)
     if dataset.vectorizer is not None:
         text = json.dumps(dataset.vectorizer.to_dict(), ensure_ascii=False)
         (folder / "vectorizer.json").write_text(text, encoding="utf-8")
     about = {"x": x.about, "y": y.about}
-    manifest = {
-        "kind": _KIND,
-        "version": VERSION,
-        "source": dataset.source,
-        "base": dataset.base,
-        "unknown_labels": dataset.unknown_labels,
-        "rows": len(dataset),
-        **about,
-        "checksum": _digest(about),
-    }
+    described = {name: getattr(dataset, name) for name in ("source", "base", "unknown_labels")}
+    manifest = {"kind": _KIND, "version": VERSION, **described, "rows": len(dataset)}
+    manifest |= {**about, "checksum": _digest(about)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 

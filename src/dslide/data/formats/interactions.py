@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dslide import _core
 from dslide.data.dataset import Dataset, item_features
-from dslide.data.files import BLOCK_BYTES, line_blocks, quoted
+from dslide.data.files import line_blocks, quoted
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder
 from dslide.errors import ConfigError, DataError
 from dslide.util.csr import indptr_of
@@ -24,14 +24,12 @@ from dslide.util.memory import check_memory, rss_bytes
 _NO_NUMBER = re.compile(rb"[^0-9 \t\r\n]")
 
 
-def read_interactions(
-    path: str | Path, items: int | None = None, threads: int | None = None, block_bytes: int = BLOCK_BYTES
-) -> Dataset:
+def read_interactions(path: str | Path, items: int | None = None, threads: int | None = None) -> Dataset:
     """A row for each line, with the same items as features and as labels; duplicates in a line count once. There are
     `items` items; None: the largest number plus 1."""
     rows, owners = RowsBuilder(), []
     largest, blank_end = -1, 0
-    for line, block in line_blocks(path, block_bytes):
+    for line, block in line_blocks(path):
         _refuse_other_words(path, line, block)
         parsed = _core.parse_rows(  # as libsvm rows: the user is the label, items are features
             block, (0, items or MAX_COLUMNS), (0, MAX_COLUMNS), False, threads=threads or 0
@@ -126,6 +124,5 @@ def _check_users(path: str | Path, users: NDArray[np.int32]) -> None:
     if len(again):
         row = int(again.min())
         before = int(np.argmax(users == users[row]))
-        raise DataError(
-            f"{path}, line {row + 1}: user {users[row]} has a line already, line {before + 1}; expected one for each"
-        )
+        twice = f"user {users[row]} has a line already, line {before + 1}; expected one for each"
+        raise DataError(f"{path}, line {row + 1}: {twice}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dslide import _core
 from dslide.data.dataset import Dataset
-from dslide.data.files import BLOCK_BYTES, is_compressed, line_blocks, quoted
+from dslide.data.files import is_compressed, line_blocks, quoted
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder, SparseRows
 from dslide.errors import DataError
 
@@ -35,8 +35,7 @@ _FAULTS = {
 
 
 class Sink(Protocol):
-    """Takes rows, to memory (`RowsBuilder`) or to disk (`RowsFiles`); `indptr` starts at 0. `finish` returns the first
-    `rows` rows with `base` subtracted from every index."""
+    """Collects rows, in memory (`RowsBuilder`) or on disk (`RowsFiles`)."""
 
     def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None: ...
 
@@ -79,25 +78,15 @@ class _Kind:
 
 
 def read_svm_text(
-    path: str | Path,
-    x: Sink | None = None,
-    y: Sink | None = None,
-    *,
-    header: bool,
-    base: Base = "auto",
-    features: int | None = None,
-    labels: int | None = None,
-    threads: int | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> Dataset:
-    """The rows of a file, collected by `x` and `y`, by default in memory. Blank lines at its end count if the header
-    says so."""
+    path: str | Path, x: Sink | None = None, y: Sink | None = None, *, header: bool, base: Base = "auto",
+    features: int | None = None, labels: int | None = None, threads: int | None = None,
+) -> Dataset:  # fmt: skip
+    """The rows of a file, by default in memory. Blank lines at its end count if the header says so."""
     x, y = x or RowsBuilder(), y or RowsBuilder()
     promised: int | None = None
     x_kind, y_kind = _Kind("feature", features, base), _Kind("label", labels, base)
     rows = blank_end = 0
-    for line, block in line_blocks(path, block_bytes):
+    for line, block in line_blocks(path):
         if header and promised is None:
             first, _, block = block.partition(b"\n")
             promised, x_kind.declared, y_kind.declared = _read_header(path, first)
@@ -106,7 +95,7 @@ def read_svm_text(
                     raise DataError(f"{path}, line 1: has {kind.declared} {kind.name}s, but {given} are expected")
             line += 1
         parsed = _core.parse_rows(
-            block, x_kind.limits, y_kind.limits, not header, chunk_bytes=chunk_bytes, threads=threads or 0
+            block, x_kind.limits, y_kind.limits, not header, chunk_bytes=CHUNK_BYTES, threads=threads or 0
         )
         if parsed["fault"] is not None:
             fault, fault_line, text = parsed["fault"]

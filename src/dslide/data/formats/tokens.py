@@ -22,12 +22,7 @@ NOTHING, LINE_END = 0, 1  # numbers that are no words, while a file is read
 _ONE_BLANK = bytes.maketrans(b"".join(BLANKS).replace(b"\n", b""), b" " * (len(BLANKS) - 1))
 
 
-def load_tokens(
-    path: str | Path,
-    options: TokenOptions | None = None,
-    names: Sequence[str] | None = None,
-    block_bytes: int = READ_BYTES,
-) -> Tokens:
+def load_tokens(path: str | Path, options: TokenOptions | None = None, names: Sequence[str] | None = None) -> Tokens:
     """Reads a text file, plain, gzip or xz, as a stream of words.
 
     Words are separated by blanks and not changed; each line, of any length, is a sentence. Without `names` words are
@@ -39,7 +34,7 @@ def load_tokens(
     number_of.default_factory = number_of.__len__  # a new word gets the next number
     number_of[b""], number_of[b"\n"] = NOTHING, LINE_END
     blocks: deque[NDArray[np.int32]] = deque()
-    for line, block in word_blocks(path, block_bytes):
+    for line, block in word_blocks(path, READ_BYTES):
         decode(path, line, block)
         tokens = block.translate(_ONE_BLANK).replace(b"\n", b" \n ").split(b" ")
         numbers = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
