@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
+from dslide.util.arrays import Ids
 from dslide.util.csr import scale_rows
 
 _SPLIT = 0x73706C69  # random stream of splits
@@ -34,7 +35,7 @@ class Dataset:
     source: str = ""
     base: int = 0  # the lowest index in the source; here it is 0
     unknown_labels: int = 0  # label columns at the end that are not among the given label names
-    users: NDArray[np.int32] | None = None  # [rows], of interactions
+    users: Ids | None = None  # [rows], of interactions
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
@@ -119,12 +120,9 @@ class Dataset:
         return self.x.part(begin, end), self.y.part(begin, end)
 
     def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
-        """A random partition of the rows; `share` of them are in the second part.
-
-        Rows stay in order and are copied to memory. Both parts have all columns: a label may have no row in a part.
-        Interactions are split within users: each item is held out, as a label of the second part, with probability
-        `share`. Users without held-out items are in the first part only.
-        """
+        """A random partition of the rows, in order and copied; `share` of them are in the second part. Both parts have
+        all columns: a label may have no row in a part. Interactions are split within users: each item is held out, as a
+        label of the second part, with probability `share`. Users without such items are in the first part only."""
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
         random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dslide import _core
 from dslide.errors import DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.csr import Csr
 from dslide.util.memory import check_memory, rss_bytes
 
@@ -42,11 +43,8 @@ class SparseRows(Csr):
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
-        """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one.
-
-        Arrays that fit are shared, not copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and
-        infinity are refused.
-        """
+        """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one. Arrays that fit are shared, not
+        copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and infinity are refused."""
         if isinstance(matrix, SparseRows):
             return matrix
         csr = _checked_csr(matrix)
@@ -103,11 +101,11 @@ class RowsBuilder:
 
     def __init__(self) -> None:
         self._ends: deque[NDArray[np.int64]] = deque([np.zeros(1, np.int64)])
-        self._indices: deque[NDArray[np.int32]] = deque()
-        self._values: deque[NDArray[np.float32]] = deque()
+        self._indices: deque[Ids] = deque()
+        self._values: deque[Floats] = deque()
         self._nnz = 0
 
-    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+    def append(self, indptr: Offsets, indices: Ids, values: Floats) -> None:
         """Adds rows; `indptr` starts at 0."""
         self._ends.append(indptr[1:] + self._nnz)
         self._indices.append(indices)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dslide.config import check_fields, option
 from dslide.data.rows import RowsBuilder, SparseRows
 from dslide.errors import ConfigError, DataError, UserError
+from dslide.util.arrays import Floats, Ids
 from dslide.util.csr import indptr_of, scale_rows
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
@@ -148,7 +149,7 @@ class TextVectorizer:
         return builder.finish(rows, len(self.words))
 
 
-def count_pieces(pieces: Iterable[NDArray[np.int32]], size: int) -> NDArray[np.int64]:
+def count_pieces(pieces: Iterable[Ids], size: int) -> NDArray[np.int64]:
     """How often each number below `size` occurs in all pieces together."""
     counts = np.zeros(size, np.int64)
     for piece in pieces:
@@ -158,7 +159,7 @@ def count_pieces(pieces: Iterable[NDArray[np.int32]], size: int) -> NDArray[np.i
 
 def rank_words(
     counts: NDArray[np.int64], names: Sequence[str], min_count: int, most: int | None = None
-) -> tuple[list[int], NDArray[np.int32]]:
+) -> tuple[list[int], Ids]:
     """The `most` most frequent words that occur `min_count` times, then by name; and the rank of every word, or -1."""
     enough = np.flatnonzero(counts >= min_count)
     order = sorted(enough.tolist(), key=lambda word: (-counts[word], names[word]))[:most]
@@ -172,7 +173,7 @@ def _is_text(word: object) -> bool:
     return isinstance(word, str) and not any("\ud800" <= c <= "\udfff" for c in word)
 
 
-def _keep_known(columns: NDArray[np.int32], indptr: NDArray[Any], counts: NDArray[np.float32]) -> sp.csr_matrix:
+def _keep_known(columns: Ids, indptr: NDArray[Any], counts: Floats) -> sp.csr_matrix:
     """A CSR matrix without column -1, duplicates summed, columns in order."""
     known = columns >= 0
     width = int(columns.max(initial=0)) + 1

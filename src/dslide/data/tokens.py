@@ -23,6 +23,7 @@ from dslide.data.dataset import Dataset, combined_checksum, crc32, smoothed_freq
 from dslide.data.rows import SparseRows, join
 from dslide.data.text import count_pieces, rank_words
 from dslide.errors import ConfigError, DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.csr import indptr_of
 from dslide.util.units import counted
 
@@ -50,8 +51,8 @@ class TokenOptions:
 class WindowRows:
     """A row for each word of a stream, made on demand. Windows end where sentences do."""
 
-    words: NDArray[np.int32]  # the stream: word numbers
-    offsets: NDArray[np.int64]  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    words: Ids  # the stream: word numbers
+    offsets: Offsets  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
     reach: NDArray[np.uint8]  # [words]: how many words on each side are labels
     longest: int  # the largest possible reach
     columns: int  # distinct words
@@ -59,7 +60,7 @@ class WindowRows:
     def __len__(self) -> int:
         return len(self.words)
 
-    def with_labels(self) -> NDArray[np.int32]:
+    def with_labels(self) -> Ids:
         """The indices of rows with labels: all but those of sentences of one word."""
         rows = np.arange(len(self), dtype=np.int32)
         alone = self.offsets[:-1][np.diff(self.offsets) == 1]
@@ -90,14 +91,11 @@ class WindowRows:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A stream of words. Features and labels both are the words, numbered from 0.
+    """A stream of words. Features and labels both are the words, numbered from 0. For training it has other rows in
+    each `epoch`. For testing (`rows`) it has a row for each word, with all words in the largest window as labels."""
 
-    For training it has other rows in each `epoch`. For testing (`rows`) it has a row for each word of the stream, with
-    all words in the largest window as labels.
-    """
-
-    words: NDArray[np.int32]  # the stream: word numbers
-    offsets: NDArray[np.int64]  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    words: Ids  # the stream: word numbers
+    offsets: Offsets  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
     names: Sequence[str]
     options: TokenOptions
     source: str = ""
@@ -138,7 +136,7 @@ class Tokens:
         return combined_checksum(self.features, self.labels, sums)
 
     @cached_property
-    def _chances(self) -> NDArray[np.float32]:
+    def _chances(self) -> Floats:
         """The probability that an occurrence of each word is kept in an epoch."""
         shares = np.maximum(self.label_counts, 1) / max(len(self), 1)
         limit = self.options.subsample or 1.0
@@ -181,8 +179,8 @@ class Tokens:
         reach = random.integers(1, window, len(words), np.uint8, endpoint=True)
         return WindowRows(words, offsets, reach, window, len(self.names))
 
-    def _subsampled(self, random: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        pieces: deque[NDArray[np.int32]] = deque()
+    def _subsampled(self, random: np.random.Generator) -> tuple[Ids, Offsets]:
+        pieces: deque[Ids] = deque()
         offsets, total = np.empty_like(self.offsets), 0
         for begin in range(0, len(self), PIECE_WORDS):
             piece = self.words[begin : begin + PIECE_WORDS]
@@ -236,13 +234,13 @@ class Tokens:
         return text
 
 
-def _counted(words: NDArray[np.int32], columns: int) -> NDArray[np.int64]:
+def _counted(words: Ids, columns: int) -> NDArray[np.int64]:
     """The number of occurrences of each word."""
     pieces = (words[begin : begin + PIECE_WORDS] for begin in range(0, len(words), PIECE_WORDS))
     return count_pieces(pieces, columns)
 
 
-def without_empty(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def without_empty(offsets: Offsets) -> NDArray[np.int64]:
     """The offsets without those of empty sentences."""
     return offsets[np.diff(offsets, prepend=-1) > 0]
 

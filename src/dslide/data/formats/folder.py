@@ -21,6 +21,7 @@ from dslide.data.files import read_names, write_names
 from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.atomic import new_folder
 from dslide.util.json_files import open_plain, read_plain_json
 
@@ -50,7 +51,7 @@ class RowsFiles:
             with contextlib.suppress(OSError):  # on a full disk closing fails too; the first error is the one to raise
                 file.close()
 
-    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+    def append(self, indptr: Offsets, indices: Ids, values: Floats) -> None:
         """Adds rows; `indptr` starts at 0."""
         self._write("indptr", indptr[1:] + self._nnz)
         self._write("indices", indices)
@@ -158,12 +159,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is damaged: version {version!r}")
     if version > VERSION:
         raise DataError(f"{folder}: was written by a newer dslide (format {version}, this one reads up to {VERSION})")
-    _check_numbers(path, manifest)
-    return manifest
-
-
-def _check_numbers(path: Path, manifest: dict[str, Any]) -> None:
-    """Raises DataError for a number that is missing or out of range."""
     limits: dict[tuple[str, ...], int] = {("rows",): 2**60, ("base",): 1, ("unknown_labels",): MAX_COLUMNS}
     for name in ("x", "y"):
         limits |= {(name, "columns"): MAX_COLUMNS, (name, "nnz"): 2**60}
@@ -178,6 +173,7 @@ def _check_numbers(path: Path, manifest: dict[str, Any]) -> None:
         raise DataError(f"{path}: is damaged: more unknown labels than labels")
     if not isinstance(manifest.get("checksum"), str):
         raise DataError(f"{path}: is damaged: there is no checksum")
+    return manifest
 
 
 def _open_rows(folder: Path, name: str, rows: int, about: dict[str, Any], verify: bool = False) -> SparseRows:

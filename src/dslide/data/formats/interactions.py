@@ -18,6 +18,7 @@ from dslide.data.dataset import Dataset, item_features
 from dslide.data.files import line_blocks, quoted
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder
 from dslide.errors import ConfigError, DataError
+from dslide.util.arrays import Ids
 from dslide.util.csr import indptr_of
 from dslide.util.memory import check_memory, rss_bytes
 
@@ -114,7 +115,7 @@ def _not_a_number(path: str | Path, line: int, word: bytes, what: str, end: int)
     return DataError(f"{path}, line {line}: {quoted(word)} is not {what}, expected a whole number, 0 to {end - 1}")
 
 
-def _check_users(path: str | Path, users: NDArray[np.int32]) -> None:
+def _check_users(path: str | Path, users: Ids) -> None:
     """Every line must begin with a user, and each user have one line."""
     if len(users) and users.min() < 0:
         line = int(np.argmax(users < 0)) + 1

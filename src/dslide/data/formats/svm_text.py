@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dslide import _core
 from dslide.data.dataset import Dataset
 from dslide.data.files import is_compressed, line_blocks, quoted
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder, SparseRows
 from dslide.errors import DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 
 CHUNK_BYTES = 1 << 18  # parsed by a thread at a time
 
@@ -37,7 +35,7 @@ _FAULTS = {
 class Sink(Protocol):
     """Collects rows, in memory (`RowsBuilder`) or on disk (`RowsFiles`)."""
 
-    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None: ...
+    def append(self, indptr: Offsets, indices: Ids, values: Floats) -> None: ...
 
     def finish(self, rows: int, columns: int, base: int) -> SparseRows: ...
 
@@ -62,9 +60,7 @@ class _Kind:
     @property
     def expected(self) -> str:
         low, end = self.limits
-        if self.base == "auto":
-            return f"0 to {end - 2} (or 1 to {end - 1})"
-        return f"{low} to {end - 1}"
+        return f"0 to {end - 2} (or 1 to {end - 1})" if self.base == "auto" else f"{low} to {end - 1}"
 
     def see(self, seen: tuple[int, int, int, int], first_line: int) -> None:
         low, _, high, high_line = seen

@@ -25,14 +25,12 @@ def read_tsv(
     label_names: Sequence[str] | None = None,
     columns: tuple[int | None, int | None] = (None, None),
 ) -> Dataset:
-    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered.
-
-    Without `label_names` labels are numbered by falling frequency, then by name. With them, other labels get the
-    numbers after: a model can't predict those, but recall has to count them.
+    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered. Without `label_names`
+    by falling frequency, then by name. With them, other labels get the numbers after: a model can't predict those, but
+    recall has to count them.
 
     `columns` are those of labels and text, counted from 1. None: as in the file that the vectorizer was learned from,
-    or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others.
-    """
+    or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others."""
     chosen = _chosen(columns, None if vectorizer is None else vectorizer.file_columns)
     labels, texts = _read_columns(path, chosen)
     counts = Counter(label for row in labels for label in row)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from dslide import _core
-from dslide.util.cpu import measure_speeds
+from dslide.util.threads import measure_speeds
 
 
 def sums_of(kernels):
