@@ -25,15 +25,9 @@ else:
 
 LARGEST = 2**31 - 1  # bound of integers without a smaller one
 RENAMED = {  # old names of options, refused with the new one
-    "links": "prior_labels",
-    "link_power": "prior_power",
-    "link_boost": "prior_boost",
-    "link_scale": "prior_scale",
-    "hits": "hash_hits",
-    "draws": "random_negatives",
-    "renew_every": "rebuild_every",
-    "renew_growth": "rebuild_growth",
-}
+    "links": "prior_labels", "link_power": "prior_power", "link_boost": "prior_boost", "link_scale": "prior_scale",
+    "hits": "hash_hits", "draws": "random_negatives", "renew_every": "rebuild_every", "renew_growth": "rebuild_growth",
+}  # fmt: skip
 
 
 def option(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:

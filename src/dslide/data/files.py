@@ -35,10 +35,9 @@ def open_file(path: str | Path) -> IO[bytes]:
     """Opens a regular file that is not empty, without decompression."""
     try:
         mode = os.stat(path).st_mode  # before opening: opening a pipe may block forever
-        if stat.S_ISDIR(mode):
-            raise DataError(f"{path}: is a folder, expected a file")
         if not stat.S_ISREG(mode):
-            raise DataError(f"{path}: is not a regular file")
+            kind = "is a folder, expected a file" if stat.S_ISDIR(mode) else "is not a regular file"
+            raise DataError(f"{path}: {kind}")
         file = open(path, "rb")  # noqa: SIM115 (the caller closes it)
         if os.fstat(file.fileno()).st_size == 0:
             file.close()

@@ -53,8 +53,7 @@ def synthesize(
 
 class _Source:
     def __init__(self, features: int, labels: int, seed: int, labels_per_row: float, words_per_row: float) -> None:
-        self.features, self.seed = features, seed
-        self.labels_per_row = labels_per_row
+        self.features, self.seed, self.labels_per_row = features, seed, labels_per_row
         planted = _SIGNATURE_SHARE * words_per_row / labels_per_row  # words a label puts into a row
         self.signature = max(2, math.ceil(planted / _PRESENT))
         self.background = (1 - _SIGNATURE_SHARE) * words_per_row

@@ -113,8 +113,7 @@ class TextVectorizer:
         """Whether both give the same rows for the same texts."""
         if not isinstance(other, TextVectorizer):
             return False
-        mine, theirs = (vectorizer.to_dict() | {"file_columns": None} for vectorizer in (self, other))
-        return mine == theirs
+        return self.to_dict() | {"file_columns": None} == other.to_dict() | {"file_columns": None}
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -9,10 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_DEFAULT: dict[signal.Signals, Callable[..., Any] | signal.Handlers] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-}
+_DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _terminated = False
 
 
@@ -28,14 +25,14 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         nonlocal received
         received = True
         _terminated = _terminated or number == signal.SIGTERM
-        signal.signal(number, _DEFAULT[signal.Signals(number)])
+        signal.signal(number, _DEFAULT[number])
 
     with handling([number for number in _DEFAULT if signal.getsignal(number) is _DEFAULT[number]], note):
         yield lambda: received
 
 
 @contextmanager
-def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Within the block these signals call `handler`, except those that are ignored; only in the main thread."""
     before = {}
     if threading.current_thread() is threading.main_thread():

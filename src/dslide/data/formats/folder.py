@@ -123,16 +123,10 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
     x, y = (_open_rows(folder, name, manifest["rows"], manifest[name], verify) for name in ("x", "y"))
     if _digest(manifest) != manifest["checksum"]:
         raise DataError(f"{folder / MANIFEST}: is damaged, its checksums don't fit together")
-    dataset = Dataset(
-        x,
-        y,
-        label_names=_read_names(folder / "label_names.txt"),
-        feature_names=_read_names(folder / "feature_names.txt"),
-        vectorizer=_read_vectorizer(folder / "vectorizer.json", x.columns),
-        source=str(folder),
-        base=manifest["base"],
-        unknown_labels=manifest["unknown_labels"],
-    )
+    label_names, feature_names = (_read_names(folder / f"{kind}_names.txt") for kind in ("label", "feature"))
+    vectorizer = _read_vectorizer(folder / "vectorizer.json", x.columns)
+    base, unknown_labels = manifest["base"], manifest["unknown_labels"]
+    dataset = Dataset(x, y, label_names, feature_names, vectorizer, str(folder), base, unknown_labels)
     return dataset.with_checksum(manifest["checksum"])
 
 

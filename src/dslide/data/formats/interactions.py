@@ -60,9 +60,8 @@ def read_interactions(path: str | Path, items: int | None = None, threads: int |
 def read_with_history(
     path: str | Path, items: int | None, threads: int | None, history: Dataset | str | Path
 ) -> Dataset:
-    """The items in a file as labels, and those of the same users in `history`, a file or what was read from it, as
-    features: none for unknown users. Items that the history lacks get labels after all others: they are counted but
-    can't be predicted."""
+    """The items in a file as labels, those of the same users in `history` as features: none for unknown users. Items
+    that the history lacks get labels after all others: they are counted but can't be predicted."""
     if not isinstance(history, Dataset):
         history = read_interactions(history, items, threads)
     if history.users is None:

@@ -51,15 +51,8 @@ def read_tsv(
             x = vectorizer.transform(texts)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    return Dataset(
-        x,
-        SparseRows.from_scipy(y),
-        label_names=names,
-        feature_names=vectorizer.words,
-        vectorizer=vectorizer,
-        source=str(path),
-        unknown_labels=0 if label_names is None else len(new),
-    )
+    unknown = 0 if label_names is None else len(new)
+    return Dataset(x, SparseRows.from_scipy(y), names, vectorizer.words, vectorizer, str(path), unknown_labels=unknown)
 
 
 def _chosen(given: tuple[int | None, int | None], known: tuple[int, int] | None) -> tuple[int, int] | None:
