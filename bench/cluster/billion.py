@@ -23,6 +23,7 @@ from bench.lib.commands import as_arguments, read_records, read_summary
 from bench.lib.machine import facts
 from bench.lib.measuring import log, write_report
 from bench.lib.sections import Summary
+from bench.lib.tables import markdown_table
 from bench.lib.workload import AMAZON, TINY, Shape, make_data, read_data
 from dslide import Config, netlab
 from dslide.checkpoint.manifest import MANIFEST
@@ -31,7 +32,6 @@ from dslide.errors import UserError
 from dslide.planner.memory import Plan, plan
 from dslide.planner.traffic import bytes_per_step
 from dslide.util.memory import available_bytes
-from dslide.util.tables import markdown_table
 from dslide.util.units import format_bytes
 
 BATCH, RATE = 256, 0.003

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from bench.lib.measuring import exit_code, measure
 from bench.lib.processes import Outcome, System
 from bench.lib.sections import Section, Summary, summary
+from bench.lib.tables import markdown_table
 from bench.lib.training import ACTIVE, BF16, MEMORY, SPEED
 from bench.lib.workload import AMAZON, BATCH, EPOCH_ROWS, HIDDEN, TINY, Shape, make_data
-from dslide.util.tables import markdown_table
 from dslide.util.threads import available_cores
 
 MILLION, HOUR = 1e6, 3600.0

@@ -16,6 +16,7 @@ from bench.lib.charts import write_chart
 from bench.lib.measuring import exit_code, measure
 from bench.lib.processes import Outcome, System
 from bench.lib.sections import Metric, Section
+from bench.lib.tables import markdown_table
 from bench.lib.workload import AMAZON, BATCH, Shape, make_data
 from dslide.netlab import format_rate, parse_rate
 from dslide.planner.calibration import on_cores
@@ -23,7 +24,6 @@ from dslide.planner.forecast import rebuild_cost
 from dslide.planner.step_time import NetworkSpeed, NodeStep, node_step
 from dslide.planner.trial_steps import StepTime
 from dslide.training import phases
-from dslide.util.tables import markdown_table
 from dslide.util.threads import available_cores
 from dslide.util.units import counted
 

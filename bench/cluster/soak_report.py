@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.lib.commands import Record
-from dslide.util.tables import markdown_table
+from bench.lib.tables import markdown_table
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dslide import _core
-from dslide.util.cpu import Speeds, measure_speeds
 from dslide.util.memory import available_bytes
-from dslide.util.threads import available_cores
+from dslide.util.threads import Speeds, available_cores, measure_speeds
 from dslide.util.units import format_bytes
 
 

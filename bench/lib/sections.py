@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.lib.processes import Outcome, System
-from dslide.util.tables import markdown_table
+from bench.lib.tables import markdown_table
 
 
 @dataclass(frozen=True)

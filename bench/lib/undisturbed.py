@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from dslide.util.cpu import product_speed_now
+from dslide._core import product_speed_now
 
 T = TypeVar("T")
 NEAR = 0.9  # of the best speed of these products: undisturbed

@@ -9,7 +9,7 @@ from bench.single.plan import Plan
 from dslide import Config, Trainer
 from dslide.training import phases
 from dslide.training.profiler import Profile
-from dslide.util.cpu import measure_speeds
+from dslide.util.threads import measure_speeds
 
 
 def train(folder: str, threads: int, epochs: int, seed: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ from bench.single.plan import Plan
 from dslide import Config, Trainer
 from dslide.training import phases
 from dslide.training.profiler import Phase, Profile
-from dslide.util.cpu import Speeds
+from dslide.util.threads import Speeds
 
 SHOWN = {
     phases.HIDDEN_FORWARD: "hidden forward",

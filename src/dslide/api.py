@@ -37,7 +37,7 @@ from dslide.training.reading import (
     read_training_data,
 )
 from dslide.training.run import Run, RunResult, load_run, resumed_config
-from dslide.util.cpu import measure_speeds
+from dslide.util.threads import measure_speeds
 
 CONFIG_OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 ALL_OPTIONS = (*CONFIG_OPTIONS, *FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)

@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 import typing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,15 +25,9 @@ else:
 
 LARGEST = 2**31 - 1  # bound of integers without a smaller one
 RENAMED = {  # old names of options, refused with the new one
-    "links": "prior_labels",
-    "link_power": "prior_power",
-    "link_boost": "prior_boost",
-    "link_scale": "prior_scale",
-    "hits": "hash_hits",
-    "draws": "random_negatives",
-    "renew_every": "rebuild_every",
-    "renew_growth": "rebuild_growth",
-}
+    "links": "prior_labels", "link_power": "prior_power", "link_boost": "prior_boost", "link_scale": "prior_scale",
+    "hits": "hash_hits", "draws": "random_negatives", "renew_every": "rebuild_every", "renew_growth": "rebuild_growth",
+}  # fmt: skip
 
 
 def option(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:
@@ -44,144 +39,85 @@ def option(default: Any, help: str, low: float = -math.inf, high: float = math.i
 class Config:
     """How a network is built and trained."""
 
+    # fmt: off
     # the network
-    hidden: tuple[int, ...] = option(
-        (),
-        "neurons of each hidden layer, in order; empty: one layer of 256, or of 512 for rows of features with 1,000 or "
-        "more labels if all outputs are computed",
-        1,
-        2**24,
-    )
-    activation: Literal["auto", "relu", "linear"] = option(
-        "auto", "activation function of hidden layers; auto: linear with one hidden layer, relu with more"
-    )
-    hidden_share: tuple[float, ...] = option(
-        (),
-        "share of each hidden layer's neurons that are active for a row, in order; 1: dense, less: sampled through "
-        "hashing; empty: all dense",
-        0,
-        1,
-    )
-    loss: Literal["auto", "softmax", "sigmoid"] = option(
-        "auto",
-        "softmax: cross-entropy with the row's labels as targets, in proportion to their weights; "
-        "sigmoid: binary cross-entropy for every label; auto: sigmoid where rows of features have several labels and "
-        "all outputs are computed, else softmax",
-    )
-    prior_labels: int = option(
-        -1,
-        "label prior: labels that each feature scores directly, beside the hidden layers: those it co-occurs with most "
-        "in the training data; 0: no label prior; -1: chosen from the data. There is none for streams of words, with "
-        "active_sets = row, and with sampled hidden layers",
-        -1,
-        2**20,
-    )
-    prior_power: float = option(
-        -1.0,
-        "label prior: power of a label's frequency that its weights are divided by, so that rare labels count as much "
-        "as frequent ones; 0: not divided; -1: chosen from the data",
-        -1,
-        2,
-    )
-    prior_boost: float = option(
-        -1.0,
-        "label prior: factor on its logits in prediction, over that in training; -1: chosen from the data",
-        -1,
-        1e6,
-    )
-    prior_scale: float = option(
-        -1.0,
-        "label prior: factor on what it adds to logits, with rows scaled to length 1; -1: chosen from the data",
-        -1,
-        1e6,
-    )
+    hidden: tuple[int, ...] = option((), "neurons of each hidden layer, in order; empty: one layer of 256, or of 512 "
+        "for rows of features with 1,000 or more labels if all outputs are computed", 1, 2**24)
+    activation: Literal["auto", "relu", "linear"] = option("auto", "activation function of hidden layers; auto: linear "
+        "with one hidden layer, relu with more")
+    hidden_share: tuple[float, ...] = option((), "share of each hidden layer's neurons that are active for a row, in "
+        "order; 1: dense, less: sampled through hashing; empty: all dense", 0, 1)
+    loss: Literal["auto", "softmax", "sigmoid"] = option("auto", "softmax: cross-entropy with the row's labels as "
+        "targets, in proportion to their weights; sigmoid: binary cross-entropy for every label; auto: sigmoid where "
+        "rows of features have several labels and all outputs are computed, else softmax")
+    prior_labels: int = option(-1, "label prior: labels that each feature scores directly, beside the hidden layers: "
+        "those it co-occurs with most in the training data; 0: no label prior; -1: chosen from the data. There is none "
+        "for streams of words, with active_sets = row, and with sampled hidden layers", -1, 2**20)
+    prior_power: float = option(-1.0, "label prior: power of a label's frequency that its weights are divided by, so "
+        "that rare labels count as much as frequent ones; 0: not divided; -1: chosen from the data", -1, 2)
+    prior_boost: float = option(-1.0, "label prior: factor on its logits in prediction, over that in training; -1: "
+        "chosen from the data", -1, 1e6)
+    prior_scale: float = option(-1.0, "label prior: factor on what it adds to logits, with rows scaled to length 1; "
+        "-1: chosen from the data", -1, 1e6)
     init_scale: float = option(1.0, "factor on the standard size of the initial weights", 0, 1e3)
 
     # which output neurons are active
-    output: Literal["auto", "full", "lsh", "random"] = option(
-        "auto",
-        "active output neurons: full: all of them; lsh: the labels, hash hits and random negatives; random: the labels "
-        "and random negatives; auto: full up to 8,192 labels, else lsh",
-    )
-    active_sets: Literal["shared", "row"] = option(
-        "shared",
-        "shared: one active set for the whole batch, the union over its rows; "
-        "row: an active set for each row, as in the SLIDE papers",
-    )
-    hash_hits: int = option(
-        -1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the number of labels", -1
-    )
-    random_negatives: int = option(
-        -1,
-        "random negatives: output neurons sampled uniformly, for the batch's active set (shared) or each row's (row); "
-        "-1: chosen from the number of labels",
-        -1,
-    )
-    correction: bool = option(
-        True,
-        "weight sampled neurons by the inverse of their sampling probability: an unbiased estimate of the full loss",
-    )
+    output: Literal["auto", "full", "lsh", "random"] = option("auto", "active output neurons: full: all of them; lsh: "
+        "the labels, hash hits and random negatives; random: the labels and random negatives; auto: full up to 8,192 "
+        "labels, else lsh")
+    active_sets: Literal["shared", "row"] = option("shared", "shared: one active set for the whole batch, the union "
+        "over its rows; row: an active set for each row, as in the SLIDE papers")
+    hash_hits: int = option(-1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the "
+        "number of labels", -1)
+    random_negatives: int = option(-1, "random negatives: output neurons sampled uniformly, for the batch's active set "
+        "(shared) or each row's (row); -1: chosen from the number of labels", -1)
+    correction: bool = option(True, "weight sampled neurons by the inverse of their sampling probability: an unbiased "
+        "estimate of the full loss")
 
     # hashing
-    family: Literal["auto", "simhash", "wta", "dwta", "minhash"] = option(
-        "auto", "family of hash functions; auto: simhash in training, the one with the best recall in prediction"
-    )
+    family: Literal["auto", "simhash", "wta", "dwta", "minhash"] = option("auto", "family of hash functions; auto: "
+        "simhash in training, the one with the best recall in prediction")
     hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
     tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)
     table_bits: int = option(0, "log2 of the number of buckets in a table; 0: chosen from the layer's size", 0, 24)
     bucket_size: int = option(256, "most neurons a bucket keeps; 0: no bound", 0)
-    bucket_policy: Literal["fifo", "reservoir"] = option(
-        "reservoir", "what a full bucket keeps: the newest neurons (fifo) or a random sample (reservoir)"
-    )
-    probe: Literal["vanilla", "topk", "threshold"] = option(
-        "topk",
-        "how hash hits are chosen: vanilla takes buckets in random order until there are enough, topk the neurons "
-        "found in most tables, threshold those found in at least probe_threshold tables",
-    )
+    bucket_policy: Literal["fifo", "reservoir"] = option("reservoir", "what a full bucket keeps: the newest neurons "
+        "(fifo) or a random sample (reservoir)")
+    probe: Literal["vanilla", "topk", "threshold"] = option("topk", "how hash hits are chosen: vanilla takes buckets "
+        "in random order until there are enough, topk the neurons found in most tables, threshold those found in at "
+        "least probe_threshold tables")
     probe_threshold: int = option(2, "tables that a neuron must be found in, with probe = threshold", 1)
     rebuild_every: int = option(50, "steps before hash tables are rebuilt for the first time", 1)
     rebuild_growth: float = option(1.3, "factor by which the interval between rebuilds grows", 1, 100)
 
     # the optimizer
-    optimizer: Literal["adam", "sgd", "adagrad"] = option(
-        "adagrad", "update rule; only rows with gradients are updated"
-    )
+    optimizer: Literal["adam", "sgd", "adagrad"] = option("adagrad", "update rule; only rows with gradients are "
+        "updated")
     learning_rate: float = option(5e-2, "size of a step", 0, 1e3)
-    schedule: Literal["constant", "linear", "cosine"] = option(
-        "linear", "how the learning rate decays from its full value to zero over the run"
-    )
+    schedule: Literal["constant", "linear", "cosine"] = option("linear", "how the learning rate decays from its full "
+        "value to zero over the run")
     warmup: float = option(0.0, "share of all steps in which the learning rate rises from zero", 0, 1)
     beta1: float = option(0.9, "decay of Adam's mean of gradients", 0, 0.999999)
     beta2: float = option(0.999, "decay of Adam's mean of squared gradients", 0, 0.99999999)
     epsilon: float = option(1e-8, "added to the root of squared gradients in Adam and Adagrad", 0, 1)
-    weight_decay: float = option(
-        0.0, "share of a weight subtracted at each update of it, times the learning rate", 0, 1e3
-    )
-    dropout_input: float = option(
-        -1.0, "share of input features left out at random in training; -1: chosen from the data", -1, 0.99
-    )
-    dropout_hidden: float = option(
-        -1.0, "share of hidden activations left out at random in training; -1: chosen from the data", -1, 0.99
-    )
+    weight_decay: float = option(0.0, "share of a weight subtracted at each update of it, times the learning "
+        "rate", 0, 1e3)
+    dropout_input: float = option(-1.0, "share of input features left out at random in training; -1: chosen from the "
+        "data", -1, 0.99)
+    dropout_hidden: float = option(-1.0, "share of hidden activations left out at random in training; -1: chosen from "
+        "the data", -1, 0.99)
 
     # how parameters are kept
-    weights: Literal["float32", "bf16"] = option(
-        "float32",
-        "type of weights in memory and in saved models; bf16 takes half the memory, and less time where memory "
-        "bandwidth is the limit; 8 significant bits, rounded stochastically so that small steps count on average",
-    )
-    moments: Literal["float32", "bf16"] = option(
-        "float32",
-        "type of the moments of Adam and Adagrad; bf16 costs less accuracy here than in the weights",
-    )
+    weights: Literal["float32", "bf16"] = option("float32", "type of weights in memory and in saved models; bf16 takes "
+        "half the memory, and less time where memory bandwidth is the limit; 8 significant bits, rounded "
+        "stochastically so that small steps count on average")
+    moments: Literal["float32", "bf16"] = option("float32", "type of the moments of Adam and Adagrad; bf16 costs less "
+        "accuracy here than in the weights")
 
     # how the output layer is computed
-    products: Literal["float32", "bf16"] = option(
-        "float32",
-        "type of the factors in the output layer's matrix products in training; bf16 rounds factors to 8 significant "
-        "bits, sums stay float32: faster on CPUs with AVX512-BF16, slower on others; for softmax over shared active "
-        "sets",
-    )
+    products: Literal["float32", "bf16"] = option("float32", "type of the factors in the output layer's matrix "
+        "products in training; bf16 rounds factors to 8 significant bits, sums stay float32: faster on CPUs with "
+        "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
     epochs: int = option(8, "passes over the data", 1)
@@ -192,18 +128,13 @@ class Config:
     checkpoints_kept: int = option(2, "checkpoints that are kept, the newest ones", 1)
 
     # several ranks
-    wire: Literal["float32", "bf16", "int8"] = option(
-        "bf16", "type of activations and their gradients in messages between ranks; int8 has a scale for each row"
-    )
-    micro_batches: int = option(
-        0,
-        "parts of a batch, each a multiple of 128 rows; exchanging one overlaps with computing another; 0: 2",
-        0,
-        64,
-    )
-    watchdog: float = option(
-        60.0, "seconds without a heartbeat after which a rank is lost and the job ends", 0.1, 86400
-    )
+    wire: Literal["float32", "bf16", "int8"] = option("bf16", "type of activations and their gradients in messages "
+        "between ranks; int8 has a scale for each row")
+    micro_batches: int = option(0, "parts of a batch, each a multiple of 128 rows; exchanging one overlaps with "
+        "computing another; 0: 2", 0, 64)
+    watchdog: float = option(60.0, "seconds without a heartbeat after which a rank is lost and the job "
+        "ends", 0.1, 86400)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -212,19 +143,15 @@ class Config:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
             raise ConfigError("hidden_share: every share must be above 0")
-        if self.products == "bf16":
-            self._check_bf16_products()
-
-    def _check_bf16_products(self) -> None:
-        sampled = any(share < 1 for share in self.hidden_share)
-        for name, unfit in (("loss", self.loss == "sigmoid"), ("active_sets", self.active_sets == "row"),
-                            ("hidden_share", sampled)):  # fmt: skip
-            if unfit:
-                value = getattr(self, name)
-                raise ConfigError(
-                    f"products = bf16 is for loss = softmax, active_sets = shared and dense hidden layers, not for "
-                    f"{name} = {value}"
-                )
+        unfit = {
+            "loss": self.loss == "sigmoid",
+            "active_sets": self.active_sets == "row",
+            "hidden_share": any(share < 1 for share in self.hidden_share),
+        }
+        if self.products == "bf16" and any(unfit.values()):
+            name = next(name for name in unfit if unfit[name])
+            fit = "loss = softmax, active_sets = shared and dense hidden layers"
+            raise ConfigError(f"products = bf16 is for {fit}, not for {name} = {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> Config:
         """A copy with some options changed; unknown names are refused with the nearest valid one."""
@@ -234,9 +161,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as saved models keep them."""
-        return {
-            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in dataclasses.fields(self)
-        }
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
@@ -244,15 +169,19 @@ class Config:
         return cls().replace(**values)
 
 
-def check_name(name: str, valid: typing.Iterable[str] | None = None, what: str = "option") -> None:
+def check_name(name: str, valid: Iterable[str] | None = None, what: str = "option") -> None:
     """Raises ConfigError, with the nearest valid name, if there is no such option."""
     names = [f.name for f in dataclasses.fields(Config)] if valid is None else list(valid)
     if name not in names:
         if RENAMED.get(name) in names:
             raise ConfigError(f"there is no option {name!r}: it is called {RENAMED[name]!r} now")
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no {what} {name!r}{hint}")
+        raise ConfigError(f"there is no {what} {name!r}{_nearest(name, names, 0.5)}")
+
+
+def _nearest(name: str, names: Sequence[str], cutoff: float = 0.6) -> str:
+    """The end of a message about a wrong name."""
+    near = difflib.get_close_matches(name, names, 1, cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:
@@ -262,12 +191,12 @@ def load_toml(path: str | Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: is not a regular file")
         with open(path, "rb") as file:
             return dict(tomllib.load(file))
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not a TOML file of options: it is nested too deeply") from None
-    except ConfigError:
-        raise
     except ValueError as error:  # also bad UTF-8 and numbers of thousands of digits
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
 
@@ -282,20 +211,17 @@ def check_fields(options: Any) -> None:
 def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     """The value in its declared type; raises ConfigError."""
     name = field.name
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
+    if choices := literal_choices(hint):
         if value not in choices:
-            near = difflib.get_close_matches(str(value), choices, n=1)
-            hint_text = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{name}: expected one of {', '.join(choices)}, not {value!r}{hint_text}")
+            near = _nearest(str(value), choices)
+            raise ConfigError(f"{name}: expected one of {', '.join(choices)}, not {value!r}{near}")
         return value
     if typing.get_origin(hint) is tuple:
         if isinstance(value, (int, float)):
             value = (value,)
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{name}: expected a list of numbers, not {value!r}")
-        item = typing.get_args(hint)[0]
-        return tuple(_number(field, item, v) for v in value)
+        return tuple(_number(field, typing.get_args(hint)[0], v) for v in value)
     if hint is bool:
         if not isinstance(value, bool):
             raise ConfigError(f"{name}: expected true or false, not {value!r}")
@@ -305,11 +231,9 @@ def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
 
 def _number(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
     wanted = "a whole number" if kind is int else "a number"
-    if isinstance(value, bool):
-        raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}")
     try:
         number = kind(value)
-        if kind is int and value != number:  # a text, or a number with a fraction
+        if isinstance(value, bool) or (kind is int and value != number):  # a text, or a number with a fraction
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{field.name}: expected {wanted}, not {value!r}") from None
@@ -326,6 +250,4 @@ def _number(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
 
 def literal_choices(hint: Any) -> tuple[str, ...]:
     """The values a Literal type allows; empty for other types."""
-    if typing.get_origin(hint) is not Literal:
-        return ()
-    return typing.get_args(hint)
+    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()

@@ -19,16 +19,10 @@ class UserError(Exception):
     blamed: tuple[int, ...] = ()  # the ranks that caused it, if only some did
 
     def __init__(self, message: str):
-        super().__init__(_one_line(message))
-
-
-def _one_line(message: str) -> str:
-    if len(message) > LONGEST_MESSAGE:
-        half = LONGEST_MESSAGE // 2
-        message = f"{message[:half]} ... {message[-half:]}"
-    if message.isprintable():
-        return message
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        if len(message) > LONGEST_MESSAGE:
+            half = LONGEST_MESSAGE // 2
+            message = f"{message[:half]} ... {message[-half:]}"
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message))
 
 
 E = TypeVar("E", bound=UserError)
@@ -62,24 +56,24 @@ class Diverged(ArithmeticError):
     code = DIVERGED
 
 
-class Terminated(Exception):
-    """Training was stopped by SIGTERM on the ranks `blamed`, with everything saved; raised alike on every rank."""
-
-    code = TERMINATED
-
-    def __init__(self, message: str, blamed: Sequence[int]):
-        super().__init__(message)
-        self.blamed = tuple(blamed)
-
-
-class CommError(Exception):
-    """A collective that can't be completed; the message names it, the step and the ranks `blamed`."""
-
-    code = LOST
+class _Blamed(Exception):
+    """An error that names the ranks that caused it."""
 
     def __init__(self, message: str, blamed: Sequence[int] = ()):
         super().__init__(message)
         self.blamed = tuple(blamed)
+
+
+class Terminated(_Blamed):
+    """SIGTERM on the ranks `blamed` stopped training, with everything saved; raised alike on every rank."""
+
+    code = TERMINATED
+
+
+class CommError(_Blamed):
+    """A collective that can't be completed; the message names it, the step and the ranks `blamed`."""
+
+    code = LOST
 
 
 class PeerFailed(CommError):

@@ -13,6 +13,7 @@ from bench.__main__ import SECTIONS, measure
 from bench.lib import machine, undisturbed
 from bench.lib.processes import Outcome, System, run_rounds
 from bench.lib.sections import Comparison, Metric, Section, as_json, comparison_table, system_table
+from bench.lib.tables import markdown_table
 from bench.lib.workload import Shape, make_data
 from bench.micro.test_kernels import VECTOR_KERNELS
 from bench.single import interleaved
@@ -219,3 +220,7 @@ def test_processor_is_named_without_proc(tmp_path):
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\ncache size\t: 1 KB\n")
     assert machine.processor(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
     assert machine.processor(tmp_path / "none")
+
+
+def test_markdown_escapes_bars():
+    assert markdown_table(["", "x"], [["a|b", "1"]]) == "|  | x |\n| --- | --- |\n| a\\|b | 1 |"

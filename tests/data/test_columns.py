@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_columns_anywhere_equal_a_file_of_two_columns(
     wide = load(file, **chosen((label, text)))
     assert wide.checksum == plain.checksum
     assert (wide.label_names, wide.feature_names) == (plain.label_names, plain.feature_names)
-    assert read_tsv(file, columns=(label, text), block_bytes=block).checksum == plain.checksum
+    with mock.patch("dslide.data.files.BLOCK_BYTES", block):
+        assert read_tsv(file, columns=(label, text)).checksum == plain.checksum
 
 
 def test_one_column_given_leaves_the_other_at_its_default(tmp_path: Path) -> None:

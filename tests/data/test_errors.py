@@ -82,13 +82,15 @@ def test_text(tmp_path: Path, text: str, format: str, words: list[str]) -> None:
         refused(path, *words, format=format)
 
 
-def test_line_numbers_count_over_blocks_and_chunks(tmp_path: Path) -> None:
+def test_line_numbers_count_over_blocks_and_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 777)
+    monkeypatch.setattr("dslide.data.formats.svm_text.CHUNK_BYTES", 50)
     path = tmp_path / "file"
     lines = ["0 1:1"] * 5000
     lines[4321] = "0 1:x"
     path.write_text("\n".join(lines))
     with pytest.raises(DataError, match=re.escape(f"{path}, line 4322: '1:x'")):
-        read_svm_text(path, header=False, block_bytes=777, chunk_bytes=50, threads=3)
+        read_svm_text(path, header=False, threads=3)
 
 
 def test_the_first_of_several_faults_is_named(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_convert_equals_load(
 
 
 def test_pieces_are_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ondisk, "_CHUNK", 16)  # values to a piece when writing, bytes when rewriting
+    monkeypatch.setattr(ondisk, "_CHUNK", 16)  # rows to a piece when writing, bytes when rewriting
     matrix = sp.random(50, 9, 0.5, "csr", np.float32, np.random.default_rng(0))
     dataset = Dataset(SparseRows.from_scipy(matrix), SparseRows.from_scipy(sp.eye(50, dtype=np.float32)))
     write_dataset(dataset, tmp_path / "d")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -58,7 +59,8 @@ def test_reading_is_splitting_lines(tmp_path_factory, rows, blank, end, blank_li
     lines = [blank.join(map(str, [user, *items])) + end for user, items in zip(users, rows, strict=True)]
     path = tmp_path_factory.mktemp("read") / "file.xz"
     path.write_bytes(lzma.compress(("".join(lines) + "\n" * blank_lines).encode(), preset=0))
-    data = read_interactions(path, threads=1, block_bytes=block_bytes)
+    with mock.patch("dslide.data.files.BLOCK_BYTES", block_bytes):
+        data = read_interactions(path, threads=1)
     assert data.users.tolist() == users
     assert lists(data.y) == [sorted(set(items)) for items in rows]
     assert data.labels == max((item for items in rows for item in items), default=-1) + 1

@@ -6,10 +6,11 @@ import gzip
 import lzma
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from reference.parse import nearest_float32, slow_parse
 
@@ -81,7 +82,11 @@ def test_equals_the_reference_parser(tmp_path: Path, header: bool, data: st.Data
     block_bytes = data.draw(st.sampled_from([1, 7, 64, 1000]))
     chunk_bytes = data.draw(st.sampled_from([1, 5, 40, 1000]))
     for threads in (1, 2, 5):
-        found = read_svm_text(path, header=header, threads=threads, block_bytes=block_bytes, chunk_bytes=chunk_bytes)
+        with (
+            mock.patch("dslide.data.files.BLOCK_BYTES", block_bytes),
+            mock.patch("dslide.data.formats.svm_text.CHUNK_BYTES", chunk_bytes),
+        ):
+            found = read_svm_text(path, header=header, threads=threads)
         assert dicts(found.x) == expected.x
         assert dicts(found.y) == expected.y
         assert found.base == expected.base
@@ -137,6 +142,7 @@ def test_core_survives_any_bytes(junk: bytes, threads: int) -> None:
 
 
 @given(junk=st.one_of(st.binary(max_size=300), st.text("0123456789:,. \t\r\n-e#", max_size=200).map(str.encode)))
+@example(junk=b"\xef\xbb\xbf")  # a byte order mark and nothing else
 @same_folder
 def test_any_file_loads_or_is_a_data_error(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "junk"

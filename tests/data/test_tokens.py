@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import lzma
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ EVERYTHING = TokenOptions(min_count=1, subsample=0)
 LINES = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=12), min_size=1, max_size=8)
 
 
-def stream(folder, text, options=EVERYTHING, **settings):
+def stream(folder, text, options=EVERYTHING, names=None, block_bytes=1 << 20):
     path = folder / "text.txt"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return load_tokens(path, options, **settings)
+    with mock.patch("dslide.data.formats.tokens.READ_BYTES", block_bytes):
+        return load_tokens(path, options, names)
 
 
 def sentences(data):

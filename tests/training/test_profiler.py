@@ -34,7 +34,7 @@ from dslide.training.phases import (
 from dslide.training.profiler import Profile
 from dslide.training.trainer import Trainer
 from dslide.training.work import Work
-from dslide.util.cpu import Speeds
+from dslide.util.threads import Speeds
 
 FEATURES, LABELS = 6, 10
 SPEEDS = Speeds(gflops=100.0, copy_gigabytes=10.0)

@@ -23,7 +23,7 @@ from dslide.training.callbacks import Callback
 from dslide.training.profiler import Profile
 from dslide.training.schedules import RebuildSchedule, learning_rate
 from dslide.training.trainer import Trainer
-from dslide.util.cpu import Speeds
+from dslide.util.threads import Speeds
 
 FEATURES, LABELS = 25, 60
 MODES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dslide.util.tables import markdown_table, plain_table
+from dslide.util.tables import plain_table
 from dslide.util.units import counted
 
 
@@ -24,10 +24,6 @@ def test_the_last_alignment_holds_for_further_columns():
 def test_rows_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="shorter"):
         plain_table([["a", "b"], ["1"]])
-
-
-def test_markdown_escapes_bars():
-    assert markdown_table(["", "x"], [["a|b", "1"]]) == "|  | x |\n| --- | --- |\n| a\\|b | 1 |"
 
 
 def test_counts_have_plurals():

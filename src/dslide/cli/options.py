@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dslide.config import Config, literal_choices
@@ -15,19 +15,7 @@ if TYPE_CHECKING:
     from dslide.data import Data
 
 
-TEXT_HELP = {
-    "min_df": "rows a word must occur in",
-    "max_features": "most words kept, the most frequent ones; 0: all",
-    "sublinear": "count a word that occurs n times as 1 + log n",
-    "lowercase": "ignore case",
-    "normalize": "scale rows to length 1",
-    "ngrams": "longest run of words that makes a feature",
-}
-
-
-def add_fields(
-    parser: argparse.ArgumentParser, title: str, fields_of: type, helps: Mapping[str, str] | None = None
-) -> None:
+def add_fields(parser: argparse.ArgumentParser, title: str, fields_of: type) -> None:
     """An option for each field of a dataclass; only those given will be in the parsed arguments."""
     group = parser.add_argument_group(title)
     hints = typing.get_type_hints(fields_of)
@@ -40,8 +28,7 @@ def add_fields(
             shown = ",".join(map(str, default)) or "empty"
         else:
             shown = str(default)
-        meaning = helps[field.name] if helps else field.metadata["help"]
-        help_text = f"{meaning} (default: {shown})".replace("%", "%%")
+        help_text = f"{field.metadata['help']} (default: {shown})".replace("%", "%%")
         settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_text}
         if hint is bool:
             settings["action"] = argparse.BooleanOptionalAction
@@ -100,7 +87,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     """How raw text becomes features."""
     from dslide.data import TextOptions
 
-    add_fields(parser, "features of raw text", TextOptions, TEXT_HELP)
+    add_fields(parser, "features of raw text", TextOptions)
 
 
 def add_token_options(parser: argparse.ArgumentParser) -> None:

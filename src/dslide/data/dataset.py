@@ -7,16 +7,18 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dslide.data.items import item_features
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
+from dslide.util.arrays import Ids
+from dslide.util.csr import scale_rows
 
 _SPLIT = 0x73706C69  # random stream of splits
 
@@ -33,17 +35,14 @@ class Dataset:
     source: str = ""
     base: int = 0  # the lowest index in the source; here it is 0
     unknown_labels: int = 0  # label columns at the end that are not among the given label names
-    users: NDArray[np.int32] | None = None  # [rows], of interactions
-    _checksum: str | None = field(default=None, init=False, repr=False)  # init=False: replace() drops it
+    users: Ids | None = None  # [rows], of interactions
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
         if len(self.x) != len(self.y):
             raise DataError(f"{where}there are {len(self.x)} rows of features but {len(self.y)} rows of labels")
-        for what, names, columns in (
-            ("label", self.label_names, self.y.columns),
-            ("feature", self.feature_names, self.x.columns),
-        ):
+        for what, columns in (("label", self.y.columns), ("feature", self.x.columns)):
+            names = getattr(self, f"{what}_names")
             if names is not None and len(names) != columns:
                 raise DataError(f"{where}there are {columns} {what}s but {len(names)} {what} names")
         if self.users is not None and len(self.users) != len(self.x):
@@ -69,17 +68,15 @@ class Dataset:
         """Labels to exclude from predictions: of interactions, the items in a user's history."""
         return None if self.users is None else self.x
 
-    @property
+    @cached_property
     def checksum(self) -> str:
         """A digest of all features and labels; that of a dataset folder is stored in its manifest."""
-        if self._checksum is None:
-            sums = {
-                f"{name}_{part}": crc32(getattr(rows, part))
-                for name, rows in (("x", self.x), ("y", self.y))
-                for part in ("indptr", "indices", "values")
-            }
-            return self.with_checksum(combined_checksum(self.x.columns, self.y.columns, sums)).checksum
-        return self._checksum
+        sums = {
+            f"{name}_{part}": crc32(getattr(rows, part))
+            for name, rows in (("x", self.x), ("y", self.y))
+            for part in ("indptr", "indices", "values")
+        }
+        return combined_checksum(self.x.columns, self.y.columns, sums)
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
@@ -123,12 +120,9 @@ class Dataset:
         return self.x.part(begin, end), self.y.part(begin, end)
 
     def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
-        """A random partition of the rows; `share` of them are in the second part.
-
-        Rows stay in order and are copied to memory. Both parts have all columns: a label may have no row in a part.
-        Interactions are split within users: each item is held out, as a label of the second part, with probability
-        `share`. Users without held-out items are in the first part only.
-        """
+        """A random partition of the rows, in order and copied; `share` of them are in the second part. Both parts have
+        all columns: a label may have no row in a part. Interactions are split within users: each item is held out, as a
+        label of the second part, with probability `share`. Users without such items are in the first part only."""
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
         random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
@@ -153,13 +147,21 @@ class Dataset:
 
     def with_checksum(self, checksum: str) -> Dataset:
         """This dataset itself, with a known checksum set."""
-        object.__setattr__(self, "_checksum", checksum)
+        self.__dict__["checksum"] = checksum
         return self
 
     def with_label_names(self, names: Sequence[str]) -> Dataset:
         """A copy with other label names and the same checksum, if that is known."""
         copy = dataclasses.replace(self, label_names=names)
-        return copy if self._checksum is None else copy.with_checksum(self._checksum)
+        return copy.with_checksum(self.checksum) if "checksum" in self.__dict__ else copy
+
+
+def item_features(items: SparseRows, counts: NDArray[np.integer]) -> SparseRows:
+    """Rows of length 1 in which an item that occurs n times in the training data has weight 1 / sqrt(1 + n): popular
+    items say little about a user. `counts` has n for each column."""
+    values = 1 / np.sqrt(1.0 + counts[items.indices])
+    scale_rows(items.indptr, values)
+    return dataclasses.replace(items, values=values.astype(np.float32))
 
 
 def smoothed_frequencies(counts: NDArray[Any], rows: float) -> NDArray[np.float64]:
@@ -189,8 +191,6 @@ def _labels_only(y: SparseRows, where: str) -> SparseRows:
         return y
     if lowest < 0:
         at = int(np.argmax(y.values < 0))
-        raise DataError(
-            f"{where}row {y.row_of(at)}, label {y.indices[at]}: a label's weight can't be negative, "
-            f"found {y.values[at]:g}"
-        )
+        place = f"{where}row {y.row_of(at)}, label {y.indices[at]}"
+        raise DataError(f"{place}: a label's weight can't be negative, found {y.values[at]:g}")
     return y.where(y.values != 0)

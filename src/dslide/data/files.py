@@ -9,7 +9,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from dslide.errors import DataError, MemoryNeeded
 from dslide.util.memory import available_bytes, rss_bytes
@@ -21,7 +21,7 @@ CHECK_BYTES = 1 << 27  # read between checks of free memory
 LEAST_FREE = 1 / 8  # reading stops if free memory is below this share of what the process holds
 BLANKS = (b" ", b"\t", b"\n", b"\r", b"\v", b"\f")  # between words
 
-_PACKED_BYTES = 1 << 16
+_PACKED_BYTES = 1 << 20  # of xz, read at a time
 _GZIP, _XZ, _BOM = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\xef\xbb\xbf"
 
 
@@ -35,10 +35,9 @@ def open_file(path: str | Path) -> IO[bytes]:
     """Opens a regular file that is not empty, without decompression."""
     try:
         mode = os.stat(path).st_mode  # before opening: opening a pipe may block forever
-        if stat.S_ISDIR(mode):
-            raise DataError(f"{path}: is a folder, expected a file")
         if not stat.S_ISREG(mode):
-            raise DataError(f"{path}: is not a regular file")
+            kind = "is a folder, expected a file" if stat.S_ISDIR(mode) else "is not a regular file"
+            raise DataError(f"{path}: {kind}")
         file = open(path, "rb")  # noqa: SIM115 (the caller closes it)
         if os.fstat(file.fileno()).st_size == 0:
             file.close()
@@ -52,16 +51,14 @@ def open_file(path: str | Path) -> IO[bytes]:
         raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', error)}") from None
 
 
-def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Blocks of whole lines of a plain, gzip or xz file, each with the number of its first line (from 1).
-
-    Every block ends with a newline, also the last one; a byte order mark is dropped.
-    """
-    for line, block in _whole_pieces(path, block_bytes, "line", (b"\n",)):
+def line_blocks(path: str | Path, block_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Blocks of whole lines of a plain, gzip or xz file, each with the number of its first line (from 1). Every block
+    ends with a newline, also the last one; a byte order mark is dropped."""
+    for line, block in _whole_pieces(path, block_bytes or BLOCK_BYTES, "line", (b"\n",)):
         yield line, block if block.endswith(b"\n") else block + b"\n"
 
 
-def word_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+def word_blocks(path: str | Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Blocks of whole words, each with the number of its first line. Lines may be of any length."""
     return _whole_pieces(path, block_bytes, "word", BLANKS)
 
@@ -91,82 +88,58 @@ def _whole_pieces(path: str | Path, block_bytes: int, what: str, ends: Sequence[
 def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
     """The bytes of a plain, gzip or xz file without its byte order mark; DataError if it is empty."""
     begin, read = True, 0
-    with open_file(path) as raw:
-        magic = raw.read(6)
-        raw.seek(0)
-        file: IO[bytes] = raw
-        if magic.startswith(_GZIP):
-            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-        elif magic.startswith(_XZ):
-            file = cast(IO[bytes], _XzFile(path, raw))
-        while data := _read(path, file, block_bytes):
+    with open_file(path) as file:
+        for data in _unpacked(path, file, block_bytes):
             read += len(data)
             if read >= CHECK_BYTES:  # most readers keep all they read, and a small file can decompress to a lot
                 read = 0
                 if available_bytes() < rss_bytes() * LEAST_FREE:
                     raise MemoryNeeded(f"{path}: the data needs more memory than there is")
             if begin:
-                data, begin = data.removeprefix(_BOM), False
+                data = data.removeprefix(_BOM)
             if data:
+                begin = False
                 yield data
     if begin:
         raise DataError(f"{path}: the file is empty")
 
 
-class _XzFile:
-    """Decompresses like lzma.LZMAFile, but with a bound on the memory that a file's header can request."""
-
-    def __init__(self, path: str | Path, raw: IO[bytes]) -> None:
-        self._path, self._raw = path, raw
-        self._stream: lzma.LZMADecompressor | None = None
-        self._packed = raw.read(_PACKED_BYTES)
-
-    def read(self, size: int) -> bytes:
-        """`size` bytes, or fewer at the end."""
-        pieces: list[bytes] = []
-        while size > 0 and (piece := self._piece(size)):
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
-
-    def _piece(self, size: int) -> bytes:
-        """Some bytes; none at the end."""
-        while True:
-            if self._stream is None or self._stream.eof:
-                if self._stream is not None:  # zeros may pad the end of a stream
-                    self._packed = (self._stream.unused_data or self._packed).lstrip(b"\0")
-                while not self._packed and (packed := self._raw.read(_PACKED_BYTES)):
-                    self._packed = packed.lstrip(b"\0")
-                if not self._packed:
-                    return b""
-                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
-            elif self._stream.needs_input and not self._packed:
-                self._packed = self._raw.read(_PACKED_BYTES)
-                if not self._packed:
-                    raise EOFError
-            packed, self._packed = self._packed, b""
-            try:
-                piece = self._stream.decompress(packed, size)
-            except lzma.LZMAError as error:
-                if "limit" not in str(error):
-                    raise
-                most = f"{XZ_MEMORY >> 20} MB"
-                raise DataError(
-                    f"{self._path}: takes more than {most} to decompress, compress it with xz -9 or less"
-                ) from None
-            if piece:
-                return piece
-
-
-def _read(path: str | Path, file: IO[bytes], size: int) -> bytes:
+def _unpacked(path: str | Path, raw: IO[bytes], size: int) -> Iterator[bytes]:
+    """The bytes of a plain, gzip or xz file, at most `size` at a time."""
+    magic = raw.read(6)
+    raw.seek(0)
     try:
-        return file.read(size)
+        if magic.startswith(_XZ):
+            yield from _unpacked_xz(raw, size)
+        else:
+            file = gzip.GzipFile(fileobj=raw) if magic.startswith(_GZIP) else raw
+            while data := file.read(size):
+                yield data
     except EOFError:
         raise DataError(f"{path}: the file is cut off, its compressed data is incomplete") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        if "limit" in str(error):
+            most = f"{XZ_MEMORY >> 20} MB"
+            raise DataError(f"{path}: takes more than {most} to decompress, compress it with xz -9 or less") from None
         raise DataError(f"{path}: the compressed data is damaged: {error}") from None
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _unpacked_xz(raw: IO[bytes], size: int) -> Iterator[bytes]:
+    """Like lzma.LZMAFile, but with a bound on the memory that a file's header can request."""
+    packed = raw.read(_PACKED_BYTES)
+    while packed:
+        stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
+        while not stream.eof:
+            if stream.needs_input and not packed and not (packed := raw.read(_PACKED_BYTES)):
+                raise EOFError
+            piece, packed = stream.decompress(packed, size), b""
+            if piece:
+                yield piece
+        packed = stream.unused_data.lstrip(b"\0")  # zeros may pad the end of a stream
+        while not packed and (data := raw.read(_PACKED_BYTES)):
+            packed = data.lstrip(b"\0")
 
 
 def decode_lines(path: str | Path, first_line: int, block: bytes) -> list[str]:
@@ -180,9 +153,8 @@ def decode(path: str | Path, first_line: int, block: bytes) -> str:
         return block.decode()
     except UnicodeDecodeError as error:
         line = first_line + block.count(b"\n", 0, error.start)
-        raise DataError(
-            f"{path}, line {line}: not UTF-8 text, found {quoted(block[error.start : error.end])}"
-        ) from None
+        found = quoted(block[error.start : error.end])
+        raise DataError(f"{path}, line {line}: not UTF-8 text, found {found}") from None
 
 
 def read_names(path: str | Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Loading a dataset of any format."""
+"""Loading a dataset of any format, or converting it to a dataset folder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from dslide.data.dataset import Dataset
 from dslide.data.files import line_blocks, open_file, quoted
-from dslide.data.formats.folder import MANIFEST, open_dataset
+from dslide.data.formats.folder import MANIFEST, RowsFiles, complete_folder, open_dataset, write_dataset
 from dslide.data.formats.interactions import item_count, read_interactions, read_with_history
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
@@ -18,9 +18,10 @@ from dslide.data.formats.tsv import read_tsv
 from dslide.data.rows import MAX_COLUMNS
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
+from dslide.util.atomic import new_folder
 
 Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens"]
-FORMATS: tuple[Format, ...] = ("xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens")
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def load(
@@ -60,21 +61,18 @@ def load(
     `label_column` and `text_column`, counted from 1, are the columns of labels and text in tsv lines with others; a
     vectorizer remembers them.
     """
-    if format == "auto":
-        format = detect_format(path)
-    check_options(format, base, y, features=features, labels=labels, threads=threads)
+    columns = (label_column, text_column)
+    format = _checked(path, format, base, y, columns, features=features, labels=labels, threads=threads)
     if history is not None and format != "interactions":
         raise ConfigError(f"history: only interactions have one, not {format} data")
-    check_columns(format, label_column=label_column, text_column=text_column)
     if format == "interactions":
         items = item_count(features, labels)
-        dataset = (
-            read_interactions(path, items, threads)
-            if history is None
-            else read_with_history(path, items, threads, history)
-        )
+        if history is None:
+            dataset = read_interactions(path, items, threads)
+        else:
+            dataset = read_with_history(path, items, threads, history)
     elif format == "tsv":
-        dataset = read_tsv(path, vectorizer, label_names, (label_column, text_column))
+        dataset = read_tsv(path, vectorizer, label_names, columns)
     elif format == "npz":
         dataset = read_npz_pair(path, y)
     elif format == "csr":
@@ -83,6 +81,31 @@ def load(
         header = format == "xmc"
         dataset = read_svm_text(path, header=header, base=base, features=features, labels=labels, threads=threads)
     return _as_expected(dataset, features, labels, vectorizer, label_names)
+
+
+def convert(
+    path: str | Path, folder: str | Path, *, format: Format | Literal["auto"] = "auto", base: Base = "auto",
+    features: int | None = None, labels: int | None = None, y: str | Path | None = None,
+    vectorizer: TextVectorizer | None = None, label_names: Sequence[str] | None = None,
+    label_column: int | None = None, text_column: int | None = None, threads: int | None = None,
+) -> None:  # fmt: skip
+    """Writes the result of `load` with the same options to a new folder. xmc and libsvm text may exceed memory."""
+    columns = (label_column, text_column)
+    format = _checked(path, format, base, y, columns, features=features, labels=labels, threads=threads)
+    if format not in ("xmc", "libsvm"):
+        dataset = load(
+            path, format=format, features=features, labels=labels, y=y, vectorizer=vectorizer,
+            label_names=label_names, label_column=label_column, text_column=text_column,
+        )  # fmt: skip
+        write_dataset(dataset, folder)
+        return
+    with new_folder(folder) as partial, RowsFiles(partial, "x") as x_files, RowsFiles(partial, "y") as y_files:
+        dataset = read_svm_text(
+            path, x_files, y_files, header=format == "xmc", base=base, features=features, labels=labels, threads=threads
+        )
+        if label_names is not None:
+            dataset = dataset.with_label_names(label_names)
+        complete_folder(partial, dataset, x_files, y_files)
 
 
 def detect_format(path: str | Path) -> Format:
@@ -94,9 +117,8 @@ def detect_format(path: str | Path) -> Format:
             return "npz"
         raise DataError(f"{path}: the folder holds no dataset, neither {MANIFEST} nor X.npz nor X.trn.npz")
     with open_file(path) as file:
-        magic = file.read(4)
-    if magic == b"PK\x03\x04":
-        return "npz"
+        if file.read(4) == b"PK\x03\x04":
+            return "npz"
     if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)):
         return "tsv"
     _, block = next(line_blocks(path, block_bytes=1 << 16))
@@ -111,8 +133,13 @@ def detect_format(path: str | Path) -> Format:
     )
 
 
-def check_options(format: str, base: Base, y: object, **numbers: int | None) -> None:
-    """Raises ConfigError for a bad value, or an option that the format does not have."""
+def _checked(
+    path: str | Path, format: Format | Literal["auto"], base: Base, y: object,
+    columns: tuple[int | None, int | None], **numbers: int | None,
+) -> Format:  # fmt: skip
+    """The format; raises ConfigError for a bad value, or an option that the format does not have."""
+    if format == "auto":
+        format = detect_format(path)
     if format not in FORMATS:
         raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
     if format == "tokens":
@@ -130,24 +157,18 @@ def check_options(format: str, base: Base, y: object, **numbers: int | None) -> 
         high = 1024 if name == "threads" else MAX_COLUMNS
         if number is not None and not 1 <= number <= high:
             raise ConfigError(f"{name}: expected a whole number, 1 to {high}, not {number}")
-
-
-def check_columns(format: str, **columns: int | None) -> None:
-    """Raises ConfigError for a column below 1, or if the format has no columns."""
-    for name, column in columns.items():
+    for name, column in zip(("label_column", "text_column"), columns, strict=True):
         if column is not None and format != "tsv":
             raise ConfigError(f"{name}: only tsv text has columns to choose from, not {format} data")
         if column is not None and column < 1:
             raise ConfigError(f"{name}: columns are counted from 1, not {column}")
+    return format
 
 
 def _as_expected(
-    dataset: Dataset,
-    features: int | None,
-    labels: int | None,
-    vectorizer: TextVectorizer | None,
-    label_names: Sequence[str] | None,
-) -> Dataset:
+    dataset: Dataset, features: int | None, labels: int | None,
+    vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
+) -> Dataset:  # fmt: skip
     """The dataset, with the given label names if it has none; refused if it differs from what is expected."""
     if len(dataset) == 0:
         raise DataError(f"{dataset.source}: there are no rows")

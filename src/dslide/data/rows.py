@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dslide import _core
 from dslide.errors import DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.csr import Csr
 from dslide.util.memory import check_memory, rss_bytes
 
@@ -21,8 +22,7 @@ SMALL = 1 << 26  # bytes; smaller arrays are allocated without a check of free m
 
 @dataclass(frozen=True, eq=False)
 class SparseRows(Csr):
-    """A sparse matrix by rows; column indices increase within a row and are below `columns`. Arrays may be
-    np.memmap."""
+    """A sparse matrix by rows; indices increase within a row and are below `columns`. Arrays may be np.memmap."""
 
     columns: int
 
@@ -43,22 +43,13 @@ class SparseRows(Csr):
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
-        """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one.
-
-        Arrays that fit are shared, not copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and
-        infinity are refused.
-        """
+        """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one. Arrays that fit are shared, not
+        copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and infinity are refused."""
         if isinstance(matrix, SparseRows):
             return matrix
         csr = _checked_csr(matrix)
         if csr.shape[1] > MAX_COLUMNS:
             raise DataError(f"a matrix can have at most {MAX_COLUMNS} columns, not {csr.shape[1]}")
-        if not csr.has_canonical_format:
-            csr = csr.copy()
-            try:
-                csr.sum_duplicates()
-            except ValueError as error:
-                raise DataError(f"damaged sparse matrix: {error}") from None
         with np.errstate(over="ignore"):  # overflow gives infinity, which is refused below
             values = np.ascontiguousarray(csr.data, dtype=np.float32)
         indptr = np.ascontiguousarray(csr.indptr, dtype=np.int64)
@@ -73,10 +64,8 @@ class SparseRows(Csr):
         finite = np.isfinite(self.values)
         if not finite.all():
             where = int(np.argmin(finite))
-            raise DataError(
-                f"row {self.row_of(where)}, column {self.indices[where]}: "
-                f"expected a finite 32-bit number, found {self.values[where]}"
-            )
+            place = f"row {self.row_of(where)}, column {self.indices[where]}"
+            raise DataError(f"{place}: expected a finite 32-bit number, found {self.values[where]}")
 
     def row_of(self, position: int) -> int:
         """The row of the value at a position of `values`."""
@@ -112,11 +101,11 @@ class RowsBuilder:
 
     def __init__(self) -> None:
         self._ends: deque[NDArray[np.int64]] = deque([np.zeros(1, np.int64)])
-        self._indices: deque[NDArray[np.int32]] = deque()
-        self._values: deque[NDArray[np.float32]] = deque()
+        self._indices: deque[Ids] = deque()
+        self._values: deque[Floats] = deque()
         self._nnz = 0
 
-    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+    def append(self, indptr: Offsets, indices: Ids, values: Floats) -> None:
         """Adds rows; `indptr` starts at 0."""
         self._ends.append(indptr[1:] + self._nnz)
         self._indices.append(indices)
@@ -148,29 +137,22 @@ def join(pieces: deque[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 
 def _checked_csr(matrix: Any) -> Any:
-    """The matrix as scipy CSR, its structure checked: scipy itself crashes on bad indices."""
-    if sp.issparse(matrix):
-        matrix = cast(Any, matrix)
-        if len(matrix.shape) != 2:
-            raise DataError(f"expected a matrix of two dimensions, not {len(matrix.shape)}")
-        if matrix.dtype.kind not in "biuf":
-            raise DataError(f"expected a matrix of numbers, not of {matrix.dtype}")
-        if hasattr(matrix, "check_format"):
-            try:
-                matrix.check_format(full_check=True)
-            except ValueError as error:
-                raise DataError(f"damaged sparse matrix: {error}") from None
-        if matrix.dtype == np.float16:  # which scipy supports only in part
-            matrix = matrix.astype(np.float32)
-        try:
-            csr = matrix.tocsr()
-        except ValueError as error:
-            raise DataError(f"damaged sparse matrix: {error}") from None
-    else:
-        dense = np.asarray(matrix)
-        if dense.ndim != 2:
-            raise DataError(f"expected a matrix of two dimensions, not {dense.ndim}")
-        if dense.dtype.kind not in "biuf":
-            raise DataError(f"expected a matrix of numbers, not of {dense.dtype}")
-        csr = sp.csr_matrix(dense)
-    return csr
+    """The matrix as canonical scipy CSR, its structure checked: scipy itself crashes on bad indices."""
+    array: Any = matrix if sp.issparse(matrix) else np.asarray(matrix)
+    if len(array.shape) != 2:
+        raise DataError(f"expected a matrix of two dimensions, not {len(array.shape)}")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"expected a matrix of numbers, not of {array.dtype}")
+    if not sp.issparse(matrix):
+        return sp.csr_matrix(array)
+    try:
+        if hasattr(array, "check_format"):
+            array.check_format(full_check=True)
+        # scipy supports float16 only in part
+        csr = (array.astype(np.float32) if array.dtype == np.float16 else array).tocsr()
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        return csr
+    except ValueError as error:
+        raise DataError(f"damaged sparse matrix: {error}") from None

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dslide.data.rows import MAX_COLUMNS
 from dslide.errors import ConfigError
 from dslide.util.atomic import new_folder
+from dslide.util.csr import scale_rows
 
 _SIGNATURE_SHARE = 0.7  # of a row's words
 _PRESENT = 0.8  # probability that a word of a signature is in a row with its label
@@ -26,28 +29,15 @@ _TRAIN, _TEST = 0, 1  # random streams
 
 
 def synthesize(
-    folder: str | Path,
-    rows: int,
-    features: int,
-    labels: int,
-    test_rows: int,
-    seed: int,
-    labels_per_row: float = 5,
-    words_per_row: float = 75,
-) -> None:
-    """Writes train.txt and test.txt (xmc text), labels.txt and features.txt (names) to a new folder.
-
-    `labels_per_row` and `words_per_row` are means, reached if there are many more labels and features.
-    """
+    folder: str | Path, rows: int, features: int, labels: int, test_rows: int, seed: int,
+    labels_per_row: float = 5, words_per_row: float = 75,
+) -> None:  # fmt: skip
+    """Writes train.txt and test.txt (xmc text), labels.txt and features.txt (names) to a new folder. `labels_per_row`
+    and `words_per_row` are means, reached if there are many more labels and features."""
     for name, value, low in (
-        ("rows", rows, 1),
-        ("features", features, 1),
-        ("labels", labels, 1),
-        ("test_rows", test_rows, 0),
-        ("seed", seed, 0),
-        ("labels_per_row", labels_per_row, 1),
-        ("words_per_row", words_per_row, 1),
-    ):
+        ("rows", rows, 1), ("features", features, 1), ("labels", labels, 1), ("test_rows", test_rows, 0),
+        ("seed", seed, 0), ("labels_per_row", labels_per_row, 1), ("words_per_row", words_per_row, 1),
+    ):  # fmt: skip
         if not low <= value <= MAX_COLUMNS:
             raise ConfigError(f"{name}: expected a number, {low} to {MAX_COLUMNS}, not {value}")
     source = _Source(features, labels, seed, labels_per_row, words_per_row)
@@ -63,8 +53,7 @@ def synthesize(
 
 class _Source:
     def __init__(self, features: int, labels: int, seed: int, labels_per_row: float, words_per_row: float) -> None:
-        self.features, self.seed = features, seed
-        self.labels_per_row = labels_per_row
+        self.features, self.seed, self.labels_per_row = features, seed, labels_per_row
         planted = _SIGNATURE_SHARE * words_per_row / labels_per_row  # words a label puts into a row
         self.signature = max(2, math.ceil(planted / _PRESENT))
         self.background = (1 - _SIGNATURE_SHARE) * words_per_row
@@ -84,36 +73,31 @@ class _Source:
     def _block(self, random: np.random.Generator, rows: int) -> Iterator[str]:
         label_rows = np.repeat(np.arange(rows), 1 + random.poisson(self.labels_per_row - 1, rows))
         labels = np.searchsorted(self.label_law, random.random(len(label_rows)))
-        label_rows, labels, _ = _distinct(label_rows, labels, np.ones(len(labels)))
-
-        word_rows = np.repeat(label_rows, self.signature)
-        words = self._signature_words(labels).ravel()
+        y = _summed(label_rows, labels, np.ones(len(labels)), (rows, len(self.label_law)))
+        word_rows = np.repeat(np.arange(rows), np.diff(y.indptr) * self.signature)
+        words = self._signature_words(y.indices).ravel()
         present = random.random(len(words)) < _PRESENT
         word_rows, words = word_rows[present], words[present]
         counts = 1.0 + random.poisson(1.0, len(words))
         other_rows = np.repeat(np.arange(rows), random.poisson(self.background, rows))
         other_words = np.searchsorted(self.word_law, random.random(len(other_rows)))
-        word_rows, words, counts = _distinct(
+        x = _summed(
             np.concatenate([word_rows, other_rows]),
             np.concatenate([words, other_words]),
             np.concatenate([counts, np.ones(len(other_rows))]),
+            (rows, self.features),
         )
-        values = (1 + np.log(counts)) * self.idf[words]
-        values /= np.sqrt(np.bincount(word_rows, values**2, rows))[word_rows]
+        values = (1 + np.log(x.data)) * self.idf[x.indices]
+        scale_rows(x.indptr, values)
 
         value_texts = [f":{n / 10_000:.4f}" for n in range(10_001)]
         rounded = np.clip(np.rint(values * 10_000), 1, 10_000).astype(np.int64)
-        word_texts = [f"{word}{value_texts[n]}" for word, n in zip(words.tolist(), rounded.tolist(), strict=True)]
-        label_texts = list(map(str, labels.tolist()))
-        word_ends = np.cumsum(np.bincount(word_rows, minlength=rows)).tolist()
-        label_ends = np.cumsum(np.bincount(label_rows, minlength=rows)).tolist()
-        word_begin = label_begin = 0
-        for word_end, label_end in zip(word_ends, label_ends, strict=True):
-            row_labels, row_words = label_texts[label_begin:label_end], word_texts[word_begin:word_end]
-            yield f"{','.join(row_labels)} {' '.join(row_words)}\n"
-            word_begin, label_begin = word_end, label_end
+        word_texts = [f"{word}{value_texts[n]}" for word, n in zip(x.indices.tolist(), rounded.tolist(), strict=True)]
+        label_texts = list(map(str, y.indices.tolist()))
+        for of_labels, of_words in zip(pairwise(y.indptr.tolist()), pairwise(x.indptr.tolist()), strict=True):
+            yield f"{','.join(label_texts[slice(*of_labels)])} {' '.join(word_texts[slice(*of_words)])}\n"
 
-    def _signature_words(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _signature_words(self, labels: NDArray[np.integer]) -> NDArray[np.int64]:
         """The words of each label: [labels, signature]."""
         key = labels.astype(np.uint64)[:, None] * np.uint64(self.signature) + np.arange(self.signature, dtype=np.uint64)
         random = _mix(_mix(key) ^ _mix(np.array([self.seed], np.uint64)))
@@ -135,16 +119,13 @@ def _cumulative(law: NDArray[np.float64]) -> NDArray[np.float64]:
     return total
 
 
-def _distinct(
-    rows: NDArray[np.int64], columns: NDArray[np.int64], counts: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Sorted by row and column, with the counts of equal pairs summed."""
-    order = np.lexsort((columns, rows))
-    rows, columns, counts = rows[order], columns[order], counts[order]
-    first = np.ones(len(rows), bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-    begin = np.flatnonzero(first)
-    return rows[begin], columns[begin], np.add.reduceat(counts, begin) if len(begin) else counts
+def _summed(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], counts: NDArray[np.float64], shape: tuple[int, int]
+) -> sp.csr_matrix:
+    """A matrix with the counts of equal pairs summed; columns increase within a row."""
+    matrix = sp.csr_matrix((counts, (rows, columns)), shape=shape)
+    matrix.sum_duplicates()
+    return matrix
 
 
 def _names(count: int, capital: bool) -> bytes:

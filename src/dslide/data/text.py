@@ -15,36 +15,29 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dslide.config import LARGEST
+from dslide.config import check_fields, option
 from dslide.data.rows import RowsBuilder, SparseRows
 from dslide.errors import ConfigError, DataError, UserError
-from dslide.util.csr import indptr_of
+from dslide.util.arrays import Floats, Ids
+from dslide.util.csr import indptr_of, scale_rows
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
-MOST_NGRAMS = 16  # each n adds as many features as the text has words
 
 
 @dataclass(frozen=True)
 class TextOptions:
     """TF-IDF: (1 + log tf) * idf with idf = log(rows / df) + 1, rows scaled to length 1."""
 
-    min_df: int = 2  # rows a word must occur in
-    max_features: int = 0  # most words kept, those in most rows; 0: no bound
-    sublinear: bool = True  # 1 + log tf instead of tf
-    lowercase: bool = True
-    normalize: bool = True
-    ngrams: int = 1  # features are sequences of 1 to this many words
+    min_df: int = option(2, "rows a word must occur in", 1)
+    max_features: int = option(0, "most words kept, the most frequent ones; 0: all", 0)
+    sublinear: bool = option(True, "count a word that occurs n times as 1 + log n")
+    lowercase: bool = option(True, "ignore case")
+    normalize: bool = option(True, "scale rows to length 1")
+    ngrams: int = option(1, "longest run of words that makes a feature", 1, 16)  # each adds as many as there are words
 
     def __post_init__(self) -> None:
-        for name, low, high in (("min_df", 1, LARGEST), ("max_features", 0, LARGEST), ("ngrams", 1, MOST_NGRAMS)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                bounds = f"at least {low}" if high == LARGEST else f"{low} to {high}"
-                raise ConfigError(f"{name}: expected a whole number, {bounds}, not {value!r}")
-        for name in ("sublinear", "lowercase", "normalize"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name}: expected true or false, not {getattr(self, name)!r}")
+        check_fields(self)
 
 
 class TextVectorizer:
@@ -64,20 +57,12 @@ class TextVectorizer:
         number_of.default_factory = number_of.__len__  # a new word gets the next number
         blocks = list(self._count(texts, lambda words: map(number_of.__getitem__, words)))
         self.rows = sum(block.shape[0] for block in blocks)
-        df = np.zeros(len(number_of), np.int64)
-        for block in blocks:
-            df += np.bincount(block.indices, minlength=len(df))
-        candidates = [(word, number) for word, number in number_of.items() if df[number] >= self.options.min_df]
-        candidates.sort(key=lambda item: (-df[item[1]], item[0]))
-        if self.options.max_features:
-            del candidates[self.options.max_features :]
-        if not candidates:
+        df = count_pieces((block.indices for block in blocks), len(number_of))
+        words = list(number_of)
+        kept, column_of = rank_words(df, words, self.options.min_df, self.options.max_features or None)
+        if not kept:
             raise DataError(f"no word of the texts occurs in {self.options.min_df} rows or more")
-        self.words = [word for word, _ in candidates]
-        kept = np.array([number for _, number in candidates], np.int64)
-        self.df = df[kept]
-        column_of = np.full(len(df), -1, np.int32)
-        column_of[kept] = np.arange(len(kept), dtype=np.int32)
+        self.words, self.df = [words[i] for i in kept], df[kept]
         return self._weigh(_keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks)
 
     def transform(self, texts: Iterable[str]) -> SparseRows:
@@ -128,18 +113,14 @@ class TextVectorizer:
         """Whether both give the same rows for the same texts."""
         if not isinstance(other, TextVectorizer):
             return False
-        mine, theirs = (vectorizer.to_dict() | {"file_columns": None} for vectorizer in (self, other))
-        return mine == theirs
+        return self.to_dict() | {"file_columns": None} == other.to_dict() | {"file_columns": None}
 
     __hash__ = None  # type: ignore[assignment]
 
     def _words_of(self, text: str) -> list[str]:
         words: list[str] = _WORD.findall(text.lower() if self.options.lowercase else text)
-        if self.options.ngrams > 1:
-            single = words
-            for n in range(2, self.options.ngrams + 1):
-                words = words + [" ".join(gram) for gram in zip(*(single[i:] for i in range(n)), strict=False)]
-        return words
+        runs = (zip(*(words[i:] for i in range(n)), strict=False) for n in range(2, self.options.ngrams + 1))
+        return words + [" ".join(run) for runs_of_n in runs for run in runs_of_n]
 
     def _count(
         self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
@@ -147,8 +128,7 @@ class TextVectorizer:
         """The counts of each column in each row, `_BLOCK_ROWS` rows at a time; column -1 is ignored."""
         texts = iter(texts)
         while block := list(islice(texts, _BLOCK_ROWS)):
-            found = array("i")
-            ends = [0]
+            found, ends = array("i"), [0]
             for text in block:
                 found.extend(columns(self._words_of(text)))
                 ends.append(len(found))
@@ -157,17 +137,34 @@ class TextVectorizer:
 
     def _weigh(self, blocks: Iterable[sp.csr_matrix]) -> SparseRows:
         idf = np.log(self.rows / self.df) + 1
-        builder = RowsBuilder()
-        rows = 0
+        builder, rows = RowsBuilder(), 0
         for counts in blocks:
             weights = 1 + np.log(counts.data) if self.options.sublinear else counts.data.astype(np.float64)
             weights *= idf[counts.indices]
             if self.options.normalize:
-                row_of = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-                weights /= np.sqrt(np.bincount(row_of, weights**2, counts.shape[0]))[row_of]
+                scale_rows(counts.indptr, weights)
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
+
+
+def count_pieces(pieces: Iterable[Ids], size: int) -> NDArray[np.int64]:
+    """How often each number below `size` occurs in all pieces together."""
+    counts = np.zeros(size, np.int64)
+    for piece in pieces:
+        counts += np.bincount(piece, minlength=size)
+    return counts
+
+
+def rank_words(
+    counts: NDArray[np.int64], names: Sequence[str], min_count: int, most: int | None = None
+) -> tuple[list[int], Ids]:
+    """The `most` most frequent words that occur `min_count` times, then by name; and the rank of every word, or -1."""
+    enough = np.flatnonzero(counts >= min_count)
+    order = sorted(enough.tolist(), key=lambda word: (-counts[word], names[word]))[:most]
+    rank_of = np.full(len(counts), -1, np.int32)
+    rank_of[order] = np.arange(len(order), dtype=np.int32)
+    return order, rank_of
 
 
 def _is_text(word: object) -> bool:
@@ -175,7 +172,7 @@ def _is_text(word: object) -> bool:
     return isinstance(word, str) and not any("\ud800" <= c <= "\udfff" for c in word)
 
 
-def _keep_known(columns: NDArray[np.int32], indptr: NDArray[Any], counts: NDArray[np.float32]) -> sp.csr_matrix:
+def _keep_known(columns: Ids, indptr: NDArray[Any], counts: Floats) -> sp.csr_matrix:
     """A CSR matrix without column -1, duplicates summed, columns in order."""
     known = columns >= 0
     width = int(columns.max(initial=0)) + 1

@@ -1,6 +1,6 @@
 """A stream of words to learn skip-grams from: given a word, predict the words around it.
 
-The stream is held as word numbers, 4 bytes each; rows are made batch by batch (skip_grams.py). Each epoch subsamples
+The stream is held as word numbers, 4 bytes each; rows are made batch by batch. Each epoch subsamples
 frequent words and draws a window for each word anew, from the seed and the number of the epoch alone.
 """
 
@@ -16,13 +16,14 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dslide.config import check_fields, option
 from dslide.data.dataset import Dataset, combined_checksum, crc32, smoothed_frequencies
 from dslide.data.rows import SparseRows, join
-from dslide.data.skip_grams import WindowRows
+from dslide.data.text import count_pieces, rank_words
 from dslide.errors import ConfigError, DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.csr import indptr_of
 from dslide.util.units import counted
 
@@ -34,32 +35,67 @@ NAME_BYTES = 100  # memory for the name of a word, about
 class TokenOptions:
     """How rows are made from a stream of words."""
 
-    window: int = option(
-        5, "largest window: words on each side of a word that are its labels; each epoch draws 1 to this many", 1, 255
-    )
+    # fmt: off
+    window: int = option(5, "largest window: words on each side of a word that are its labels; each epoch draws 1 to "
+        "this many", 1, 255)
     min_count: int = option(2, "times that a word must occur to be in the stream", 1)
-    subsample: float = option(
-        1e-4,
-        "occurrences of a word with a share f of the stream above this are kept with probability sqrt(this / f); "
-        "0: always",
-        0,
-        1,
-    )
+    subsample: float = option(1e-4, "occurrences of a word with a share f of the stream above this are kept with "
+        "probability sqrt(this / f); 0: always", 0, 1)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 @dataclass(frozen=True, eq=False)
+class WindowRows:
+    """A row for each word of a stream, made on demand. Windows end where sentences do."""
+
+    words: Ids  # the stream: word numbers
+    offsets: Offsets  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    reach: NDArray[np.uint8]  # [words]: how many words on each side are labels
+    longest: int  # the largest possible reach
+    columns: int  # distinct words
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def with_labels(self) -> Ids:
+        """The indices of rows with labels: all but those of sentences of one word."""
+        rows = np.arange(len(self), dtype=np.int32)
+        alone = self.offsets[:-1][np.diff(self.offsets) == 1]
+        return np.delete(rows, alone) if len(alone) else rows
+
+    def batch(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
+        """Features and labels of the chosen rows, in the order given. A word that occurs n times in the window is a
+        label of weight n."""
+        at = np.asarray(rows, np.int64)
+        sentence = np.searchsorted(self.offsets, at, side="right")
+        first = np.maximum(at - self.reach[at], self.offsets[sentence - 1])[:, None]
+        last = np.minimum(at + self.reach[at], self.offsets[sentence] - 1)[:, None]
+        steps = np.delete(np.arange(-self.longest, self.longest + 1), self.longest)  # without the word itself
+        places = at[:, None] + steps  # [rows, 2 * longest]
+        inside = (places >= first) & (places <= last)
+        ids = self.words.take(places, mode="clip")
+        ids[~inside] = self.columns  # no word; sorts after all others
+        ids.sort(axis=1)
+        there = ids < self.columns
+        new = there.copy()  # the first of a run of the same word
+        new[:, 1:] &= ids[:, 1:] != ids[:, :-1]
+        begins = np.flatnonzero(new[there])
+        times = np.diff(begins, append=np.count_nonzero(there)).astype(np.float32)
+        y = SparseRows(indptr_of(new.sum(axis=1)), ids[new], times, self.columns)
+        x = SparseRows(np.arange(len(at) + 1), self.words[at], np.ones(len(at), np.float32), self.columns)
+        return x, y
+
+
+@dataclass(frozen=True, eq=False)
 class Tokens:
-    """A stream of words. Features and labels both are the words, numbered from 0.
+    """A stream of words. Features and labels both are the words, numbered from 0. For training it has other rows in
+    each `epoch`. For testing (`rows`) it has a row for each word, with all words in the largest window as labels."""
 
-    For training it has other rows in each `epoch`. For testing (`rows`) it has a row for each word of the stream, with
-    all words in the largest window as labels.
-    """
-
-    words: NDArray[np.int32]  # the stream: word numbers
-    offsets: NDArray[np.int64]  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    words: Ids  # the stream: word numbers
+    offsets: Offsets  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
     names: Sequence[str]
     options: TokenOptions
     source: str = ""
@@ -100,7 +136,7 @@ class Tokens:
         return combined_checksum(self.features, self.labels, sums)
 
     @cached_property
-    def _chances(self) -> NDArray[np.float32]:
+    def _chances(self) -> Floats:
         """The probability that an occurrence of each word is kept in an epoch."""
         shares = np.maximum(self.label_counts, 1) / max(len(self), 1)
         limit = self.options.subsample or 1.0
@@ -112,8 +148,7 @@ class Tokens:
         return self._chances.astype(np.float64) * self.label_counts.astype(np.float64)
 
     def label_frequencies(self) -> NDArray[np.float64]:
-        """The approximate share of an epoch's rows with each label, smoothed so that none is 0 or 1. A row has
-        window + 1 labels on average."""
+        """The approximate share of an epoch's rows with each label, smoothed; a row has window + 1 of them."""
         rows = self._kept.sum()
         shares = 1 - (1 - self._kept / rows) ** (self.options.window + 1)
         return smoothed_frequencies(shares * rows, rows)
@@ -130,8 +165,7 @@ class Tokens:
 
     @property
     def data_bytes(self) -> int:
-        """The memory for the data in training: the stream, twice while it is read, later with an epoch and the order of
-        its rows."""
+        """The memory in training: the stream, twice while it is read, later with an epoch and the order of its rows."""
         stream = self.words.nbytes + self.offsets.nbytes
         drawn = 0 if self.options.subsample == 0 else 4 * self._kept.sum() + self.offsets.nbytes
         epoch = int(drawn + 9 * self._kept.sum())  # windows, row numbers, and their order
@@ -140,15 +174,13 @@ class Tokens:
     def epoch(self, number: int, seed: int) -> WindowRows:
         """The rows of an epoch: frequent words subsampled, then a random window for each word."""
         random = np.random.default_rng([seed, number, 1])  # [seed, number]: the order of rows
-        words, offsets = self.words, self.offsets
-        if self.options.subsample > 0:
-            words, offsets = self._subsampled(random)
+        words, offsets = self._subsampled(random) if self.options.subsample > 0 else (self.words, self.offsets)
         window = self.options.window
         reach = random.integers(1, window, len(words), np.uint8, endpoint=True)
         return WindowRows(words, offsets, reach, window, len(self.names))
 
-    def _subsampled(self, random: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        pieces: deque[NDArray[np.int32]] = deque()
+    def _subsampled(self, random: np.random.Generator) -> tuple[Ids, Offsets]:
+        pieces: deque[Ids] = deque()
         offsets, total = np.empty_like(self.offsets), 0
         for begin in range(0, len(self), PIECE_WORDS):
             piece = self.words[begin : begin + PIECE_WORDS]
@@ -184,13 +216,13 @@ class Tokens:
         names = [self.names[i] for i in order]
         parts = []
         for begin, end, what in ((0, cut, "to train on"), (cut, len(self), "held out")):
-            words, offsets = _kept_words(
-                number_of[self.words[begin:end]], np.clip(self.offsets - begin, 0, end - begin)
-            )
-            if len(words) == 0:
+            numbers = number_of[self.words[begin:end]]
+            known = numbers >= 0
+            if not known.any():
                 raise DataError(f"{self.source}: no words are left in the part {what}, {end - begin} of {len(self)}")
-            left_out = end - begin - len(words)
-            parts.append(dataclasses.replace(self, words=words, offsets=offsets, names=names, left_out=left_out))
+            offsets = without_empty(indptr_of(known)[np.clip(self.offsets - begin, 0, end - begin)])
+            left_out = int(np.count_nonzero(~known))
+            parts.append(Tokens(numbers[known], offsets, names, self.options, self.source, left_out))
         return parts[0], parts[1]
 
     def in_words(self) -> str:
@@ -202,31 +234,13 @@ class Tokens:
         return text
 
 
-def _counted(words: NDArray[np.int32], columns: int) -> NDArray[np.int64]:
+def _counted(words: Ids, columns: int) -> NDArray[np.int64]:
     """The number of occurrences of each word."""
-    counts = np.zeros(columns, np.int64)
-    for begin in range(0, len(words), PIECE_WORDS):
-        counts += np.bincount(words[begin : begin + PIECE_WORDS], minlength=columns)
-    return counts
+    pieces = (words[begin : begin + PIECE_WORDS] for begin in range(0, len(words), PIECE_WORDS))
+    return count_pieces(pieces, columns)
 
 
-def rank_words(counts: NDArray[np.int64], names: Sequence[str], min_count: int) -> tuple[list[int], NDArray[np.int32]]:
-    """Words that occur at least `min_count` times, by falling frequency and then by name, and the rank of every word
-    among them, -1 for other words."""
-    enough = np.flatnonzero(counts >= min_count)
-    order = sorted(enough.tolist(), key=lambda word: (-counts[word], names[word]))
-    rank_of = np.full(len(counts), -1, np.int32)
-    rank_of[order] = np.arange(len(order), dtype=np.int32)
-    return order, rank_of
-
-
-def _kept_words(ranks: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Stream and sentences without words of rank -1."""
-    known = ranks >= 0
-    return ranks[known], without_empty(indptr_of(known)[offsets])
-
-
-def without_empty(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def without_empty(offsets: Offsets) -> NDArray[np.int64]:
     """The offsets without those of empty sentences."""
     return offsets[np.diff(offsets, prepend=-1) > 0]
 

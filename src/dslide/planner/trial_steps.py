@@ -18,8 +18,7 @@ from dslide.model.network import Network
 from dslide.planner.trial_rows import TrialRows
 from dslide.training import phases
 from dslide.training.profiler import Profile, attach
-from dslide.util.cpu import Speeds
-from dslide.util.threads import use_threads
+from dslide.util.threads import Speeds, use_threads
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's first and of its last layer
 LEAST_STEPS, MOST_STEPS = 4, 50

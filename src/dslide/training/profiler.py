@@ -19,8 +19,8 @@ from dslide.comm.future import Future
 from dslide.model.network import Network
 from dslide.training import phases, work
 from dslide.training.work import Work
-from dslide.util.cpu import Speeds
 from dslide.util.tables import plain_table
+from dslide.util.threads import Speeds
 
 Formula = Callable[..., Work | None]  # of the arguments of a method: its work
 

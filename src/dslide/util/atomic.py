@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, TextIO, cast
 
 from dslide.errors import DataError
@@ -62,9 +61,7 @@ class AtomicFile:
     def __enter__(self) -> IO[Any]:
         return self.file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.commit()
         else:
@@ -85,8 +82,7 @@ def new_file(target: str | Path) -> Iterator[TextIO]:
 
 @contextmanager
 def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder to write files into that takes the name `target` at the end; DataError if that exists or can't be
-    written."""
+    """A folder that takes the name `target` at the end; DataError if that exists or can't be written."""
     target = Path(target)
     if os.path.lexists(target):
         raise DataError(f"{target}: exists already, give another name or remove it")

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dslide.util.arrays import Floats, Ids, Offsets
+
 L = TypeVar("L", bound="Lists")
 
 
@@ -18,8 +20,8 @@ L = TypeVar("L", bound="Lists")
 class Lists:
     """A list of column indices for each row."""
 
-    indptr: NDArray[np.int64]  # [rows + 1], from 0 to nnz
-    indices: NDArray[np.int32]  # [nnz]
+    indptr: Offsets  # [rows + 1], from 0 to nnz
+    indices: Ids  # [nnz]
 
     _per_element: ClassVar[tuple[str, ...]] = ("indices",)  # fields of length nnz
 
@@ -59,7 +61,7 @@ class Lists:
         lengths = np.concatenate([np.diff(part.indptr) for part in parts])
         return dataclasses.replace(parts[0], indptr=indptr_of(lengths), **arrays)
 
-    def _selected(self: L, indptr: NDArray[np.int64], which: slice | NDArray[np.bool_]) -> L:
+    def _selected(self: L, indptr: Offsets, which: slice | NDArray[np.bool_]) -> L:
         arrays: dict[str, Any] = {name: getattr(self, name)[which] for name in self._per_element}
         return dataclasses.replace(self, indptr=indptr, **arrays)
 
@@ -68,12 +70,12 @@ class Lists:
 class Csr(Lists):
     """A sparse matrix by rows: lists with a value for each element."""
 
-    values: NDArray[np.float32]  # [nnz]
+    values: Floats  # [nnz]
 
     _per_element: ClassVar[tuple[str, ...]] = ("indices", "values")
 
     @classmethod
-    def from_dense(cls, matrix: NDArray[np.float32]) -> Csr:
+    def from_dense(cls, matrix: Floats) -> Csr:
         """The elements of a matrix that are not 0."""
         rows, columns = np.nonzero(matrix)
         counts = np.bincount(rows, minlength=len(matrix))
@@ -85,3 +87,10 @@ def indptr_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
     return indptr
+
+
+def scale_rows(indptr: NDArray[Any], values: NDArray[np.float64]) -> None:
+    """Scales the values of each row to length 1, in place."""
+    rows = len(indptr) - 1
+    row_of = np.repeat(np.arange(rows), np.diff(indptr))
+    values /= np.sqrt(np.bincount(row_of, values**2, rows))[row_of]

@@ -14,7 +14,10 @@ from dslide.util.units import format_bytes
 
 def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """What this process can still allocate: the minimum over the limits of machine, container and process."""
-    limits = [_machine_bytes(proc), *_cgroup_bytes(proc, cgroup)]
+    machine = _kilobytes(proc / "meminfo", "MemAvailable")
+    if machine is None:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [machine, *_cgroup_bytes(proc, cgroup)]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         limits.append(soft - _statm_bytes(proc, 0))
@@ -41,17 +44,8 @@ def check_memory(needed: int, what: str, advice: str, processes: int = 1) -> Non
     `processes` on this machine, each of them must be able to."""
     available = available_bytes() + processes * rss_bytes()
     if processes * needed > available:
-        raise MemoryNeeded(
-            f"{what} needs about {format_bytes(processes * needed)} but {format_bytes(available)} are available; "
-            f"{advice}"
-        )
-
-
-def _machine_bytes(proc: Path) -> int:
-    available = _kilobytes(proc / "meminfo", "MemAvailable")
-    if available is not None:
-        return available
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        sizes = f"about {format_bytes(processes * needed)} but {format_bytes(available)} are available"
+        raise MemoryNeeded(f"{what} needs {sizes}; {advice}")
 
 
 def _cgroup_bytes(proc: Path, cgroup: Path) -> list[int]:

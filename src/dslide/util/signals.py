@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _terminated = False
 
 
@@ -24,23 +25,14 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         nonlocal received
         received = True
         _terminated = _terminated or number == signal.SIGTERM
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, _DEFAULT[number])
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in _DEFAULT}
-    ours = [number for number, handler in before.items() if handler is _DEFAULT[number]]
-    for number in ours:
-        signal.signal(number, note)
-    try:
+    with handling([number for number in _DEFAULT if signal.getsignal(number) is _DEFAULT[number]], note):
         yield lambda: received
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
 
 
 @contextmanager
-def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Within the block these signals call `handler`, except those that are ignored; only in the main thread."""
     before = {}
     if threading.current_thread() is threading.main_thread():

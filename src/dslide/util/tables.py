@@ -1,4 +1,4 @@
-"""Text tables: aligned columns for a terminal, and markdown."""
+"""Text tables with aligned columns, for a terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,3 @@ def plain_table(rows: Sequence[Sequence[str]], align: str = "<") -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pad = [str.ljust if side == "<" else str.rjust for side in align.ljust(len(widths), align[-1])]
     return ["  ".join(p(cell, w) for p, cell, w in zip(pad, row, widths, strict=True)).rstrip() for row in rows]
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in markdown; vertical bars in cells are escaped."""
-    lines = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], ["---"] * len(header), *lines[1:]))

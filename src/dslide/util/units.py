@@ -37,14 +37,14 @@ def counted(count: float, noun: str) -> str:
 
 def format_bytes(size: int) -> str:
     """Like 12.3 GB; decimal units."""
-    value, unit = float(size), "bytes"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if abs(value) < 999.5:
-            break
-        value, unit = value / 1000, larger
-    if unit == "bytes":
+    value = float(size)
+    if abs(value) < 999.5:
         return f"{size} bytes"
-    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    for unit in ("KB", "MB", "GB", "TB"):
+        value /= 1000
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value:,.0f} TB"
 
 
 def format_rate(bits: int | None) -> str:
@@ -57,33 +57,27 @@ def format_rate(bits: int | None) -> str:
 
 def parse_bytes(text: str, option: str = "size") -> int:
     """The bytes that a text like `8GB`, `1.5 GiB` or `500000` stands for."""
-    size = _quantity(text, _BYTES)
-    if size is None:
-        raise ConfigError(f"{option}: expected a size like 8GB or 500MB, not {text!r}")
-    return int(size)
+    return int(_quantity(text, _BYTES, option, "a size like 8GB or 500MB"))
 
 
 def parse_rate(text: str, option: str = "rate") -> int | None:
     """Bits per second of a text like `100mbit`, `2.5 Gbit/s` or `unlimited`, which gives None."""
     if text.strip().lower() == "unlimited":
         return None
-    rate = _quantity(text, _BITS_PER_SECOND)
-    if rate is None:
-        raise ConfigError(f"{option}: expected something like 100mbit, 1gbit or unlimited, not {text!r}")
-    if not LEAST_RATE <= round(rate) <= MOST_RATE:
+    rate = round(_quantity(text, _BITS_PER_SECOND, option, "something like 100mbit, 1gbit or unlimited"))
+    if not LEAST_RATE <= rate <= MOST_RATE:
         raise ConfigError(f"{option}: expected {format_rate(LEAST_RATE)} to {format_rate(MOST_RATE)}, not {text!r}")
-    return round(rate)
+    return rate
 
 
 def parse_seconds(text: str, option: str = "time") -> float:
     """The seconds that a text like `0.2ms`, `50us` or `1s` stands for."""
-    seconds = _quantity(text, _SECONDS)
-    if seconds is None:
-        raise ConfigError(f"{option}: expected a time like 0.2ms or 50us, not {text!r}")
-    return seconds
+    return _quantity(text, _SECONDS, option, "a time like 0.2ms or 50us")
 
 
-def _quantity(text: str, units: Mapping[str, float]) -> float | None:
-    """A number followed by one of the units, times that unit; None if the text is anything else."""
+def _quantity(text: str, units: Mapping[str, float], option: str, expected: str) -> float:
+    """A number followed by one of the units, times that unit; ConfigError if the text is anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z/]*)\s*", text.lower())
-    return None if match is None or match[2] not in units else float(match[1]) * units[match[2]]
+    if match is None or match[2] not in units:
+        raise ConfigError(f"{option}: expected {expected}, not {text!r}")
+    return float(match[1]) * units[match[2]]

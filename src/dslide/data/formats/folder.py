@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,25 @@ from dslide.data.files import read_names, write_names
 from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.atomic import new_folder
 from dslide.util.json_files import open_plain, read_plain_json
 
 MANIFEST = "dataset.json"
 VERSION = 1
 _KIND = "dslide dataset"
-_PARTS = (("indptr", "i64", "<i8"), ("indices", "i32", "<i4"), ("values", "f32", "<f4"))
-_CHUNK = 1 << 22  # numbers processed at a time
+_PARTS = {"indptr": ("i64", "<i8"), "indices": ("i32", "<i4"), "values": ("f32", "<f4")}
+_CHUNK = 1 << 22  # rows or bytes processed at a time
 
 
 class RowsFiles:
     """Writes sparse rows to three files, piece by piece (a `Sink`). A context manager: closes the files."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._files = {
-            part: open(folder / f"{name}_{part}.{suffix}", "w+b")  # noqa: SIM115 (see __exit__)
-            for part, suffix, _ in _PARTS
-        }
-        self._sums = {part: 0 for part, _, _ in _PARTS}
+        self._folder, self._name = folder, name
+        self._files = {part: open(_path(folder, name, part), "w+b") for part in _PARTS}  # noqa: SIM115 (see __exit__)
+        self._sums = dict.fromkeys(_PARTS, 0)
+        self.about: dict[str, Any] = {}  # the manifest's entry for these files, after `finish`
         self._rows = self._nnz = 0
         self._write("indptr", np.zeros(1, np.int64))
 
@@ -49,12 +48,10 @@ class RowsFiles:
 
     def __exit__(self, *_: object) -> None:
         for file in self._files.values():
-            with contextlib.suppress(
-                OSError
-            ):  # on a full disk closing fails as well; the first error is the one to raise
+            with contextlib.suppress(OSError):  # on a full disk closing fails too; the first error is the one to raise
                 file.close()
 
-    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+    def append(self, indptr: Offsets, indices: Ids, values: Floats) -> None:
         """Adds rows; `indptr` starts at 0."""
         self._write("indptr", indptr[1:] + self._nnz)
         self._write("indices", indices)
@@ -62,30 +59,29 @@ class RowsFiles:
         self._rows += len(indptr) - 1
         self._nnz += len(indices)
 
-    def finish(self, rows: int, columns: int, base: int = 0) -> dict[str, Any]:
-        """Keeps the first `rows` rows (all others must be empty) and subtracts `base` from every index. Returns the
-        manifest's entry for these files."""
+    def finish(self, rows: int, columns: int, base: int = 0) -> SparseRows:
+        """The first `rows` rows (all others must be empty), with `base` subtracted from every index, mapped."""
         if rows < self._rows:
             self._files["indptr"].truncate(8 * (rows + 1))
-            self._rewrite("indptr", "<i8", 0)
+            self._rewrite("indptr", 0)
         if base:
-            self._rewrite("indices", "<i4", base)
+            self._rewrite("indices", base)
         for file in self._files.values():
             file.close()
-        return {"columns": columns, "nnz": self._nnz, "crc32": self._sums}
+        self.about = {"columns": columns, "nnz": self._nnz, "crc32": self._sums}
+        return _open_rows(self._folder, self._name, rows, self.about)
 
     def _write(self, part: str, array: NDArray[Any]) -> None:
-        dtype = next(dtype for name, _, dtype in _PARTS if name == part)
-        data = np.ascontiguousarray(array, dtype=dtype)
+        data = np.ascontiguousarray(array, dtype=_PARTS[part][1])
         self._files[part].write(data.data.cast("B") if data.size else b"")
         self._sums[part] = crc32(data, self._sums[part])
 
-    def _rewrite(self, part: str, dtype: str, subtract: int) -> None:
+    def _rewrite(self, part: str, subtract: int) -> None:
         """Subtracts in place and computes the checksum again."""
-        file, self._sums[part] = self._files[part], 0
+        file, self._sums[part], dtype = self._files[part], 0, np.dtype(_PARTS[part][1])
         file.seek(0)
         while data := file.read(_CHUNK):
-            array = np.frombuffer(data, dtype) - np.dtype(dtype).type(subtract)
+            array = np.frombuffer(data, dtype) - dtype.type(subtract)
             self._sums[part] = crc32(array, self._sums[part])
             file.seek(-len(data), 1)
             file.write(array.data.cast("B"))
@@ -96,56 +92,27 @@ def write_dataset(dataset: Dataset, folder: str | Path) -> None:
     """Writes a dataset to a new folder, which appears complete or not at all."""
     if dataset.users is not None:
         raise DataError(f"{dataset.source}: interactions can't be written as a dataset folder, read their text instead")
-    with new_folder(folder) as partial:
-        about = {}
-        for name, rows in (("x", dataset.x), ("y", dataset.y)):
-            with RowsFiles(partial, name) as files:
-                for begin, end in _row_blocks(rows):
-                    block = rows.part(begin, end)
-                    files.append(block.indptr, block.indices, block.values)
-                about[name] = files.finish(len(rows), rows.columns)
-        complete_folder(
-            partial,
-            len(dataset),
-            about,
-            source=dataset.source,
-            base=dataset.base,
-            unknown_labels=dataset.unknown_labels,
-            label_names=dataset.label_names,
-            feature_names=dataset.feature_names,
-            vectorizer=dataset.vectorizer,
-        )
+    with new_folder(folder) as partial, RowsFiles(partial, "x") as x, RowsFiles(partial, "y") as y:
+        for rows, files in ((dataset.x, x), (dataset.y, y)):
+            for begin in range(0, len(rows), _CHUNK):
+                block = rows.part(begin, min(begin + _CHUNK, len(rows)))
+                files.append(block.indptr, block.indices, block.values)
+            files.finish(len(rows), rows.columns)
+        complete_folder(partial, dataset, x, y)
 
 
-def complete_folder(
-    folder: Path,
-    rows: int,
-    about: dict[str, Any],
-    *,
-    source: str,
-    base: int,
-    unknown_labels: int = 0,
-    label_names: Sequence[str] | None = None,
-    feature_names: Sequence[str] | None = None,
-    vectorizer: TextVectorizer | None = None,
-) -> None:
-    """Writes the other files of a folder (`about`: from `RowsFiles.finish`), the manifest last."""
-    for name, names in (("label_names.txt", label_names), ("feature_names.txt", feature_names)):
-        if names is not None:
-            write_names(folder / name, names)
-    if vectorizer is not None:
-        text = json.dumps(vectorizer.to_dict(), ensure_ascii=False)
+def complete_folder(folder: Path, dataset: Dataset, x: RowsFiles, y: RowsFiles) -> None:
+    """Writes the other files of a folder, the manifest last; `x` and `y` are finished."""
+    for kind in ("label_names", "feature_names"):
+        if (names := getattr(dataset, kind)) is not None:
+            write_names(folder / f"{kind}.txt", names)
+    if dataset.vectorizer is not None:
+        text = json.dumps(dataset.vectorizer.to_dict(), ensure_ascii=False)
         (folder / "vectorizer.json").write_text(text, encoding="utf-8")
-    manifest = {
-        "kind": _KIND,
-        "version": VERSION,
-        "source": source,
-        "base": base,
-        "unknown_labels": unknown_labels,
-        "rows": rows,
-        **about,
-        "checksum": _digest(about),
-    }
+    about = {"x": x.about, "y": y.about}
+    described = {name: getattr(dataset, name) for name in ("source", "base", "unknown_labels")}
+    manifest = {"kind": _KIND, "version": VERSION, **described, "rows": len(dataset)}
+    manifest |= {**about, "checksum": _digest(about)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
@@ -156,33 +123,19 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
     x, y = (_open_rows(folder, name, manifest["rows"], manifest[name], verify) for name in ("x", "y"))
     if _digest(manifest) != manifest["checksum"]:
         raise DataError(f"{folder / MANIFEST}: is damaged, its checksums don't fit together")
-    label_names, feature_names = (_read_names(folder / name) for name in ("label_names.txt", "feature_names.txt"))
-    dataset = Dataset(
-        x,
-        y,
-        label_names=label_names,
-        feature_names=feature_names,
-        vectorizer=_read_vectorizer(folder / "vectorizer.json", x.columns),
-        source=str(folder),
-        base=manifest["base"],
-        unknown_labels=manifest["unknown_labels"],
-    )
+    label_names, feature_names = (_read_names(folder / f"{kind}_names.txt") for kind in ("label", "feature"))
+    vectorizer = _read_vectorizer(folder / "vectorizer.json", x.columns)
+    base, unknown_labels = manifest["base"], manifest["unknown_labels"]
+    dataset = Dataset(x, y, label_names, feature_names, vectorizer, str(folder), base, unknown_labels)
     return dataset.with_checksum(manifest["checksum"])
 
 
-def _row_blocks(rows: SparseRows) -> Iterable[tuple[int, int]]:
-    """Ranges of rows with at most `_CHUNK` values each, or of a single row with more."""
-    begin = 0
-    while begin < len(rows):
-        limit = int(rows.indptr[begin]) + _CHUNK
-        end = max(begin + 1, int(np.searchsorted(rows.indptr, limit, side="right")) - 1)
-        end = min(end, begin + _CHUNK, len(rows))
-        yield begin, end
-        begin = end
+def _path(folder: Path, name: str, part: str) -> Path:
+    return folder / f"{name}_{part}.{_PARTS[part][0]}"
 
 
 def _digest(about: dict[str, Any]) -> str:
-    sums = {f"{name}_{part}": about[name]["crc32"][part] for name in ("x", "y") for part, _, _ in _PARTS}
+    sums = {f"{name}_{part}": about[name]["crc32"][part] for name in ("x", "y") for part in _PARTS}
     return combined_checksum(about["x"]["columns"], about["y"]["columns"], sums)
 
 
@@ -200,34 +153,27 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is damaged: version {version!r}")
     if version > VERSION:
         raise DataError(f"{folder}: was written by a newer dslide (format {version}, this one reads up to {VERSION})")
-    _check_numbers(path, manifest)
-    return manifest
-
-
-def _check_numbers(path: Path, manifest: dict[str, Any]) -> None:
-    """Raises DataError for a number that is missing or out of range."""
-    places: dict[str, tuple[Any, dict[str, int]]]
-    places = {"": (manifest, {"rows": 2**60, "base": 1, "unknown_labels": MAX_COLUMNS})}
+    limits: dict[tuple[str, ...], int] = {("rows",): 2**60, ("base",): 1, ("unknown_labels",): MAX_COLUMNS}
     for name in ("x", "y"):
-        about = manifest.get(name)
-        sums = about.get("crc32") if isinstance(about, dict) else None
-        places[f"{name}: "] = about, {"columns": MAX_COLUMNS, "nnz": 2**60}
-        places[f"{name}: crc32: "] = sums, {part: 2**32 - 1 for part, _, _ in _PARTS}
-    for where, (values, limits) in places.items():
-        for key, most in limits.items():
-            value = values.get(key) if isinstance(values, dict) else None
-            if type(value) is not int or not 0 <= value <= most:
-                raise DataError(f"{path}: is damaged: {where}{key}: expected a whole number, not {value!r}")
+        limits |= {(name, "columns"): MAX_COLUMNS, (name, "nnz"): 2**60}
+        limits |= {(name, "crc32", part): 2**32 - 1 for part in _PARTS}
+    for keys, most in limits.items():
+        value: Any = manifest
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if type(value) is not int or not 0 <= value <= most:
+            raise DataError(f"{path}: is damaged: {': '.join(keys)}: expected a whole number, not {value!r}")
     if manifest["unknown_labels"] > manifest["y"]["columns"]:
         raise DataError(f"{path}: is damaged: more unknown labels than labels")
     if not isinstance(manifest.get("checksum"), str):
         raise DataError(f"{path}: is damaged: there is no checksum")
+    return manifest
 
 
-def _open_rows(folder: Path, name: str, rows: int, about: dict[str, Any], verify: bool) -> SparseRows:
+def _open_rows(folder: Path, name: str, rows: int, about: dict[str, Any], verify: bool = False) -> SparseRows:
     arrays = []
-    for part, suffix, dtype in _PARTS:
-        path = folder / f"{name}_{part}.{suffix}"
+    for part, (_, dtype) in _PARTS.items():
+        path = _path(folder, name, part)
         size = rows + 1 if part == "indptr" else about["nnz"]
         expected = size * np.dtype(dtype).itemsize
         with open_plain(path, DataError) as file:
@@ -238,20 +184,13 @@ def _open_rows(folder: Path, name: str, rows: int, about: dict[str, Any], verify
                 raise DataError(f"{path}: can't be read: {error.strerror}") from None
         if found != expected:
             raise DataError(f"{path}: is damaged, expected {expected} bytes but found {found}")
-        if verify and _chunked_crc(array) != about["crc32"][part]:
+        if verify and crc32(array) != about["crc32"][part]:
             raise DataError(f"{path}: is damaged, its checksum differs from the one in {MANIFEST}")
         arrays.append(array)
     try:
         return SparseRows(arrays[0], arrays[1], arrays[2], about["columns"])
     except DataError as error:
         raise DataError(f"{folder}: {name} is damaged: {error}") from None
-
-
-def _chunked_crc(array: NDArray[Any]) -> int:
-    total = 0
-    for begin in range(0, len(array), _CHUNK):
-        total = crc32(array[begin : begin + _CHUNK], total)
-    return total
 
 
 def _read_names(path: Path) -> list[str] | None:

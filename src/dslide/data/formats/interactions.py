@@ -14,25 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslide import _core
-from dslide.data.dataset import Dataset
-from dslide.data.files import BLOCK_BYTES, line_blocks, quoted
-from dslide.data.items import item_features
+from dslide.data.dataset import Dataset, item_features
+from dslide.data.files import line_blocks, quoted
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder
 from dslide.errors import ConfigError, DataError
+from dslide.util.arrays import Ids
 from dslide.util.csr import indptr_of
 from dslide.util.memory import check_memory, rss_bytes
 
 _NO_NUMBER = re.compile(rb"[^0-9 \t\r\n]")
 
 
-def read_interactions(
-    path: str | Path, items: int | None = None, threads: int | None = None, block_bytes: int = BLOCK_BYTES
-) -> Dataset:
+def read_interactions(path: str | Path, items: int | None = None, threads: int | None = None) -> Dataset:
     """A row for each line, with the same items as features and as labels; duplicates in a line count once. There are
     `items` items; None: the largest number plus 1."""
     rows, owners = RowsBuilder(), []
     largest, blank_end = -1, 0
-    for line, block in line_blocks(path, block_bytes):
+    for line, block in line_blocks(path):
         _refuse_other_words(path, line, block)
         parsed = _core.parse_rows(  # as libsvm rows: the user is the label, items are features
             block, (0, items or MAX_COLUMNS), (0, MAX_COLUMNS), False, threads=threads or 0
@@ -62,9 +60,8 @@ def read_interactions(
 def read_with_history(
     path: str | Path, items: int | None, threads: int | None, history: Dataset | str | Path
 ) -> Dataset:
-    """The items in a file as labels, and those of the same users in `history`, a file or what was read from it, as
-    features: none for unknown users. Items that the history lacks get labels after all others: they are counted but
-    can't be predicted."""
+    """The items in a file as labels, those of the same users in `history` as features: none for unknown users. Items
+    that the history lacks get labels after all others: they are counted but can't be predicted."""
     if not isinstance(history, Dataset):
         history = read_interactions(history, items, threads)
     if history.users is None:
@@ -117,7 +114,7 @@ def _not_a_number(path: str | Path, line: int, word: bytes, what: str, end: int)
     return DataError(f"{path}, line {line}: {quoted(word)} is not {what}, expected a whole number, 0 to {end - 1}")
 
 
-def _check_users(path: str | Path, users: NDArray[np.int32]) -> None:
+def _check_users(path: str | Path, users: Ids) -> None:
     """Every line must begin with a user, and each user have one line."""
     if len(users) and users.min() < 0:
         line = int(np.argmax(users < 0)) + 1
@@ -127,6 +124,5 @@ def _check_users(path: str | Path, users: NDArray[np.int32]) -> None:
     if len(again):
         row = int(again.min())
         before = int(np.argmax(users == users[row]))
-        raise DataError(
-            f"{path}, line {row + 1}: user {users[row]} has a line already, line {before + 1}; expected one for each"
-        )
+        twice = f"user {users[row]} has a line already, line {before + 1}; expected one for each"
+        raise DataError(f"{path}, line {row + 1}: {twice}")

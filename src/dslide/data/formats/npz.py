@@ -24,11 +24,9 @@ def find_npz_pair(path: str | Path, y: str | Path | None) -> tuple[Path, Path] |
     if path.is_dir():
         pairs = [(path / a, path / b) for a, b in _PAIRS if (path / a).exists()]
         return (pairs[0][0], Path(y) if y is not None else pairs[0][1]) if pairs else None
-    if y is not None:
-        return path, Path(y)
-    if path.name.startswith("X"):
-        return path, path.with_name("Y" + path.name[1:])
-    return None
+    if y is None and path.name.startswith("X"):
+        y = path.with_name("Y" + path.name[1:])
+    return None if y is None else (path, Path(y))
 
 
 def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:

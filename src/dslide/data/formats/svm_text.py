@@ -7,16 +7,14 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, Protocol
 
 from dslide import _core
 from dslide.data.dataset import Dataset
-from dslide.data.files import BLOCK_BYTES, is_compressed, line_blocks, quoted
-from dslide.data.rows import MAX_COLUMNS, RowsBuilder
+from dslide.data.files import is_compressed, line_blocks, quoted
+from dslide.data.rows import MAX_COLUMNS, RowsBuilder, SparseRows
 from dslide.errors import DataError
+from dslide.util.arrays import Floats, Ids, Offsets
 
 CHUNK_BYTES = 1 << 18  # parsed by a thread at a time
 
@@ -35,18 +33,11 @@ _FAULTS = {
 
 
 class Sink(Protocol):
-    """Takes rows, to memory (`RowsBuilder`) or to disk (`RowsFiles`); `indptr` starts at 0."""
+    """Collects rows, in memory (`RowsBuilder`) or on disk (`RowsFiles`)."""
 
-    def append(self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None: ...
+    def append(self, indptr: Offsets, indices: Ids, values: Floats) -> None: ...
 
-
-class TextShape(NamedTuple):
-    """Sizes of a file; indices in the sinks still start at `base`."""
-
-    rows: int
-    features: int
-    labels: int
-    base: int
+    def finish(self, rows: int, columns: int, base: int) -> SparseRows: ...
 
 
 @dataclass
@@ -69,9 +60,7 @@ class _Kind:
     @property
     def expected(self) -> str:
         low, end = self.limits
-        if self.base == "auto":
-            return f"0 to {end - 2} (or 1 to {end - 1})"
-        return f"{low} to {end - 1}"
+        return f"0 to {end - 2} (or 1 to {end - 1})" if self.base == "auto" else f"{low} to {end - 1}"
 
     def see(self, seen: tuple[int, int, int, int], first_line: int) -> None:
         low, _, high, high_line = seen
@@ -84,44 +73,25 @@ class _Kind:
         return max(self.max + 1 - base, 0) if self.declared is None else self.declared
 
 
-def read_svm_text(path: str | Path, **options: Any) -> Dataset:
-    """The rows of a file in memory; options as for `parse_svm_text`."""
-    x, y = RowsBuilder(), RowsBuilder()
-    shape = parse_svm_text(path, x, y, **options)
-    return Dataset(
-        x.finish(shape.rows, shape.features, shape.base),
-        y.finish(shape.rows, shape.labels, shape.base),
-        source=str(path),
-        base=shape.base,
-    )
-
-
-def parse_svm_text(
-    path: str | Path,
-    x: Sink,
-    y: Sink,
-    *,
-    header: bool,
-    base: Base = "auto",
-    features: int | None = None,
-    labels: int | None = None,
-    threads: int | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> TextShape:
-    """Appends the rows of a file to `x` and `y`. Blank lines at its end count if the header says so."""
+def read_svm_text(
+    path: str | Path, x: Sink | None = None, y: Sink | None = None, *, header: bool, base: Base = "auto",
+    features: int | None = None, labels: int | None = None, threads: int | None = None,
+) -> Dataset:  # fmt: skip
+    """The rows of a file, by default in memory. Blank lines at its end count if the header says so."""
+    x, y = x or RowsBuilder(), y or RowsBuilder()
     promised: int | None = None
     x_kind, y_kind = _Kind("feature", features, base), _Kind("label", labels, base)
     rows = blank_end = 0
-    for line, block in line_blocks(path, block_bytes):
+    for line, block in line_blocks(path):
         if header and promised is None:
-            first, block = _cut_line(block)
+            first, _, block = block.partition(b"\n")
             promised, x_kind.declared, y_kind.declared = _read_header(path, first)
-            _refuse_other_size(path, x_kind, features)
-            _refuse_other_size(path, y_kind, labels)
+            for kind, given in ((x_kind, features), (y_kind, labels)):
+                if given is not None and kind.declared != given:
+                    raise DataError(f"{path}, line 1: has {kind.declared} {kind.name}s, but {given} are expected")
             line += 1
         parsed = _core.parse_rows(
-            block, x_kind.limits, y_kind.limits, not header, chunk_bytes=chunk_bytes, threads=threads or 0
+            block, x_kind.limits, y_kind.limits, not header, chunk_bytes=CHUNK_BYTES, threads=threads or 0
         )
         if parsed["fault"] is not None:
             fault, fault_line, text = parsed["fault"]
@@ -140,30 +110,21 @@ def parse_svm_text(
     rows = promised if promised is not None else rows - blank_end
     if rows == 0:
         raise DataError(f"{path}: there are no rows")
-    found = _find_base(base, x_kind, y_kind) if header or base != "auto" else _guess_base(x_kind, y_kind)
+    found = _find_base(x_kind, y_kind, header) if base == "auto" else base
     for kind in (x_kind, y_kind):
         kind.base = found
         if kind.max >= kind.limits[1]:
             what = f"{kind.name} {kind.max} is out of range"
             raise DataError(f"{path}, line {kind.max_line}: {what}, expected {kind.expected}")
-    return TextShape(rows, x_kind.count(found), y_kind.count(found), found)
+    x_rows, y_rows = x.finish(rows, x_kind.count(found), found), y.finish(rows, y_kind.count(found), found)
+    return Dataset(x_rows, y_rows, source=str(path), base=found)
 
 
-def _find_base(base: Base, x: _Kind, y: _Kind) -> Literal[0, 1]:
-    """With a header: 0, unless an index equals the number of columns and 0 does not occur."""
-    if base != "auto":
-        return base
-    return 1 if min(x.min, y.min) > 0 and (x.max == x.declared or y.max == y.declared) else 0
-
-
-def _guess_base(x: _Kind, y: _Kind) -> Literal[0, 1]:
-    """Without a header: 1, unless 0 or no index at all occurs."""
-    return 1 if 0 < min(x.min, y.min) <= MAX_COLUMNS else 0
-
-
-def _cut_line(block: bytes) -> tuple[bytes, bytes]:
-    end = block.index(b"\n") + 1
-    return block[:end], block[end:]
+def _find_base(x: _Kind, y: _Kind, header: bool) -> Literal[0, 1]:
+    """0 if that occurs or no index at all; else, with a header, 1 only if an index equals the number of columns."""
+    if not 0 < min(x.min, y.min) <= MAX_COLUMNS:
+        return 0
+    return 1 if not header or x.max == x.declared or y.max == y.declared else 0
 
 
 def _read_header(path: str | Path, line: bytes) -> tuple[int, int, int]:
@@ -176,11 +137,6 @@ def _read_header(path: str | Path, line: bytes) -> tuple[int, int, int]:
     if not is_compressed(path) and rows > (size := os.path.getsize(path)):
         raise DataError(f"{path}, line 1: promises {rows} rows, more than a file of {size} bytes can hold")
     return rows, features, labels
-
-
-def _refuse_other_size(path: str | Path, kind: _Kind, given: int | None) -> None:
-    if given is not None and kind.declared != given:
-        raise DataError(f"{path}, line 1: has {kind.declared} {kind.name}s, but {given} are expected")
 
 
 def looks_like_header(line: bytes) -> bool:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dslide.data.files import BLANKS, decode, word_blocks
 from dslide.data.rows import join
-from dslide.data.tokens import TokenOptions, Tokens, rank_words, without_empty
+from dslide.data.text import count_pieces, rank_words
+from dslide.data.tokens import TokenOptions, Tokens, without_empty
 from dslide.errors import DataError
+from dslide.util.arrays import Ids, Offsets
 
 READ_BYTES = 1 << 20  # text split at a time: its words take ten times the memory
 MAX_WORDS = 2**31 - 1  # positions in a stream are int32
@@ -21,31 +22,21 @@ NOTHING, LINE_END = 0, 1  # numbers that are no words, while a file is read
 _ONE_BLANK = bytes.maketrans(b"".join(BLANKS).replace(b"\n", b""), b" " * (len(BLANKS) - 1))
 
 
-def load_tokens(
-    path: str | Path,
-    options: TokenOptions | None = None,
-    names: Sequence[str] | None = None,
-    block_bytes: int = READ_BYTES,
-) -> Tokens:
-    """Reads a text file, plain, gzip or xz, as a stream of words.
-
-    Words are separated by blanks and not changed; each line, of any length, is a sentence. Without `names` words are
-    numbered by falling frequency, then by name, and rare ones are left out. With `names`, the words of a model, all
-    others are left out.
-    """
+def load_tokens(path: str | Path, options: TokenOptions | None = None, names: Sequence[str] | None = None) -> Tokens:
+    """Reads a text file, plain, gzip or xz, as a stream of words, separated by blanks. Each line, of any length, is a
+    sentence. Without `names` words are numbered by falling frequency, then by name, and rare ones are left out. With
+    `names`, the words of a model, all others are left out."""
     options = options or TokenOptions()
     number_of: defaultdict[bytes, int] = defaultdict()
     number_of.default_factory = number_of.__len__  # a new word gets the next number
     number_of[b""], number_of[b"\n"] = NOTHING, LINE_END
-    blocks: deque[NDArray[np.int32]] = deque()
-    for line, block in word_blocks(path, block_bytes):
+    blocks: deque[Ids] = deque()
+    for line, block in word_blocks(path, READ_BYTES):
         decode(path, line, block)
         tokens = block.translate(_ONE_BLANK).replace(b"\n", b" \n ").split(b" ")
         numbers = np.fromiter(map(number_of.__getitem__, tokens), np.int32, len(tokens))
         blocks.append(numbers[numbers != NOTHING])
-    counts = np.zeros(len(number_of), np.int64)
-    for numbers in blocks:
-        counts += np.bincount(numbers, minlength=len(counts))
+    counts = count_pieces(blocks, len(number_of))
     counts[LINE_END] = 0
     found = [word.decode() for word in number_of]
     if names is None:
@@ -64,11 +55,9 @@ def load_tokens(
     return Tokens(words, offsets, names, options, str(path), int(counts.sum()) - len(words))
 
 
-def _ranked(
-    blocks: deque[NDArray[np.int32]], rank_of: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _ranked(blocks: deque[Ids], rank_of: Ids) -> tuple[Ids, Offsets]:
     """Stream and sentences from blocks of word numbers, which are freed on the way."""
-    pieces: deque[NDArray[np.int32]] = deque()
+    pieces: deque[Ids] = deque()
     ends, total = [np.zeros(1, np.int64)], 0
     while blocks:
         numbers = blocks.popleft()

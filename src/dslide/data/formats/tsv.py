@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dslide.data.dataset import Dataset
-from dslide.data.files import BLOCK_BYTES, decode_lines, line_blocks
+from dslide.data.files import decode_lines, line_blocks
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
@@ -24,18 +24,15 @@ def read_tsv(
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
     columns: tuple[int | None, int | None] = (None, None),
-    block_bytes: int = BLOCK_BYTES,
 ) -> Dataset:
-    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered.
-
-    Without `label_names` labels are numbered by falling frequency, then by name. With them, other labels get the
-    numbers after: a model can't predict those, but recall has to count them.
+    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered. Without `label_names`
+    by falling frequency, then by name. With them, other labels get the numbers after: a model can't predict those, but
+    recall has to count them.
 
     `columns` are those of labels and text, counted from 1. None: as in the file that the vectorizer was learned from,
-    or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others.
-    """
+    or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others."""
     chosen = _chosen(columns, None if vectorizer is None else vectorizer.file_columns)
-    labels, texts = _read_columns(path, chosen, block_bytes)
+    labels, texts = _read_columns(path, chosen)
     counts = Counter(label for row in labels for label in row)
     new = sorted(counts.keys() - set(label_names or ()), key=lambda label: (-counts[label], label))
     names = [*(label_names or ()), *new]
@@ -54,15 +51,8 @@ def read_tsv(
             x = vectorizer.transform(texts)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    return Dataset(
-        x,
-        SparseRows.from_scipy(y),
-        label_names=names,
-        feature_names=vectorizer.words,
-        vectorizer=vectorizer,
-        source=str(path),
-        unknown_labels=0 if label_names is None else len(new),
-    )
+    unknown = 0 if label_names is None else len(new)
+    return Dataset(x, SparseRows.from_scipy(y), names, vectorizer.words, vectorizer, str(path), unknown_labels=unknown)
 
 
 def _chosen(given: tuple[int | None, int | None], known: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -75,15 +65,13 @@ def _chosen(given: tuple[int | None, int | None], known: tuple[int, int] | None)
     return label, text
 
 
-def _read_columns(
-    path: str | Path, chosen: tuple[int, int] | None, block_bytes: int
-) -> tuple[list[list[str]], list[str]]:
+def _read_columns(path: str | Path, chosen: tuple[int, int] | None) -> tuple[list[list[str]], list[str]]:
     labels: list[list[str]] = []
     texts: list[str] = []
     blank: int | None = None  # the first blank line since the last row; allowed if no row follows
     label_column, text_column = chosen or USUAL_COLUMNS
     width = 0 if chosen else 2  # columns of every line; 0: as many as the first line has
-    for first, block in line_blocks(path, block_bytes):
+    for first, block in line_blocks(path):
         for line, content in enumerate(decode_lines(path, first, block), first):
             columns = content.split("\t")
             if width == 0 and len(columns) >= max(label_column, text_column):

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from dslide import _core
-from dslide.util.cpu import measure_speeds, product_speed_now
+from dslide.util.threads import measure_speeds
 
 
 def sums_of(kernels):
@@ -29,11 +29,11 @@ def test_speeds_are_positive_and_possible(threads):
     speeds = measure_speeds(threads)
     assert 0.01 < speeds.gflops < 1000 * threads  # no core does more; less would be a wrong unit
     assert 0.01 < speeds.copy_gigabytes < 1000 * threads
-    assert 0.001 < product_speed_now(threads) < 1000 * threads
+    assert 0.001 < _core.product_speed_now(threads) < 1000 * threads
 
 
 def test_speeds_of_no_thread_are_refused():
     with pytest.raises(ValueError, match="at least one thread"):
         measure_speeds(0)
     with pytest.raises(ValueError, match="at least one thread"):
-        product_speed_now(0)
+        _core.product_speed_now(0)
