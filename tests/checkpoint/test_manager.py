@@ -304,7 +304,7 @@ def test_a_pending_checkpoint_is_abandoned_when_the_run_ends(tmp_path, slow_disk
     trainer.fit(PROBLEM.train)
     manager.save()
     assert newest(tmp_path / "run").name == f"step-{trainer.step:09}"
-    assert not [layer for layer in trainer.network.layers if layer.snapshot]
+    assert not [layer for layer in trainer.network.layers if layer.listener]
     manager.save()  # again: there is nothing to do
     names = {path.name for path in (tmp_path / "run/checkpoints").iterdir()}
     assert names == {"latest", *(path.name for path in checkpoints(tmp_path / "run").values())}
