@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dslide.checkpoint.manifest import COMMON_FILES, MANIFEST, Manifest, check_content, check_size
-from dslide.checkpoint.remote_arrays import Providers, RemoteArrays, open_arrays, send_bytes
+from dslide.checkpoint.manifest import COMMON_FILES, MANIFEST, Manifest, check_file
+from dslide.checkpoint.remote_arrays import Providers, RemoteArrays, open_arrays, send_named
 from dslide.checkpoint.reshard import OpenShardFile, SavedArrays, ShardFile, shard_files
 from dslide.checkpoint.run_folder import CHECKPOINTS, checkpoints, steps_of
 from dslide.checkpoint.saved_model import SavedModel, found, load_model, model_folder, read_model
 from dslide.comm import Communicator, ranks_in_words
-from dslide.errors import ModelError, known_to_all
+from dslide.errors import ModelError, known_to_all, raised_as
 from dslide.model.network import Network
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Array
@@ -81,12 +81,8 @@ def open_on_all_ranks(
     saves, problems = _survey({"": place}, [], comm)
     if not saves:
         comm.together("model found", lambda: Manifest.read(place))
-    for save in saves:
-        try:
-            return _open(place, save, comm, optimizer, verify)
-        except _Unusable as error:
-            problems.append(f"{save}: {error}" if len(saves) > 1 else str(error))
-    raise known_to_all(ModelError(f"{folder}: the model can't be loaded: {'; '.join(problems)}"))
+    failure = f"{folder}: the model can't be loaded"
+    return _open_first(place, saves, problems, comm, optimizer, verify, failure)[1]
 
 
 def open_newest(
@@ -104,15 +100,23 @@ def open_newest(
     except OSError as error:
         problems = [f"{place}: can't be read: {error.strerror or error}"]
     saves, problems = _survey(folders, problems, comm)
+    if not saves and not problems:
+        return None
+    return _open_first(place, saves, problems, comm, optimizer, verify, f"{place}: no checkpoint can be used")
+
+
+def _open_first(
+    place: Path, saves: list[_Save], problems: list[str], comm: Communicator, optimizer: bool, verify: bool,
+    failure: str,
+) -> tuple[Path, SavedModel]:  # fmt: skip
+    """The first of the saves that can be opened, and its folder; ModelError with all problems if there is none."""
     for save in saves:
         folder = place / save.name
         try:
             return folder, _open(folder, save, comm, optimizer, verify)
         except _Unusable as error:
-            problems.append(f"{save}: {error}")
-    if problems:
-        raise known_to_all(ModelError(f"{place}: no checkpoint can be used: {'; '.join(problems)}"))
-    return None
+            problems.append(f"{save}: {error}" if save.name or len(saves) > 1 else str(error))
+    raise known_to_all(ModelError(f"{failure}: {'; '.join(problems)}"))
 
 
 def _survey(folders: Mapping[str, Path], problems: Sequence[str], comm: Communicator) -> tuple[list[_Save], list[str]]:
@@ -200,7 +204,7 @@ def _is_here(folder: Path, name: str, manifest: Manifest, listed: bool) -> bool:
     """Whether a file of arrays is in the folder. If the save's manifest is not there too (`listed`), only the checksum
     shows whether the file is of this save."""
     try:
-        (check_size if listed else check_content)(folder / name, manifest.files[name])
+        check_file(folder / name, manifest.files[name], content=not listed)
     except ModelError:
         return False
     return True
@@ -229,31 +233,21 @@ def _small_files(folder: Path, save: _Save, comm: Communicator, verify: bool) ->
         return own
     names = [MANIFEST, *(name for name in COMMON_FILES if own and name in own[0].files)]
     content = comm.together("small files to send", lambda: _read(folder, names) if comm.rank == sender else {})
-    sizes = comm.gather_objects("sizes of small files", {name: len(each) for name, each in content.items()})[sender]
-    came: dict[str, bytes] = {}
-    for name, size in sizes.items():
-        outgoing = dict.fromkeys(lacking, content[name]) if comm.rank == sender else {}
-        arrived = send_bytes(comm, f"small file {name}", outgoing, {(sender, rank): size for rank in lacking})
-        if sender in arrived:
-            came[name] = bytes(arrived[sender])
-    return comm.together("small files received", lambda: own or _read_copies(came, verify))
+    came = send_named(comm, "small files", dict.fromkeys(lacking, content) if comm.rank == sender else {})
+    return comm.together("small files received", lambda: own or _read_copies(came[sender], verify))
 
 
 def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    try:
+    with raised_as(ModelError, f"{folder}: can't be read", OSError):
         return {name: (folder / name).read_bytes() for name in names}
-    except OSError as error:
-        raise ModelError(f"{folder}: can't be read: {error.strerror or error}") from None
 
 
-def _read_copies(content: Mapping[str, bytes], verify: bool) -> tuple[Manifest, SavedModel]:
+def _read_copies(content: Mapping[str, bytearray], verify: bool) -> tuple[Manifest, SavedModel]:
     """Reads the small files that another rank has sent."""
     with tempfile.TemporaryDirectory(prefix="dslide-") as place:
         folder = Path(place)
-        try:
+        with raised_as(ModelError, f"{folder}: nothing can be written there", OSError):
             for name, each in content.items():
                 (folder / name).write_bytes(each)
-        except OSError as error:
-            raise ModelError(f"{folder}: nothing can be written there: {error.strerror or error}") from None
         manifest = Manifest.read(folder)
         return manifest, read_model(folder, manifest, verify)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dslide.comm import Communicator
-from dslide.errors import ModelError
+from dslide.errors import ModelError, raised_as
 
 
 def find_disks(folder: Path, comm: Communicator) -> list[list[int]]:
@@ -20,10 +20,8 @@ def find_disks(folder: Path, comm: Communicator) -> list[list[int]]:
     token = folder / secrets.token_hex(16)
 
     def create() -> None:
-        try:
+        with raised_as(ModelError, f"{folder}: nothing can be written there", OSError):
             token.touch()
-        except OSError as error:
-            raise ModelError(f"{folder}: nothing can be written there: {error.strerror or error}") from None
 
     try:
         comm.together("files to create in the folder", create)

@@ -8,22 +8,14 @@ one rank to all others together at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from dslide.checkpoint.manifest import OPTIMIZER, WEIGHTS
-from dslide.checkpoint.reshard import (
-    SOME_PRIOR,
-    OpenShardFile,
-    SavedArrays,
-    ShardArrays,
-    ShardFile,
-    common,
-    prior_of_shard,
-)
+from dslide.checkpoint.reshard import OpenShardFile, SavedArrays, ShardArrays, ShardFile, common
 from dslide.comm import Communicator
 from dslide.comm.frames import Buffer
-from dslide.errors import ModelError
 from dslide.model.label_prior import PREFIX, TYPES, has_label_prior
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, is_parameter
@@ -34,6 +26,7 @@ BLOCK = 1 << 23  # bytes
 Providers = list[dict[ShardFile, int]]  # [reader]: the rank that provides each file it needs
 Piece = tuple[ShardFile, int, int]  # begin and end row of what a reader needs of a file's array
 Opened = Mapping[ShardFile, OpenShardFile]
+P = TypeVar("P")
 
 
 def open_arrays(
@@ -42,7 +35,8 @@ def open_arrays(
     """The arrays of this rank's shard: `RemoteArrays` if any rank lacks a file. A collective; `opened` are all files
     that this rank provides."""
     shard = Shard(comm.rank, comm.size)
-    prior = prior_of_shard(_exchange_priors(arrays, comm, providers, opened), shard)
+    priors = _exchange_priors(arrays, comm, providers, opened)
+    prior = comm.together("label prior", lambda: arrays.prior(priors, shard))
     local = [opened[source] for source, provider in providers[comm.rank].items() if provider == comm.rank]
     layouts = arrays.layouts(optimizer)
     if all(provider == reader for reader, given in enumerate(providers) for provider in given.values()):
@@ -93,28 +87,28 @@ class RemoteArrays(ShardArrays):
 
     def _transfer(self, name: str, layout: ArrayLayout, into: Array | None) -> None:
         """Writes what other ranks provide of an array to `into`, and sends them what they need."""
-        me, size = self._comm.rank, self._comm.size
+        size = self._comm.size
         pieces = {
             (provider, reader): its
             for reader in range(size)
             for provider, its in _pieces(name, layout, Shard(reader, size), self._providers[reader]).items()
         }
 
-        def give(reader: int, number: int) -> Buffer:
-            source, begin, end = pieces[me, reader][number]
+        def give(reader: int, piece: Piece) -> Buffer:
+            source, begin, end = piece
             file = self._opened[source].file
             theirs = common(layout, Shard(reader, size), source.writer)[1]
             rows = np.ascontiguousarray(file.arrays[name][theirs][begin:end])
             file.release()
             return rows.reshape(-1).view(np.uint8).data
 
-        def take(provider: int, number: int, content: Buffer) -> None:
+        def take(_: int, piece: Piece, content: Buffer) -> None:
             assert into is not None
-            source, begin, end = pieces[provider, me][number]
+            source, begin, end = piece
             rows = into[common(layout, self._shard, source.writer)[0]][begin:end]
             rows[...] = np.frombuffer(content, layout.dtype).reshape(rows.shape)
 
-        send_blocks(self._comm, f"array {name}", {pair: len(its) for pair, its in pieces.items()}, give, take)
+        send_pieces(self._comm, f"array {name}", pieces, give, take)
 
 
 def _pieces(name: str, layout: ArrayLayout, reader: Shard, given: Mapping[ShardFile, int]) -> dict[int, list[Piece]]:
@@ -141,35 +135,48 @@ def _extent(layout: ArrayLayout, reader: Shard, writer: Shard) -> tuple[int, int
     return shape[0], layout.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
 
 
-def send_blocks(
-    comm: Communicator, what: str, blocks: Mapping[tuple[int, int], int], give: Callable[[int, int], Buffer],
-    take: Callable[[int, int, Buffer], None],
+def send_pieces(
+    comm: Communicator, what: str, pieces: Mapping[tuple[int, int], Sequence[P]], give: Callable[[int, P], Buffer],
+    take: Callable[[int, P, Buffer], None],
 ) -> None:  # fmt: skip
-    """Sends `blocks[sender, receiver]` blocks for each pair of ranks, one of each pair at a time. A collective, with
-    the same `blocks` on every rank; `give(receiver, number)` makes a block, `take(sender, number, content)` gets it."""
-    me = comm.rank
-    for number in range(max(blocks.values(), default=0)):
-        outgoing = [give(to, number) if number < blocks.get((me, to), 0) else b"" for to in range(comm.size)]
+    """Sends `pieces[sender, receiver]` for each pair of ranks, one of each pair at a time. A collective, with the same
+    `pieces` on every rank; `give(receiver, piece)` makes the content of one, `take(sender, piece, content)` gets it."""
+    ranks = range(comm.size)
+    for number in range(max(map(len, pieces.values()), default=0)):
+        current = {pair: its[number] for pair, its in pieces.items() if number < len(its)}
+        outgoing = [give(to, current[comm.rank, to]) if (comm.rank, to) in current else b"" for to in ranks]
         for source, content in enumerate(comm.post(what, outgoing).wait()):
-            if number < blocks.get((source, me), 0):
-                take(source, number, content)
+            if (source, comm.rank) in current:
+                take(source, current[source, comm.rank], content)
 
 
-def send_bytes(
-    comm: Communicator, what: str, outgoing: Mapping[int, Buffer], sizes: Mapping[tuple[int, int], int]
-) -> dict[int, bytearray]:
-    """Sends bytes of any length, whose sizes by sender and receiver all ranks know; returns what came, by sender. A
-    collective."""
+def send_named(
+    comm: Communicator, what: str, outgoing: Mapping[int, Mapping[str, Buffer]]
+) -> dict[int, dict[str, bytearray]]:
+    """Sends named bytes of any length by receiver; returns what came by sender. A collective."""
+    lengths = [(to, {name: len(content) for name, content in its.items()}) for to, its in outgoing.items()]
+    of_all = enumerate(comm.gather_objects(f"sizes of {what}", lengths))
+    sizes: dict[tuple[int, int], dict[str, int]] = {(source, to): its for source, all_ in of_all for to, its in all_}
+    came = {
+        source: {name: bytearray(size) for name, size in its.items()}
+        for (source, to), its in sizes.items()
+        if to == comm.rank
+    }
     step = max(1, BLOCK // comm.size)
-    came = {source: bytearray(size) for (source, to), size in sizes.items() if to == comm.rank}
+    pieces = {
+        pair: [(name, begin) for name, size in its.items() for begin in range(0, size, step)]
+        for pair, its in sizes.items()
+    }
 
-    def take(source: int, number: int, content: Buffer) -> None:
-        came[source][number * step : number * step + len(content)] = content
+    def give(to: int, piece: tuple[str, int]) -> Buffer:
+        name, begin = piece
+        return memoryview(outgoing[to][name])[begin : begin + step]
 
-    def give(to: int, number: int) -> Buffer:
-        return memoryview(outgoing[to])[number * step : (number + 1) * step]
+    def take(source: int, piece: tuple[str, int], content: Buffer) -> None:
+        name, begin = piece
+        came[source][name][begin : begin + len(content)] = content
 
-    send_blocks(comm, what, {pair: -(-size // step) for pair, size in sizes.items()}, give, take)
+    send_pieces(comm, what, pieces, give, take)
     return came
 
 
@@ -185,29 +192,17 @@ def _exchange_priors(
     for source in dict.fromkeys(source for given in providers for source in given if source.kind == WEIGHTS):
         if providers[me].get(source) == me:
             found[source] = opened[source].prior
-        pairs = [
-            (given[source], reader) for reader, given in enumerate(providers) if given.get(source, reader) != reader
-        ]
-        if not pairs or not has_label_prior(arrays.config):
+        readers = [reader for reader, given in enumerate(providers) if given.get(source, reader) != reader]
+        if not readers or not has_label_prior(arrays.config):
             continue
-        outgoing = {
-            reader: _packed(prior_for(Shard(reader, comm.size), source.writer, opened[source].prior))
-            for provider, reader in pairs
-            if provider == me
-        }
-        lengths = [[reader, len(content)] for reader, content in outgoing.items()]
-        of_all = comm.gather_objects("sizes of label priors", lengths)
-        sizes = {(provider, reader): size for provider, its in enumerate(of_all) for reader, size in its}
-        for content in send_bytes(comm, "label prior", outgoing, sizes).values():
-            found[source] = _unpacked(content, arrays.features, source.writer.count(arrays.labels))
-    priors = [(source.writer, found.get(source, {})) for source in providers[me] if source.kind == WEIGHTS]
-
-    def check() -> None:
-        if len({bool(prior) for _, prior in priors}) > 1:
-            raise ModelError(f"{arrays.folder}: damaged: {SOME_PRIOR}")
-
-    comm.together("label prior", check)
-    return priors
+        outgoing = {}
+        for reader in readers:
+            if providers[reader][source] == me:
+                prior = prior_for(Shard(reader, comm.size), source.writer, opened[source].prior)
+                outgoing[reader] = {name: array.tobytes() for name, array in prior.items()}
+        for came in send_named(comm, "label priors", outgoing).values():
+            found[source] = {name: np.frombuffer(came[name], TYPES[name.removeprefix(PREFIX)]) for name in came}
+    return [(source.writer, found.get(source, {})) for source in providers[me] if source.kind == WEIGHTS]
 
 
 def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[str, Array]:
@@ -220,21 +215,3 @@ def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[s
     before = np.concatenate([[0], np.cumsum(kept)])
     made = {"begin": before[begin], "neuron": neuron[kept], "weight": weight[kept], "share": share}
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}
-
-
-def _packed(prior: Mapping[str, Array]) -> bytes:
-    return b"".join(prior[PREFIX + name].tobytes() for name in TYPES) if prior else b""
-
-
-def _unpacked(content: Buffer, features: int, labels: int) -> dict[str, Array]:
-    """The opposite of `_packed`, for a prior from so many features to so many labels."""
-    if not content:
-        return {}
-    lengths = {"begin": features + 1, "neuron": 0, "weight": 0, "share": labels}
-    rest = len(content) - sum(lengths[name] * dtype.itemsize for name, dtype in TYPES.items())
-    lengths["neuron"] = lengths["weight"] = rest // (TYPES["neuron"].itemsize + TYPES["weight"].itemsize)
-    prior, offset = {}, 0
-    for name, dtype in TYPES.items():
-        prior[PREFIX + name] = np.frombuffer(content, dtype, lengths[name], offset)
-        offset += prior[PREFIX + name].nbytes
-    return prior

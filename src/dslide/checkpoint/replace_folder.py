@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from dslide.checkpoint.disks import find_disks, leads
 from dslide.comm import Communicator
-from dslide.errors import ModelError
+from dslide.errors import ModelError, raised_as
 from dslide.util.atomic import sync
 
 T = TypeVar("T")
@@ -39,21 +39,14 @@ class Replacement:
         """Does the work on every rank; ModelError on all of them if it fails on the disk of one."""
 
         def attempt() -> T:
-            try:
+            with raised_as(ModelError, f"{self.folder}: the model can't be saved", OSError):
                 return work()
-            except OSError as error:
-                raise ModelError(f"{self.folder}: the model can't be saved: {error.strerror or error}") from None
 
         return self.comm.together(what, attempt)
 
     def leaders(self, what: str, work: Callable[[], None]) -> None:
         """Does the work on the leaders; ModelError on all ranks if it fails on the disk of one."""
         self.together(what, lambda: work() if self.leads else None)
-
-    def find_leader(self) -> None:
-        """Finds out which ranks share this folder."""
-        self.together("folder to save in", lambda: self.new.mkdir(parents=True, exist_ok=True))
-        self.leads = leads(self.comm.rank, find_disks(self.new, self.comm))
 
     def prepare(self, holds: Callable[[Path], bool]) -> None:
         """Makes the new folder, empty."""
@@ -93,7 +86,8 @@ def replacement(folder: Path, comm: Communicator, holds: Callable[[Path], bool])
     work = Replacement(folder, comm)
     try:
         if comm.size > 1:
-            work.find_leader()
+            work.together("folder to save in", lambda: work.new.mkdir(parents=True, exist_ok=True))
+            work.leads = leads(comm.rank, find_disks(work.new, comm))
         work.leaders("new folder", lambda: work.prepare(holds))
         yield work
         work.leaders("new folder in its place", work.put_in_place)

@@ -15,17 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dslide.checkpoint.manifest import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_content, check_size, shard_file
+from dslide.checkpoint.manifest import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_file, shard_file
 from dslide.checkpoint.tensor_file import TensorFile, copy_rows, open_tensors
 from dslide.config import Config
-from dslide.errors import ModelError
+from dslide.errors import ModelError, raised_as
 from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter
 from dslide.model.storage import ArraySource, checked
 from dslide.util.arrays import Array, aligned_zeros
-
-SOME_PRIOR = "some of its shards have a label prior and others have none"
 
 
 class ShardFile(NamedTuple):
@@ -86,26 +84,34 @@ class SavedArrays:
                 f"{path}: is missing; rank {writer.rank} of {writer.size} wrote it, perhaps on another machine, and it "
                 f"has to be copied here"
             )
-        (check_content if verify else check_size)(path, self.manifest.files[source.name])
+        check_file(path, self.manifest.files[source.name], content=verify)
         file = open_tensors(path)
         prior: dict[str, Array] = {}
-        if source.kind == WEIGHTS and has_label_prior(self.config) and prior_arrays(file.arrays):
-            prior = _checked_prior(path, file, self.features, writer.count(self.labels))
         expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (source.kind == WEIGHTS)}
-        _check_arrays(path, {a: file.arrays[a] for a in file.arrays if a not in prior}, expected, writer)
+        with raised_as(ModelError, path, ModelError):
+            if source.kind == WEIGHTS and has_label_prior(self.config) and prior_arrays(file.arrays):
+                prior = LabelPrior.of_state(file.arrays, self.features, writer.count(self.labels), 1.0).state()
+            if unexpected := [name for name in file.arrays if name not in prior and name not in expected]:
+                raise ModelError(f"unexpected array {unexpected[0]!r}: the network that config.json describes has none")
+            for name, layout in expected.items():
+                checked(file.arrays, name, layout.dtype, layout.shape(writer))
         return OpenShardFile(source, file, prior)
 
     def read(self, shard: Shard, optimizer: bool, verify: bool) -> ShardArrays:
         """The arrays of a shard. ModelError if a file that they need is missing, damaged or not of this network."""
-        try:
+        with raised_as(ModelError, self.folder, ModelError):
             needed = shard_files(self.manifest, shard, optimizer)
-        except ModelError as error:
-            raise ModelError(f"{self.folder}: {error}") from None
         opened = [self.open(source, verify) for source in needed]
         priors = [(one.source.writer, one.prior) for one in opened if one.source.kind == WEIGHTS]
+        return ShardArrays(self.layouts(optimizer), opened, shard, self.prior(priors, shard))
+
+    def prior(self, priors: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
+        """The arrays of the label prior for a shard's labels, out of those of the writers; none if they have none."""
         if len({bool(arrays) for _, arrays in priors}) > 1:
-            raise ModelError(f"{self.folder}: damaged: {SOME_PRIOR}")
-        return ShardArrays(self.layouts(optimizer), opened, shard, prior_of_shard(priors, shard))
+            raise ModelError(f"{self.folder}: damaged: some of its shards have a label prior and others have none")
+        if not priors[0][1] or priors[0][0] == shard:
+            return priors[0][1]
+        return regrouped(priors, shard)
 
 
 class ShardArrays(ArraySource):
@@ -122,8 +128,8 @@ class ShardArrays(ArraySource):
     def __getitem__(self, name: str) -> Array:
         if name in self._in_memory:
             return self._in_memory[name]
-        if (mapped := self._mapped(name)) is not None:
-            return mapped
+        if (file := self._own_file(name)) is not None:
+            return file.arrays[name]
         made = self._empty(self._layouts[name])
         self._fill(name, made)
         return made
@@ -151,8 +157,8 @@ class ShardArrays(ArraySource):
 
     def _fill(self, name: str, into: Array) -> None:
         """Copies what the open files have of an array."""
-        if (mapped := self._mapped(name)) is not None:
-            copy_rows(into, mapped, self._release)
+        if (file := self._own_file(name)) is not None:
+            copy_rows(into, file.arrays[name], file.release)
             return
         layout, files = self._layouts[name], self._files_with(name)
         for one in files[:1] if layout.axis is None else files:
@@ -162,14 +168,10 @@ class ShardArrays(ArraySource):
     def _files_with(self, name: str) -> list[OpenShardFile]:
         return [one for one in self._files if name in one.file.arrays]
 
-    def _mapped(self, name: str) -> Array | None:
-        """The array in the shard's own file, if that is open."""
+    def _own_file(self, name: str) -> TensorFile | None:
+        """The shard's own file with an array, if that is open."""
         files = self._files_with(name)
-        return files[0].file.arrays[name] if files and files[0].source.writer == self._shard else None
-
-    def _release(self) -> None:
-        for one in self._files:
-            one.file.release()
+        return files[0].file if files and files[0].source.writer == self._shard else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._layouts, *self._in_memory]))
@@ -205,30 +207,3 @@ def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
         return slice(begin, begin + count * stride, stride)
 
     return local(a), local(b)
-
-
-def prior_of_shard(priors: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
-    """The arrays of the label prior for a shard's labels, out of those of the writers; none if they have none."""
-    if not priors[0][1] or priors[0][0] == shard:
-        return priors[0][1]
-    return regrouped(priors, shard)
-
-
-def _checked_prior(path: Path, file: TensorFile, features: int, neurons: int) -> dict[str, Array]:
-    """The arrays of the label prior in a shard's file; ModelError if they are damaged."""
-    try:
-        return LabelPrior.of_state(file.arrays, features, neurons, 1.0).state()
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
-
-
-def _check_arrays(path: Path, arrays: dict[str, Array], expected: dict[str, ArrayLayout], writer: Shard) -> None:
-    """ModelError if the arrays are not those of the network."""
-    for name in arrays:
-        if name not in expected:
-            raise ModelError(f"{path}: unexpected array {name!r}: the network that config.json describes has none")
-    for name, layout in expected.items():
-        try:
-            checked(arrays, name, layout.dtype, layout.shape(writer))
-        except ModelError as error:
-            raise ModelError(f"{path}: {error}") from None
