@@ -13,10 +13,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from dslide.checkpoint.saved_model import SavedModel, write_rest, write_shard
 from dslide.checkpoint.snapshot import Cancelled, Snapshot, buffer_bytes
 from dslide.comm import Communicator, ranks_in_words
 from dslide.comm.votes import Vote, Votes
-from dslide.errors import Diverged, ModelError, known_to_all
+from dslide.errors import Diverged, ModelError, known_to_all, raised_as
 from dslide.model.label_prior import PREFIX
 from dslide.model.network import Network
 from dslide.model.state_layout import is_parameter
@@ -47,15 +46,15 @@ class Training(Protocol):
     rate: float  # learning rate of the last step
 
 
-@dataclass
-class Stage:
+class Stage(NamedTuple):
     """A stage of a checkpoint: its name and its work, the result of which must be plain JSON."""
 
     name: str
     work: Callable[[], Any]
 
 
-Stages = Generator[Stage, list[Any], None]  # receives the results of a stage on all ranks, in rank order
+_Tasks = SimpleQueue[Callable[[], None] | None]
+Stages = Generator[Stage, Any, None]  # receives the results of a stage on all ranks, in rank order
 
 
 class CheckpointManager:
@@ -74,7 +73,12 @@ class CheckpointManager:
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
         self._warn, self._on_complete = warn, on_complete
-        comm.together("folder of checkpoints", self._make_folder)
+
+        def make_folder() -> None:
+            with raised_as(ModelError, f"{self.folder}: can't be made", OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+
+        comm.together("folder of checkpoints", make_folder)
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
         self._replicator = Replicator(comm, self.folder) if len(disks) > 1 else None
@@ -82,22 +86,16 @@ class CheckpointManager:
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that do not change
         self._begun = time.monotonic()  # when the last checkpoint was
         self._pending: _PendingCheckpoint | None = None
-        self._worker = _Worker()
+        self._tasks = _start_worker()
         self.last = last  # the newest complete one
         self._copied = ""  # the name of the newest whose arrays have copies on other disks
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ModelError(f"{self.folder}: can't be made: {error.strerror or error}") from None
 
     # ---- in the background ------------------------------------------------------------------------------------------
 
     def vote(self) -> Vote:
         """What this rank votes for in the coming step."""
         if self._pending is not None:
-            return Vote.CHECKPOINT_STAGE_DONE if self._pending.is_stage_done else Vote.NONE
+            return Vote.CHECKPOINT_STAGE_DONE if self._pending.stage_done.is_set() else Vote.NONE
         due = self._seconds > 0 and time.monotonic() - self._begun >= self._seconds
         return Vote.CHECKPOINT_DUE if due and self.comm.rank == 0 else Vote.NONE
 
@@ -128,7 +126,7 @@ class CheckpointManager:
                 return
             self._begin()
         while self._pending is not None:
-            self._pending.wait()
+            self._pending.stage_done.wait()
             self._next_stage(self._pending)
 
     def close(self) -> None:
@@ -136,7 +134,7 @@ class CheckpointManager:
         if self._replicator is not None:
             self.comm.barrier("copies on other disks done")
             self._replicator.close()
-        self._worker.end()
+        self._tasks.put(None)
 
     def last_in_words(self) -> str:
         """Says which checkpoint is the newest complete one."""
@@ -151,8 +149,8 @@ class CheckpointManager:
         training.network.watch(snapshot)
         folder = self.folder / checkpoint_name(training.step)
         stages = self._stages(training.step, folder, model, snapshot)
-        self._pending = _PendingCheckpoint(self._worker, training, folder, snapshot, stages)
-        self._pending.begin_stage()
+        self._pending = _PendingCheckpoint(self._tasks, training, folder, snapshot, stages)
+        self._pending.next_stage()
 
     def _stages(self, step: int, folder: Path, model: SavedModel, snapshot: Snapshot) -> Stages:
         of_ranks = yield Stage("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
@@ -225,7 +223,7 @@ class CheckpointManager:
         """Ends the present stage of a checkpoint early, on all ranks, and abandons it."""
         pending.snapshot.close()
         self._copies_cancelled.set()
-        pending.wait()
+        pending.stage_done.wait()
         self.comm.barrier("checkpoint cancelled")
         self._copies_cancelled.clear()
         self._abandon(pending)
@@ -240,35 +238,25 @@ class CheckpointManager:
 class _PendingCheckpoint:
     """A checkpoint that is being written."""
 
-    def __init__(self, worker: _Worker, training: Training, folder: Path, snapshot: Snapshot, stages: Stages) -> None:
+    stage: Stage
+
+    def __init__(self, tasks: _Tasks, training: Training, folder: Path, snapshot: Snapshot, stages: Stages) -> None:
         self.step, self.folder, self.snapshot = training.step, folder, snapshot
         self._network, self._rate = training.network, training.rate
-        self._stages = stages
-        self.stage = next(stages)
+        self._tasks, self._stages = tasks, stages
         self.problem = self.diverged = ""
         self.result: Any = None
-        self._worker, self._done = worker, threading.Event()
+        self.stage_done = threading.Event()  # or failed, on this rank
 
-    @property
-    def is_stage_done(self) -> bool:
-        """Whether the stage is done, or has failed, on this rank."""
-        return self._done.is_set()
-
-    def begin_stage(self) -> None:
-        self._done.clear()
-        self._worker.tasks.put(self._run)
-
-    def wait(self) -> None:
-        self._done.wait()
-
-    def next_stage(self, results: list[Any]) -> bool:
-        """Begins the next stage; False if there is none."""
+    def next_stage(self, results: list[Any] | None = None) -> bool:
+        """Begins the next stage, given the results of the one before; False if there is none."""
         try:
             self.stage = self._stages.send(results)
         except StopIteration:
             self.end()
             return False
-        self.begin_stage()
+        self.stage_done.clear()
+        self._tasks.put(self._run)
         return True
 
     def end(self) -> None:
@@ -280,7 +268,7 @@ class _PendingCheckpoint:
     def _run(self) -> None:
         try:
             self.result = self.stage.work()
-        except NotFinite as error:
+        except Diverged as error:
             self.diverged = f"training diverged: {error} at step {self.step} with learning rate {self._rate:g}"
         except Cancelled:
             self.problem = "it was cancelled"
@@ -290,36 +278,29 @@ class _PendingCheckpoint:
         except Exception as error:  # the thread must survive
             self.problem = f"{type(error).__name__}: {error}"
         finally:
-            self._done.set()
+            self.stage_done.set()
 
 
-class _Worker:
-    """The thread that does the work. It is started with the run: where memory has run out, a new thread may neither
-    start nor fail, and `Thread.start` would wait forever."""
+def _start_worker() -> _Tasks:
+    """Starts the thread that does tasks until one is None. It is started with the run: where memory has run out, a new
+    thread may neither start nor fail, and `Thread.start` would wait forever."""
+    tasks: _Tasks = SimpleQueue()
 
-    def __init__(self) -> None:
-        self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        threading.Thread(target=self._run, name="dslide-checkpoint", daemon=True).start()
-
-    def _run(self) -> None:
-        while (task := self.tasks.get()) is not None:
+    def work() -> None:
+        while (task := tasks.get()) is not None:
             task()
             del task  # or the thread would keep the network alive
 
-    def end(self) -> None:
-        self.tasks.put(None)
-
-
-class NotFinite(ArithmeticError):
-    """Weights that are not finite, which a checkpoint must not contain."""
+    threading.Thread(target=work, name="dslide-checkpoint", daemon=True).start()
+    return tasks
 
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
-    """The pieces of an array; NotFinite if it is of weights that are not all finite."""
+    """The pieces of an array; Diverged if it is of weights that are not all finite, which must not be saved."""
     checked = is_parameter(name) and not name.startswith(PREFIX)
     for piece in pieces:
         if checked and not np.isfinite(widened(piece)).all():
-            raise NotFinite(f"{name.replace('.', ': ')} not finite")
+            raise Diverged(f"{name.replace('.', ': ')} not finite")
         yield piece
 
 
