@@ -3,8 +3,7 @@
 A checkpoint is made in stages: the arrays of every rank; then the small files and the manifest on every disk; then,
 where ranks have disks of their own, copies of the arrays on another disk; then the removal of old checkpoints. A thread
 does the work of a stage while training continues. Each rank votes with its steps that its stage is done, so that all
-ranks see at the same step that all are done; they gather the results then, and begin the next stage. At the end of a
-run the same stages are done without training in between.
+ranks see at the same step that all are done; they then gather the results and begin the next stage.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from dslide.checkpoint.disks import buddy, find_disks, leads
+from dslide.checkpoint.disks import buddy, find_disks, leads, on_disks
 from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, WEIGHTS, Entry, shard_file
 from dslide.checkpoint.replicator import Replicator
 from dslide.checkpoint.run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
@@ -27,7 +27,7 @@ from dslide.checkpoint.saved_model import SavedModel, write_rest, write_shard
 from dslide.checkpoint.snapshot import Cancelled, Snapshot, buffer_bytes
 from dslide.comm import Communicator, ranks_in_words
 from dslide.comm.votes import Vote, Votes
-from dslide.errors import Diverged, ModelError, known_to_all, raised_as
+from dslide.errors import Diverged, ModelError, known_to_all
 from dslide.model.label_prior import PREFIX
 from dslide.model.network import Network
 from dslide.model.state_layout import is_parameter
@@ -46,24 +46,16 @@ class Training(Protocol):
     rate: float  # learning rate of the last step
 
 
-class Stage(NamedTuple):
-    """A stage of a checkpoint: its name and its work, the result of which must be plain JSON."""
-
-    name: str
-    work: Callable[[], Any]
-
-
 _Tasks = SimpleQueue[Callable[[], None] | None]
+Stage = tuple[str, Callable[[], Any]]  # its name and its work, the result of which must be plain JSON
 Stages = Generator[Stage, Any, None]  # receives the results of a stage on all ranks, in rank order
 
 
 class CheckpointManager:
-    """The checkpoints of one run, on one of its ranks.
-
-    `model` describes the run at present. One is written every `seconds` (0: only by `save`), and the newest `kept` are
-    kept. On rank 0 `warn` is called with a sentence about each checkpoint that failed; on all ranks `on_complete` with
-    the number of steps of each one that is complete. `last` is the checkpoint that training resumed from.
-    """
+    """The checkpoints of one run, on one of its ranks. `model` describes the run at present. One is written every
+    `seconds` (0: only by `save`), and the newest `kept` are kept. On rank 0 `warn` is called with a sentence about each
+    that failed; on all ranks `on_complete` with the number of steps of each complete one. `last` is the checkpoint that
+    training resumed from."""
 
     def __init__(
         self, run: Path, comm: Communicator, training: Training, model: Callable[[], SavedModel], *,
@@ -73,12 +65,8 @@ class CheckpointManager:
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
         self._warn, self._on_complete = warn, on_complete
-
-        def make_folder() -> None:
-            with raised_as(ModelError, f"{self.folder}: can't be made", OSError):
-                self.folder.mkdir(parents=True, exist_ok=True)
-
-        comm.together("folder of checkpoints", make_folder)
+        make = partial(self.folder.mkdir, parents=True, exist_ok=True)
+        on_disks(comm, "folder of checkpoints", f"{self.folder}: can't be made", make)
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
         self._replicator = Replicator(comm, self.folder) if len(disks) > 1 else None
@@ -89,8 +77,6 @@ class CheckpointManager:
         self._tasks = _start_worker()
         self.last = last  # the newest complete one
         self._copied = ""  # the name of the newest whose arrays have copies on other disks
-
-    # ---- in the background ------------------------------------------------------------------------------------------
 
     def vote(self) -> Vote:
         """What this rank votes for in the coming step."""
@@ -111,13 +97,10 @@ class CheckpointManager:
                 if self.comm.rank == 0:
                     self._warn(f"{error}; training continues, and {self.last_in_words()}")
 
-    # ---- in the foreground ------------------------------------------------------------------------------------------
-
     def save(self) -> None:
-        """Saves the run as it is now. A collective; ModelError on all ranks if one can't. Copies to other disks may use
-        the whole link, since training has paused."""
+        """Saves the run as it is now. A collective; ModelError on all ranks if one can't."""
         if self._replicator is not None:
-            self._replicator.share = 1.0
+            self._replicator.share = 1.0  # training has paused and needs none of the link
         step = self._training.step
         if self._pending is not None and self._pending.step != step:
             self._cancel(self._pending)
@@ -140,8 +123,6 @@ class CheckpointManager:
         """Says which checkpoint is the newest complete one."""
         return "there is no checkpoint yet" if self.last is None else f"the last checkpoint is {self.last}"
 
-    # ---- the stages of a checkpoint ---------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         self._begun = time.monotonic()
         training, model = self._training, self._model()
@@ -153,18 +134,18 @@ class CheckpointManager:
         self._pending.next_stage()
 
     def _stages(self, step: int, folder: Path, model: SavedModel, snapshot: Snapshot) -> Stages:
-        of_ranks = yield Stage("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
+        of_ranks = yield "arrays of a checkpoint", partial(self._write_arrays, folder, model, snapshot)
         entries = {name: entry for own in of_ranks for name, entry in own.items()}
-        yield Stage("checkpoint completed", lambda: self._complete(folder, model, entries))
+        yield "checkpoint completed", partial(self._complete, folder, model, entries)
         self.last = folder
         self._on_complete(step)
         if self._replicator is not None:
-            problems = yield Stage("copies on other disks", lambda: self._send_copies(folder))
+            problems = yield "copies on other disks", partial(self._send_copies, self._replicator, folder)
             for problem in filter(None, problems if self.comm.rank == 0 else ()):
                 self._warn(f"{problem}; a copy on another disk is missing")
             if not any(problems):
                 self._copied = folder.name
-        yield Stage("old checkpoints removed", lambda: self._remove_old(folder))
+        yield "old checkpoints removed", partial(self._remove_old, folder)
 
     def _write_arrays(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> dict[str, Entry]:
         try:
@@ -181,12 +162,11 @@ class CheckpointManager:
             write_rest(folder, model, self.comm.size, entries, before=self._written)
             name_latest(self.folder, folder.name)
 
-    def _send_copies(self, folder: Path) -> str:
+    def _send_copies(self, replicator: Replicator, folder: Path) -> str:
         """Sends this rank's arrays to a rank with another disk; returns why that failed, or nothing."""
-        assert self._replicator is not None
         assert self._buddy is not None
         names = [shard_file(kind, self.comm.rank, self.comm.size) for kind in (OPTIMIZER, WEIGHTS)]
-        copies = [self._replicator.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
+        copies = [replicator.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
         while any(copy.state == "running" for copy in copies):
             if self._copies_cancelled.wait(COPY_POLL):
                 return ""
@@ -204,9 +184,8 @@ class CheckpointManager:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _next_stage(self, pending: _PendingCheckpoint) -> None:
-        """Ends a stage on all ranks and begins the next. If it failed on a rank, the checkpoint is abandoned, and
-        ModelError or Diverged raised on all of them."""
-        outcomes = self.comm.gather_objects(pending.stage.name, [pending.problem, pending.diverged, pending.result])
+        """Ends a stage on all ranks and begins the next; if it failed on one, abandons the checkpoint and raises."""
+        outcomes = self.comm.gather_objects(pending.stage[0], [pending.problem, pending.diverged, pending.result])
         diverged = next((message for _, message, _ in outcomes if message), None)
         problems = [(rank, message) for rank, (message, _, _) in enumerate(outcomes) if message]
         if not diverged and not problems:
@@ -267,7 +246,7 @@ class _PendingCheckpoint:
 
     def _run(self) -> None:
         try:
-            self.result = self.stage.work()
+            self.result = self.stage[1]()
         except Diverged as error:
             self.diverged = f"training diverged: {error} at step {self.step} with learning rate {self._rate:g}"
         except Cancelled:

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dslide.checkpoint.tensor_file import stream_tensors
+from dslide.checkpoint.tensor_file import Read, stream_tensors
 from dslide.errors import ModelError, raised_as
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
@@ -23,9 +23,13 @@ FORMAT = 6  # the version number of model folders; no other is read
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # one of each for every rank
 LABEL_COUNTS = "label_counts.safetensors"
-CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
-VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "progress.json", "estimator.json"
-COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # one for all ranks
+CONFIG, PROGRESS, LABELS, FEATURES = "config.json", "progress.json", "labels.json", "features.json"
+VECTORIZER, TOKENS = "vectorizer.json", "tokens.json"
+FIELDS = {  # of SavedModel that have a file each
+    PROGRESS: "progress", LABELS: "label_names", FEATURES: "feature_names", VECTORIZER: "vectorizer", TOKENS: "tokens",
+    "estimator.json": "estimator",
+}  # fmt: skip
+COMMON_FILES = (CONFIG, LABEL_COUNTS, *FIELDS)  # one for all ranks
 MAX_SHARDS = 1 << 16
 LARGEST = 2**31 - 1  # number of features, labels, steps
 READ_SIZE = 1 << 20  # bytes
@@ -88,9 +92,6 @@ class Manifest:
         return cls(shards, files)
 
 
-# ---- writing ----------------------------------------------------------------------------------------------------
-
-
 class CheckedFile(AtomicFile):
     """An atomic file of bytes; `entry` describes what was written to it."""
 
@@ -111,9 +112,7 @@ def write_json(path: Path, content: Any) -> Entry:
     return file.entry
 
 
-def write_arrays(
-    path: Path, arrays: Mapping[str, Array], read: Callable[[str], Iterable[Array]] | None = None
-) -> Entry:
+def write_arrays(path: Path, arrays: Mapping[str, Array], read: Read = None) -> Entry:
     """Writes a file of arrays that is on disk when this returns. `read` is as in `stream_tensors`."""
     with (file := CheckedFile(path)):
         stream_tensors(file.write, arrays, read)
@@ -127,9 +126,6 @@ def write_again(path: Path, before: Path) -> None:
     except OSError:
         with AtomicFile(path) as file, open(before, "rb") as source:
             shutil.copyfileobj(source, file, READ_SIZE)
-
-
-# ---- reading ----------------------------------------------------------------------------------------------------
 
 
 def check_file(path: Path, entry: Entry, *, content: bool) -> None:

@@ -5,9 +5,8 @@ at a time: the receiver acknowledges it when it is written, and the sender then 
 `SHARE` of the time, and so about that share of the link, whatever its bandwidth. Pieces grow on fast links, where the
 round trip would take longer than the transfer, and shrink on slow ones, where they would delay exchanges.
 
-The receiver accepts files of checkpoints only (`NAME`). They are written atomically, once size and checksum are
-verified. An error on either side ends the one delivery, with a sentence, and nothing else. Threads of the replicator
-read and write the files.
+The receiver accepts files of checkpoints only (`NAME`), which appear when size and checksum are verified. An error on
+either side ends the one delivery, with a sentence, and nothing else. Threads of the replicator read and write files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from dslide.checkpoint.manifest import CheckedFile, Entry
+from dslide.checkpoint.manifest import CheckedFile
 from dslide.comm import Communicator
 from dslide.errors import CommError
 
@@ -69,7 +68,7 @@ class Replicator:
         self.share = SHARE  # of the time; 1: no pauses
         self._waiting: SimpleQueue[Delivery | None] = SimpleQueue()
         self._answers: SimpleQueue[tuple[int, str]] = SimpleQueue()
-        self._arrived: SimpleQueue[tuple[int, memoryview] | None] = SimpleQueue()
+        self._arrived: SimpleQueue[tuple[int, int, int, memoryview] | None] = SimpleQueue()
         self._incoming: dict[int, tuple[int, CheckedFile]] = {}  # by sender: number of the delivery, file
         self._closed = threading.Event()
         comm.on_side(self._take)
@@ -82,8 +81,7 @@ class Replicator:
             thread.start()
 
     def send(self, to: int, path: Path, as_name: str) -> Delivery:
-        """Begins to send a file to rank `to`, which stores it as `as_name` under its root. Files are sent one after
-        the other. The file must not change until the delivery has ended."""
+        """Begins to send a file, which must not change meanwhile, to rank `to`, which stores it as `as_name`."""
         if to == self._comm.rank or not 0 <= to < self._comm.size:
             raise ValueError(f"rank {to} is no other rank of {self._comm.size}")
         delivery = Delivery(to, path, as_name)
@@ -109,9 +107,7 @@ class Replicator:
         if kind == _ANSWER:
             self._answers.put((number, str(content[_HEAD.size :], "utf-8")))
         else:
-            self._arrived.put((source, content))
-
-    # ---- sending ----------------------------------------------------------------------------------------------------
+            self._arrived.put((source, kind, number, content[_HEAD.size :]))
 
     def _send_all(self) -> None:
         while (delivery := self._waiting.get()) is not None:
@@ -155,13 +151,10 @@ class Replicator:
             if time.monotonic() > patience:
                 raise _Refused(f"it doesn't answer for {_PATIENCE * self._comm.limit:g} s")
 
-    # ---- receiving --------------------------------------------------------------------------------------------------
-
     def _receive_all(self) -> None:
         while (arrived := self._arrived.get()) is not None:
-            source, content = arrived
-            kind, number = _HEAD.unpack_from(content)
-            error = self._receive(source, kind, number, content[_HEAD.size :])
+            source, kind, number, content = arrived
+            error = self._receive(source, kind, number, content)
             with suppress(CommError):  # the sender is lost and needs no answer
                 self._comm.send_side(source, _HEAD.pack(_ANSWER, number) + error.encode())
         for source in [*self._incoming]:
@@ -179,7 +172,11 @@ class Replicator:
             elif kind == _PIECE:
                 self._incoming[source][1].write(content)
             else:
-                _finish(self._incoming[source][1], json.loads(bytes(content)))
+                file, sent = self._incoming[source][1], json.loads(bytes(content))
+                if file.entry != sent:
+                    received = f"{file.entry['size']} bytes of {sent['size']} were received"
+                    raise _Refused(f"{received}, or the checksum differs")
+                file.commit()
                 del self._incoming[source]
             return ""
         except _Refused as error:
@@ -190,7 +187,6 @@ class Replicator:
         return problem
 
     def _discard(self, source: int) -> None:
-        """Removes what was received of a file."""
         if source in self._incoming:
             self._incoming.pop(source)[1].discard()
 
@@ -200,13 +196,6 @@ class Replicator:
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return CheckedFile(path)
-
-
-def _finish(file: CheckedFile, sent: Entry) -> None:
-    """Puts a file in its place if it is complete."""
-    if file.entry != sent:
-        raise _Refused(f"{file.entry['size']} bytes of {sent['size']} were received, or the checksum differs")
-    file.commit()
 
 
 def next_size(size: int, seconds: float) -> int:

@@ -25,6 +25,9 @@ from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter
 from dslide.model.storage import ArraySource, checked
 from dslide.util.arrays import Array, aligned_zeros
 
+Layouts = dict[str, ArrayLayout]
+Opened = Mapping["ShardFile", TensorFile]
+
 
 class ShardFile(NamedTuple):
     """One file of a model's arrays."""
@@ -35,15 +38,6 @@ class ShardFile(NamedTuple):
     @property
     def name(self) -> str:
         return shard_file(self.kind, self.writer.rank, self.writer.size)
-
-
-@dataclass(frozen=True)
-class OpenShardFile:
-    """A mapped file of arrays; `prior` are those of its arrays that belong to the label prior."""
-
-    source: ShardFile
-    file: TensorFile
-    prior: dict[str, Array]
 
 
 def shard_files(manifest: Manifest, shard: Shard, optimizer: bool) -> list[ShardFile]:
@@ -71,12 +65,12 @@ class SavedArrays:
     features: int
     labels: int
 
-    def layouts(self, optimizer: bool) -> dict[str, ArrayLayout]:
+    def layouts(self, optimizer: bool) -> Layouts:
         """The layouts of all arrays but the label prior's; without `optimizer`, of those that prediction needs."""
         every = array_layouts(self.config, self.features, self.labels)
         return {name: layout for name, layout in every.items() if optimizer or is_parameter(name)}
 
-    def open(self, source: ShardFile, verify: bool) -> OpenShardFile:
+    def open(self, source: ShardFile, verify: bool) -> TensorFile:
         """Maps a file. ModelError if it is missing, damaged or not of this network. `verify` checks its checksum."""
         path, writer = self.folder / source.name, source.writer
         if writer.size > 1 and not path.exists():
@@ -95,14 +89,14 @@ class SavedArrays:
                 raise ModelError(f"unexpected array {unexpected[0]!r}: the network that config.json describes has none")
             for name, layout in expected.items():
                 checked(file.arrays, name, layout.dtype, layout.shape(writer))
-        return OpenShardFile(source, file, prior)
+        return file
 
     def read(self, shard: Shard, optimizer: bool, verify: bool) -> ShardArrays:
         """The arrays of a shard. ModelError if a file that they need is missing, damaged or not of this network."""
         with raised_as(ModelError, self.folder, ModelError):
             needed = shard_files(self.manifest, shard, optimizer)
-        opened = [self.open(source, verify) for source in needed]
-        priors = [(one.source.writer, one.prior) for one in opened if one.source.kind == WEIGHTS]
+        opened = {source: self.open(source, verify) for source in needed}
+        priors = [(source.writer, prior_arrays(opened[source].arrays)) for source in needed if source.kind == WEIGHTS]
         return ShardArrays(self.layouts(optimizer), opened, shard, self.prior(priors, shard))
 
     def prior(self, priors: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
@@ -118,12 +112,8 @@ class ShardArrays(ArraySource):
     """The arrays of a shard. If the shard's own file is open, they are mapped; else each is assembled from the files of
     other shards whenever it is read. `in_memory` holds further arrays as they are: the label prior's."""
 
-    def __init__(
-        self, layouts: dict[str, ArrayLayout], files: Sequence[OpenShardFile], shard: Shard,
-        in_memory: Mapping[str, Array],
-    ) -> None:  # fmt: skip
-        self._layouts, self._files, self._shard = layouts, files, shard
-        self._in_memory = dict(in_memory)
+    def __init__(self, layouts: Layouts, files: Opened, shard: Shard, in_memory: Mapping[str, Array]) -> None:
+        self._layouts, self._files, self._shard, self._in_memory = layouts, files, shard, dict(in_memory)
 
     def __getitem__(self, name: str) -> Array:
         if name in self._in_memory:
@@ -144,11 +134,8 @@ class ShardArrays(ArraySource):
     def _check_fit(self, name: str, into: Array) -> None:
         """ModelError if the array of this name has another type or shape."""
         layout = self._layouts.get(name)
-        if layout is None:
-            checked(self._in_memory, name, into.dtype, into.shape)
-        else:
-            same_shape = np.broadcast_to(np.empty((), layout.dtype), layout.shape(self._shard))  # takes no memory
-            checked({name: same_shape}, name, into.dtype, into.shape)
+        known = self._in_memory if layout is None else {name: placeholder(layout, self._shard)}
+        checked(known, name, into.dtype, into.shape)
 
     def _empty(self, layout: ArrayLayout) -> Array:
         """A new array for a shard's part."""
@@ -160,18 +147,15 @@ class ShardArrays(ArraySource):
         if (file := self._own_file(name)) is not None:
             copy_rows(into, file.arrays[name], file.release)
             return
-        layout, files = self._layouts[name], self._files_with(name)
-        for one in files[:1] if layout.axis is None else files:
-            own, theirs = common(layout, self._shard, one.source.writer)
-            copy_rows(into[own], one.file.arrays[name][theirs], one.file.release)
-
-    def _files_with(self, name: str) -> list[OpenShardFile]:
-        return [one for one in self._files if name in one.file.arrays]
+        layout = self._layouts[name]
+        files = [(source.writer, file) for source, file in self._files.items() if name in file.arrays]
+        for writer, file in files[:1] if layout.axis is None else files:
+            own, theirs = common(layout, self._shard, writer)
+            copy_rows(into[own], file.arrays[name][theirs], file.release)
 
     def _own_file(self, name: str) -> TensorFile | None:
         """The shard's own file with an array, if that is open."""
-        files = self._files_with(name)
-        return files[0].file if files and files[0].source.writer == self._shard else None
+        return self._files.get(ShardFile(WEIGHTS if is_parameter(name) else OPTIMIZER, self._shard))
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._layouts, *self._in_memory]))
@@ -183,27 +167,26 @@ class ShardArrays(ArraySource):
         return name in self._layouts or name in self._in_memory
 
 
+def placeholder(layout: ArrayLayout, shard: Shard) -> Array:
+    """An array of the type and shape of a shard's part that takes no memory."""
+    return np.broadcast_to(np.empty((), layout.dtype), layout.shape(shard))
+
+
 def common(layout: ArrayLayout, a: Shard, b: Shard) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of an array that two shards have in common, as indices into the array of one and of the other."""
+    """The part of an array that two shards have in common, as indices into the array of one and of the other. Their
+    ranks must be equal modulo the greatest common divisor of their sizes; other shards have no neurons in common."""
     if layout.axis is None:  # the same on all ranks
         return (), ()
-    before = (slice(None),) * layout.axis
-    ours, theirs = common_neurons(layout.neurons, a, b)
-    return (*before, ours), (*before, theirs)
-
-
-def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
-    """The neurons of a layer that both shards own, by their local numbers in one and in the other. Their ranks must be
-    equal modulo the greatest common divisor of their sizes; other shards have none in common."""
     divisor = math.gcd(a.size, b.size)
     step = a.size * b.size // divisor  # between two common neurons, by their numbers in the whole layer
     # the first neuron a.rank + a.size * k that is b.rank modulo b.size
     k = (b.rank - a.rank) // divisor * pow(a.size // divisor, -1, b.size // divisor) % (b.size // divisor)
     first = a.rank + a.size * k
-    count = len(range(first, neurons, step))
+    count = len(range(first, layout.neurons, step))
+    before = (slice(None),) * layout.axis
 
-    def local(shard: Shard) -> slice:
+    def local(shard: Shard) -> tuple[slice, ...]:
         begin, stride = (first - shard.rank) // shard.size, step // shard.size
-        return slice(begin, begin + count * stride, stride)
+        return *before, slice(begin, begin + count * stride, stride)
 
     return local(a), local(b)

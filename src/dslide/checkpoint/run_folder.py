@@ -36,8 +36,7 @@ def checkpoints(run: str | Path) -> dict[int, Path]:
 
 
 def newest(run: str | Path) -> Path | None:
-    """The run's newest complete checkpoint on this disk: the one that `latest` names or, if that is missing, the one of
-    most steps. None if there is none."""
+    """The run's newest complete checkpoint on this disk: the one that `latest` names, else the one of most steps."""
     complete = {path.name: path for path in checkpoints(run).values()}
     try:
         named = (Path(run) / CHECKPOINTS / LATEST).read_text(encoding="ascii", errors="replace").strip()

@@ -1,15 +1,14 @@
 """Saved models: a folder with the network's arrays, its options, the names of labels and features, and the state that
 resuming needs. `manifest.json`, written last, lists size and checksum of every other file.
 
-Ranks that train together save together: each writes the arrays it owns to files of its own, and nothing is gathered.
-Ranks on other machines may see another disk under the same path; then each machine gets a folder with its own shards
-and all small files. Any number of ranks reads what any other number wrote.
+Ranks that train together save together, each the arrays it owns. Each disk that they see gets a folder with the shards
+of its ranks and all small files. Any number of ranks reads what any other number wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy as np
 from dslide.checkpoint.manifest import (
     COMMON_FILES,
     CONFIG,
-    ESTIMATOR,
     FEATURES,
+    FIELDS,
     LABEL_COUNTS,
     LABELS,
     LARGEST,
@@ -43,7 +42,7 @@ from dslide.checkpoint.manifest import (
 from dslide.checkpoint.replace_folder import beside, replacement
 from dslide.checkpoint.reshard import SavedArrays
 from dslide.checkpoint.run_folder import newest
-from dslide.checkpoint.tensor_file import read_tensors
+from dslide.checkpoint.tensor_file import Read, open_tensors
 from dslide.comm import Communicator, solo
 from dslide.config import Config
 from dslide.data import TextVectorizer, TokenOptions
@@ -55,11 +54,6 @@ from dslide.util.arrays import Array
 MOST_ROWS = 2**62
 # in config.json beside the options, with the smallest and the largest value
 SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, MOST_ROWS), "base": (0, 1)}
-# files of JSON, and the fields of SavedModel that they hold
-FIELDS = {
-    PROGRESS: "progress", LABELS: "label_names", FEATURES: "feature_names", VECTORIZER: "vectorizer",
-    TOKENS: "tokens", ESTIMATOR: "estimator",
-}  # fmt: skip
 PROGRESS_NUMBERS = {"step": LARGEST, "epoch": LARGEST, "position": LARGEST, "samples": MOST_ROWS}  # largest values
 
 
@@ -85,17 +79,17 @@ class SavedModel:
 
 def model_folder(path: str | Path) -> Path:
     """The model's folder, given it or the folder of the run that made it: of a run, its newest checkpoint."""
-    return newest(path) or Path(path)
+    folder = newest(path) or Path(path)
+    old = beside(folder, ".old")  # if a replacement was interrupted
+    return old if not folder.exists() and old.is_dir() else folder
 
 
 def save_model(
     folder: str | Path, model: SavedModel, *, optimizer: bool = True, comm: Communicator | None = None
 ) -> None:
     """Writes a model folder, replacing a model that is there; if that fails, ModelError, and nothing has changed.
-
     Without `optimizer` the folder is smaller and training can't be resumed from it. With `comm` this is a collective:
-    every rank calls it with its own `state` and the same of everything else; if a rank fails, all raise its error.
-    """
+    every rank calls it with its own `state` and the same of everything else; if a rank fails, all raise its error."""
     comm = comm or solo()
     with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
         own = work.together("arrays saved", lambda: write_shard(work.new, model, comm, optimizer))
@@ -108,29 +102,18 @@ def load_model(
     folder: str | Path, *, optimizer: bool = False, verify: bool = False, shard: Shard = WHOLE
 ) -> SavedModel:
     """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
-
-    `state` holds the arrays of the shard, by default those of the whole network: memory-mapped if as many ranks wrote
-    the folder, else each assembled when it is read. Only files that are read have to be there. With `optimizer` the
-    state includes what resuming needs. With `verify` the checksums of the arrays are checked too, which reads them
-    once; those of small files always are.
-    """
-    place = found(model_folder(folder))
-    manifest = Manifest.read(place)
-    model = read_model(place, manifest, verify)
-    arrays = SavedArrays(place, manifest, model.config, model.features, model.labels)
-    model.state = arrays.read(shard, optimizer, verify)
-    return model
-
-
-def found(folder: Path) -> Path:
-    """The folder, or the name that the model has if replacing it was interrupted."""
-    return beside(folder, ".old") if not folder.exists() and beside(folder, ".old").is_dir() else folder
+    `state` holds the arrays of the shard, by default the whole network: memory-mapped if as many ranks wrote the
+    folder, else each assembled when it is read. `optimizer` includes what resuming needs; `verify` checks the checksums
+    of the arrays too, which reads them once."""
+    place = model_folder(folder)
+    manifest, model = read_model(place, verify)
+    saved = SavedArrays(place, manifest, model.config, model.features, model.labels)
+    return replace(model, state=saved.read(shard, optimizer, verify))
 
 
 def write_shard(
-    folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True,
-    read: Callable[[str], Iterable[Array]] | None = None,
-) -> dict[str, Entry]:  # fmt: skip
+    folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True, read: Read = None
+) -> dict[str, Entry]:
     """Writes the arrays that this rank owns; `read` is as in `stream_tensors`."""
     entries = {}
     for kind in (OPTIMIZER, WEIGHTS) if optimizer else (WEIGHTS,):
@@ -144,8 +127,7 @@ def write_rest(
     folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
     before: dict[str, tuple[Entry, Path]] | None = None,
 ) -> None:  # fmt: skip
-    """Writes everything but the shards' arrays, whose entries are given. `before` keeps the files that do not change
-    from one checkpoint of a run to the next, so that they are written once."""
+    """Writes all but the shards' arrays, whose entries are given. `before`: files that are not written again."""
     entries, before = dict(entries), {} if before is None else before
     options = model.config.to_dict() | {key: getattr(model, key) for key in (*SIZES, "interactions")}
     fields = {name: getattr(model, field) for name, field in FIELDS.items()}
@@ -164,8 +146,9 @@ def write_rest(
     Manifest(shards, entries).write(folder)
 
 
-def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
+def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     """All of a model folder but its arrays. ModelError names the file that is missing or damaged."""
+    manifest = Manifest.read(folder)
     files = manifest.files
     for name in COMMON_FILES:
         if name in files:
@@ -182,7 +165,7 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
     if not config.hidden:  # an empty list is resolved before a network is made
         raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
     if LABEL_COUNTS in files:
-        values["label_counts"] = read_tensors(folder / LABEL_COUNTS).get("label_counts")
+        values["label_counts"] = open_tensors(folder / LABEL_COUNTS).arrays.get("label_counts")
     names = {LABELS: values["labels"], FEATURES: values["features"]}
     for name, field_name in FIELDS.items():
         if name in files:
@@ -190,12 +173,11 @@ def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
             values[field_name] = read_names(path, names[name]) if name in names else read_json(path, dict)
     model = SavedModel(config, state={}, **values)
     _check_model(folder, model)
-    return model
+    return manifest, model
 
 
 def _check_model(folder: Path, model: SavedModel) -> None:
-    """ModelError if parts of the model, its arrays apart, are invalid or contradict each other. The folder may come
-    from anyone: right checksums show only that it is as it was written."""
+    """ModelError if parts of the model but its arrays, which may come from anyone, are invalid or contradictory."""
     if model.interactions and model.features != model.labels:
         raise ModelError(f"{folder / CONFIG}: with interactions, features and labels must be as many")
     if model.vectorizer is not None:
