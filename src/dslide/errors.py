@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 # Exit codes of the command line.
@@ -32,6 +33,15 @@ def known_to_all(error: E) -> E:
     """Marks an error that every rank raises alike."""
     error.collective = True
     return error
+
+
+@contextmanager
+def raised_as(kind: type[UserError], where: object, *caught: type[Exception]) -> Iterator[None]:
+    """Raises errors of the types `caught` as one of `kind`, with `where` before their message."""
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{where}: {getattr(error, 'strerror', None) or error}") from None
 
 
 class DataError(UserError, ValueError):

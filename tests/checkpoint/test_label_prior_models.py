@@ -20,7 +20,7 @@ from dslide import Config, Network, SlideClassifier, Trainer, Vectors, load_mode
 from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.checkpoint.manifest import WEIGHTS, Manifest, write_arrays, write_json
 from dslide.checkpoint.saved_model import SavedModel, save_model
-from dslide.checkpoint.tensor_file import read_tensors
+from dslide.checkpoint.tensor_file import open_tensors
 from dslide.cli import main
 from dslide.comm import solo
 from dslide.data import Dataset, SparseRows
@@ -99,7 +99,7 @@ def damaged(folder: Path, shards: int = 1, rank: int = 0, **changes: Any) -> Pat
     """A model with changed arrays of the label prior, None for one that is missing, in one of its files."""
     save(folder, shards)
     name = WEIGHTS if shards == 1 else f"weights-{rank}-of-{shards}.safetensors"
-    arrays = dict(read_tensors(folder / name))
+    arrays = dict(open_tensors(folder / name).arrays)
     for which, change in changes.items():
         array = np.array(arrays.pop(f"prior.{which}"))
         if change is not None:
@@ -146,7 +146,7 @@ def test_a_damaged_prior_is_refused(tmp_path, kind):
 
 def test_an_unexpected_array_of_the_prior_is_refused(tmp_path):
     path = damaged(tmp_path / "m", share=None)
-    arrays = dict(read_tensors(path)) | {"prior.more": np.zeros(1, np.float32)}
+    arrays = dict(open_tensors(path).arrays) | {"prior.more": np.zeros(1, np.float32)}
     with pytest.raises(ModelError, match=r"array prior.share is missing"):
         load_model(tmp_path / "m")
     arrays["prior.share"] = np.ones(LABELS, np.float32)

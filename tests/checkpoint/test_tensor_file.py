@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.bf16 import nearest
 
-from dslide.checkpoint.tensor_file import DTYPES, read_tensors, stream_tensors
+from dslide.checkpoint.tensor_file import DTYPES, open_tensors, stream_tensors
 from dslide.errors import ModelError
 
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -49,7 +49,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 def test_arrays_come_back(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     path = tmp_path / "a.safetensors"
     write_tensors(path, arrays)
-    same(read_tensors(path), arrays)
+    same(open_tensors(path).arrays, arrays)
 
 
 @given(arrays_numpy_knows)
@@ -67,7 +67,7 @@ def test_we_read_files_of_the_safetensors_package(tmp_path: Path, arrays: dict[s
     package = pytest.importorskip("safetensors.numpy")
     path = tmp_path / "a.safetensors"
     package.save_file(arrays, path, metadata={"kind": "test"})
-    same(read_tensors(path), arrays)
+    same(open_tensors(path).arrays, arrays)
 
 
 def test_the_safetensors_package_reads_our_bf16(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_safetensors_package_reads_our_bf16(tmp_path: Path) -> None:
 def test_what_is_read_is_read_only_aligned_and_mapped(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write_tensors(path, {"a": np.ones(3, np.uint8), "b": np.ones(3, np.float32), "c": np.ones(5)})
-    for array in read_tensors(path).values():
+    for array in open_tensors(path).arrays.values():
         assert not array.flags.writeable
         assert not array.flags.owndata
         assert array.flags.aligned
@@ -95,7 +95,7 @@ def test_arrays_that_are_not_contiguous(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     array = np.arange(24, dtype=np.int32).reshape(4, 6)
     write_tensors(path, {"t": array.T, "s": array[::2, 1::2]})
-    same(read_tensors(path), {"t": array.T.copy(), "s": array[::2, 1::2].copy()})
+    same(open_tensors(path).arrays, {"t": array.T.copy(), "s": array[::2, 1::2].copy()})
 
 
 def test_big_arrays_are_written_in_blocks() -> None:
@@ -119,7 +119,7 @@ def file_with(path: Path, header: Any, data: bytes = b"\0" * 16) -> Path:
 
 def test_metadata_of_other_writers_is_skipped(tmp_path: Path) -> None:
     path = file_with(tmp_path / "a", {"__metadata__": {"kind": "test"}, "a": entry()})
-    same(read_tensors(path), {"a": np.zeros(4, np.float32)})
+    same(open_tensors(path).arrays, {"a": np.zeros(4, np.float32)})
 
 
 def entry(begin: int = 0, end: int = 16, dtype: Any = "F32", shape: Any = (4,)) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def entry(begin: int = 0, end: int = 16, dtype: Any = "F32", shape: Any = (4,)) 
 def test_hostile_headers_are_refused(tmp_path: Path, header: Any, message: str) -> None:
     path = file_with(tmp_path / "evil.safetensors", header)
     with pytest.raises(ModelError, match=message) as caught:
-        read_tensors(path)
+        open_tensors(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
@@ -165,12 +165,12 @@ def test_files_too_short_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "short.safetensors"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"too few|a header of \d+ bytes in a file"):
-        read_tensors(path)
+        open_tensors(path)
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"none\.safetensors: can't be read: No such file"):
-        read_tensors(tmp_path / "none.safetensors")
+        open_tensors(tmp_path / "none.safetensors")
 
 
 @given(st.data())
@@ -190,7 +190,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path, data: st.DataObject) -> N
             break
     path.write_bytes(content)
     try:
-        arrays = read_tensors(path)
+        arrays = open_tensors(path).arrays
     except ModelError:
         return
     assert sum(a.nbytes for a in arrays.values()) <= len(content)

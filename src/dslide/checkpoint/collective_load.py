@@ -1,11 +1,9 @@
-"""Loads a saved model on all ranks of a job, wherever its files lie. Every public function here is a collective: all
-ranks call it.
+"""Loads a saved model on all ranks of a job, wherever its files lie. Every public function here is a collective.
 
-Ranks may see different disks under the same path, or under different ones: they gather which files each one has, and
-choose a save of which every file is on some disk. A rank that lacks the small files gets them from one that has them.
-Files of arrays are mapped by the ranks that have them, which send others what they need (remote_arrays.py). A damaged
-file counts as missing, so that a copy on another disk, or an earlier checkpoint, takes its place. Where all ranks have
-all they need, as on a shared disk, no array is sent.
+Ranks may see different disks: they gather which files each one has, and choose a save of which every file is on some
+disk. Small files are sent to ranks that lack them. Files of arrays are mapped by the ranks that have them, which
+send others what they need (remote_arrays.py): nothing if all have all they need, as on a shared disk. A damaged
+file counts as missing, so that a copy on another disk, or an earlier checkpoint, takes its place.
 
 All ranks make the same exchanges in the same order, since every decision depends only on what was gathered from all.
 """
@@ -13,17 +11,19 @@ All ranks make the same exchanges in the same order, since every decision depend
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dslide.checkpoint.manifest import COMMON_FILES, MANIFEST, Manifest, check_content, check_size
-from dslide.checkpoint.remote_arrays import Providers, RemoteArrays, open_arrays, send_bytes
-from dslide.checkpoint.reshard import OpenShardFile, SavedArrays, ShardFile, shard_files
+from dslide.checkpoint.disks import on_disks
+from dslide.checkpoint.manifest import COMMON_FILES, MANIFEST, Manifest, check_file
+from dslide.checkpoint.remote_arrays import Providers, RemoteArrays, open_arrays, send_named
+from dslide.checkpoint.reshard import SavedArrays, ShardFile, shard_files
 from dslide.checkpoint.run_folder import CHECKPOINTS, checkpoints, steps_of
-from dslide.checkpoint.saved_model import SavedModel, found, load_model, model_folder, read_model
+from dslide.checkpoint.saved_model import SavedModel, load_model, model_folder, read_model
+from dslide.checkpoint.tensor_file import TensorFile
 from dslide.comm import Communicator, ranks_in_words
-from dslide.errors import ModelError, known_to_all
+from dslide.errors import ModelError, known_to_all, raised_as
 from dslide.model.network import Network
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Array
@@ -51,8 +51,7 @@ def load_on_all_ranks(
     folder: str | Path, comm: Communicator, *, optimizer: bool = False, verify: bool = False
 ) -> SavedModel:
     """As `load_model`, on every rank of a job, each its own shard; of a run, the newest checkpoint that they have
-    together. ModelError on all ranks if there is no save of the model of which every file is on the disk of some rank.
-    All transfers are done when it returns."""
+    together. ModelError on all ranks if there is no save of which every file is on the disk of some rank."""
     model = open_on_all_ranks(folder, comm, optimizer=optimizer, verify=verify)
     if isinstance(model.state, RemoteArrays):
         model.state.receive()
@@ -60,8 +59,8 @@ def load_on_all_ranks(
 
 
 def restore_network(network: Network, arrays: Mapping[str, Array]) -> None:
-    """Loads the state of a model that was opened or loaded into a network. Arrays that lie on other disks are received
-    straight into the network's own, so that there is no second copy of them in memory; `arrays` then holds these."""
+    """Copies the state of a model into a network. Arrays on other disks are received straight into the network's own,
+    without a second copy in memory; `arrays` then holds these."""
     if isinstance(arrays, RemoteArrays):
         arrays.receive(network.state())
     network.comm.together("loading the model", lambda: network.load_state(arrays))
@@ -77,53 +76,54 @@ def open_on_all_ranks(
         newest = open_newest(Path(folder) / CHECKPOINTS, comm, optimizer=optimizer, verify=verify)
         assert newest is not None
         return newest[1]
-    place = found(model_folder(folder))
-    saves, problems = _survey({"": place}, [], comm)
+    place = model_folder(folder)
+    saves, problems = _survey(place, comm, is_run=False)
     if not saves:
         comm.together("model found", lambda: Manifest.read(place))
-    for save in saves:
-        try:
-            return _open(place, save, comm, optimizer, verify)
-        except _Unusable as error:
-            problems.append(f"{save}: {error}" if len(saves) > 1 else str(error))
-    raise known_to_all(ModelError(f"{folder}: the model can't be loaded: {'; '.join(problems)}"))
+    failure = f"{folder}: the model can't be loaded"
+    return _open_first(place, saves, problems, comm, optimizer, verify, failure)[1]
 
 
 def open_newest(
     place: Path, comm: Communicator, *, optimizer: bool = True, verify: bool = True
 ) -> tuple[Path, SavedModel] | None:
-    """The newest checkpoint of a run of which every file is on the disk of some rank: its folder, which may be missing
-    on this rank's disk, and the model, opened as by `open_on_all_ranks`. None if no rank has any checkpoint; ModelError
-    on all ranks, with the reason for each checkpoint, if none can be used."""
-    folders: dict[str, Path] = {}
-    problems: list[str] = []
-    try:
-        folders = {path.name: path for path in sorted(place.iterdir()) if steps_of(path.name) is not None}
-    except FileNotFoundError:
-        pass  # other ranks may have checkpoints
-    except OSError as error:
-        problems = [f"{place}: can't be read: {error.strerror or error}"]
-    saves, problems = _survey(folders, problems, comm)
+    """The newest checkpoint of a run of which every file is on some disk: its folder, which may be missing on this
+    rank's, and the model, opened as by `open_on_all_ranks`. None if there is none; ModelError if none can be used."""
+    saves, problems = _survey(place, comm, is_run=True)
+    if not saves and not problems:
+        return None
+    return _open_first(place, saves, problems, comm, optimizer, verify, f"{place}: no checkpoint can be used")
+
+
+def _open_first(
+    place: Path, saves: list[_Save], problems: list[str], comm: Communicator, optimizer: bool, verify: bool,
+    failure: str,
+) -> tuple[Path, SavedModel]:  # fmt: skip
+    """The first of the saves that can be opened, and its folder; ModelError with all problems if there is none."""
     for save in saves:
         folder = place / save.name
         try:
             return folder, _open(folder, save, comm, optimizer, verify)
         except _Unusable as error:
-            problems.append(f"{save}: {error}")
-    if problems:
-        raise known_to_all(ModelError(f"{place}: no checkpoint can be used: {'; '.join(problems)}"))
-    return None
+            problems.append(f"{save}: {error}" if save.name or len(saves) > 1 else str(error))
+    raise known_to_all(ModelError(f"{failure}: {'; '.join(problems)}"))
 
 
-def _survey(folders: Mapping[str, Path], problems: Sequence[str], comm: Communicator) -> tuple[list[_Save], list[str]]:
-    """The saves that the ranks have in these folders, newest first, of the same step those that more ranks have first;
-    and the problems of all ranks, which `problems` begins with on this one."""
-    own: dict[str, int] = {}
-    problems = [*problems]
-    for name, folder in folders.items():
-        if (folder / MANIFEST).exists():
+def _survey(place: Path, comm: Communicator, is_run: bool) -> tuple[list[_Save], list[str]]:
+    """The saves that the ranks have in a folder of checkpoints (`is_run`) or of a model, newest first, of the same step
+    those that more ranks have first; and the problems of all ranks."""
+    names, own, problems = [""], {}, []
+    try:
+        if is_run:
+            names = [path.name for path in sorted(place.iterdir()) if steps_of(path.name) is not None]
+    except FileNotFoundError:
+        names = []  # other ranks may have checkpoints
+    except OSError as error:
+        names, problems = [], [f"{place}: can't be read: {error.strerror or error}"]
+    for name in names:
+        if (place / name / MANIFEST).exists():
             try:
-                own[name] = Manifest.read(folder).checksum()
+                own[name] = Manifest.read(place / name).checksum()
             except ModelError as error:
                 problems.append(str(error))
     holders: dict[tuple[str, int], list[int]] = {}
@@ -153,7 +153,7 @@ def _open(folder: Path, save: _Save, comm: Communicator, optimizer: bool, verify
     every = list(dict.fromkeys(source for sources in needed for source in sources))
     here = [source.name for source in every if _is_here(folder, source.name, manifest, comm.rank in save.holders)]
     holders = [set(names) for names in comm.gather_objects("files of arrays on disk", here)]
-    opened: dict[ShardFile, OpenShardFile] = {}
+    opened: dict[ShardFile, TensorFile] = {}
     damage: dict[str, Problems] = {}  # by file
     while True:
         providers = _providers(needed, holders, damage)
@@ -177,8 +177,7 @@ def _open(folder: Path, save: _Save, comm: Communicator, optimizer: bool, verify
 
 
 def _providers(needed: list[list[ShardFile]], holders: list[set[str]], damage: Mapping[str, Problems]) -> Providers:
-    """The rank that provides each reader with each file: the reader if it has the file, else one of those that have it,
-    a different one for each file. _Unusable if no rank has one."""
+    """The rank that provides each reader with each file: itself, or one of those that have it, in turn by file."""
     missing = []
     providers: Providers = [{} for _ in needed]
     for number, source in enumerate(dict.fromkeys(source for sources in needed for source in sources)):
@@ -197,16 +196,12 @@ def _providers(needed: list[list[ShardFile]], holders: list[set[str]], damage: M
 
 
 def _is_here(folder: Path, name: str, manifest: Manifest, listed: bool) -> bool:
-    """Whether a file of arrays is in the folder. If the save's manifest is not there too (`listed`), only the checksum
-    shows whether the file is of this save."""
+    """Whether a file of a save is in the folder. If its manifest is not (`listed`), only the checksum shows that."""
     try:
-        (check_size if listed else check_content)(folder / name, manifest.files[name])
+        check_file(folder / name, manifest.files[name], content=not listed)
     except ModelError:
         return False
     return True
-
-
-# ---- small files ----------------------------------------------------------------------------------------------------
 
 
 def _small_files(folder: Path, save: _Save, comm: Communicator, verify: bool) -> tuple[Manifest, SavedModel]:
@@ -215,8 +210,7 @@ def _small_files(folder: Path, save: _Save, comm: Communicator, verify: bool) ->
     problem = "it is not here"
     if comm.rank in save.holders:
         try:
-            manifest = Manifest.read(folder)
-            own = manifest, read_model(folder, manifest, verify)
+            own = read_model(folder, verify)
         except ModelError as error:
             problem = str(error)
     problems = comm.gather_objects("small files on disk", None if own else problem)
@@ -227,33 +221,21 @@ def _small_files(folder: Path, save: _Save, comm: Communicator, verify: bool) ->
     if not lacking:
         assert own is not None
         return own
-    names = [MANIFEST, *(name for name in COMMON_FILES if own and name in own[0].files)]
-    content = comm.together("small files to send", lambda: _read(folder, names) if comm.rank == sender else {})
-    sizes = comm.gather_objects("sizes of small files", {name: len(each) for name, each in content.items()})[sender]
-    came: dict[str, bytes] = {}
-    for name, size in sizes.items():
-        outgoing = dict.fromkeys(lacking, content[name]) if comm.rank == sender else {}
-        arrived = send_bytes(comm, f"small file {name}", outgoing, {(sender, rank): size for rank in lacking})
-        if sender in arrived:
-            came[name] = bytes(arrived[sender])
-    return comm.together("small files received", lambda: own or _read_copies(came, verify))
+
+    def read() -> dict[str, bytes]:
+        names = [MANIFEST, *(name for name in COMMON_FILES if own and name in own[0].files)]
+        return {name: (folder / name).read_bytes() for name in names if comm.rank == sender}
+
+    content = on_disks(comm, "small files to send", f"{folder}: can't be read", read)
+    came = send_named(comm, "small files", dict.fromkeys(lacking, content) if comm.rank == sender else {})
+    return comm.together("small files received", lambda: own or _read_copies(came[sender], verify))
 
 
-def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    try:
-        return {name: (folder / name).read_bytes() for name in names}
-    except OSError as error:
-        raise ModelError(f"{folder}: can't be read: {error.strerror or error}") from None
-
-
-def _read_copies(content: Mapping[str, bytes], verify: bool) -> tuple[Manifest, SavedModel]:
+def _read_copies(content: Mapping[str, bytearray], verify: bool) -> tuple[Manifest, SavedModel]:
     """Reads the small files that another rank has sent."""
     with tempfile.TemporaryDirectory(prefix="dslide-") as place:
         folder = Path(place)
-        try:
+        with raised_as(ModelError, f"{folder}: nothing can be written there", OSError):
             for name, each in content.items():
                 (folder / name).write_bytes(each)
-        except OSError as error:
-            raise ModelError(f"{folder}: nothing can be written there: {error.strerror or error}") from None
-        manifest = Manifest.read(folder)
-        return manifest, read_model(folder, manifest, verify)
+        return read_model(folder, verify)

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from dslide.comm import Communicator
-from dslide.errors import ModelError
+from dslide.errors import ModelError, raised_as
+
+T = TypeVar("T")
+
+
+def on_disks(comm: Communicator, what: str, failure: str, work: Callable[[], T]) -> T:
+    """Does the work on every rank; ModelError on all, `failure` and the reason, if it fails on the disk of one."""
+
+    def attempt() -> T:
+        with raised_as(ModelError, failure, OSError):
+            return work()
+
+    return comm.together(what, attempt)
 
 
 def find_disks(folder: Path, comm: Communicator) -> list[list[int]]:
-    """The ranks that see one and the same folder under this path, disk by disk; ranks and disks in ascending order.
-
-    A collective; the folder must exist. Each rank creates a file of random name in it, looks for those of the others,
-    and removes its own. ModelError on all ranks if one can't.
-    """
+    """The ranks that see one and the same folder under this path, disk by disk, in ascending order. A collective; each
+    rank creates a file of random name in the folder, which must exist, and looks for those of the others."""
     token = folder / secrets.token_hex(16)
-
-    def create() -> None:
-        try:
-            token.touch()
-        except OSError as error:
-            raise ModelError(f"{folder}: nothing can be written there: {error.strerror or error}") from None
-
     try:
-        comm.together("files to create in the folder", create)
+        on_disks(comm, "files to create in the folder", f"{folder}: nothing can be written there", token.touch)
         names = comm.gather_objects("files created in the folder", token.name)
         seen = [rank for rank, name in enumerate(names) if (folder / name).exists()]
         lowest = comm.gather_objects("files found in the folder", min(seen, default=comm.rank))
@@ -43,9 +46,8 @@ def leads(rank: int, disks: Sequence[Sequence[int]]) -> bool:
 
 
 def buddy(rank: int, disks: Sequence[Sequence[int]]) -> int | None:
-    """The rank that keeps a copy of what this one writes: on another disk, so that losing one disk loses nothing.
-    The ranks of a disk distribute their copies over all other disks; if all disks have the same number of ranks, each
-    rank keeps one copy. None if there is only one disk."""
+    """The rank on another disk that keeps a copy of what this one writes; None if there is only one disk. The copies of
+    a disk are distributed over all others; if all disks have the same number of ranks, each rank keeps one copy."""
     if len(disks) == 1:
         return None
     own = next(number for number, ranks in enumerate(disks) if rank in ranks)

@@ -3,8 +3,7 @@
 A checkpoint is made in stages: the arrays of every rank; then the small files and the manifest on every disk; then,
 where ranks have disks of their own, copies of the arrays on another disk; then the removal of old checkpoints. A thread
 does the work of a stage while training continues. Each rank votes with its steps that its stage is done, so that all
-ranks see at the same step that all are done; they gather the results then, and begin the next stage. At the end of a
-run the same stages are done without training in between.
+ranks see at the same step that all are done; they then gather the results and begin the next stage.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
 
-from dslide.checkpoint.disks import buddy, find_disks, leads
+from dslide.checkpoint.disks import buddy, find_disks, leads, on_disks
 from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, WEIGHTS, Entry, shard_file
 from dslide.checkpoint.replicator import Replicator
 from dslide.checkpoint.run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
@@ -47,24 +46,16 @@ class Training(Protocol):
     rate: float  # learning rate of the last step
 
 
-@dataclass
-class Stage:
-    """A stage of a checkpoint: its name and its work, the result of which must be plain JSON."""
-
-    name: str
-    work: Callable[[], Any]
-
-
-Stages = Generator[Stage, list[Any], None]  # receives the results of a stage on all ranks, in rank order
+_Tasks = SimpleQueue[Callable[[], None] | None]
+Stage = tuple[str, Callable[[], Any]]  # its name and its work, the result of which must be plain JSON
+Stages = Generator[Stage, Any, None]  # receives the results of a stage on all ranks, in rank order
 
 
 class CheckpointManager:
-    """The checkpoints of one run, on one of its ranks.
-
-    `model` describes the run at present. One is written every `seconds` (0: only by `save`), and the newest `kept` are
-    kept. On rank 0 `warn` is called with a sentence about each checkpoint that failed; on all ranks `on_complete` with
-    the number of steps of each one that is complete. `last` is the checkpoint that training resumed from.
-    """
+    """The checkpoints of one run, on one of its ranks. `model` describes the run at present. One is written every
+    `seconds` (0: only by `save`), and the newest `kept` are kept. On rank 0 `warn` is called with a sentence about each
+    that failed; on all ranks `on_complete` with the number of steps of each complete one. `last` is the checkpoint that
+    training resumed from."""
 
     def __init__(
         self, run: Path, comm: Communicator, training: Training, model: Callable[[], SavedModel], *,
@@ -74,7 +65,8 @@ class CheckpointManager:
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
         self._warn, self._on_complete = warn, on_complete
-        comm.together("folder of checkpoints", self._make_folder)
+        make = partial(self.folder.mkdir, parents=True, exist_ok=True)
+        on_disks(comm, "folder of checkpoints", f"{self.folder}: can't be made", make)
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
         self._replicator = Replicator(comm, self.folder) if len(disks) > 1 else None
@@ -82,22 +74,14 @@ class CheckpointManager:
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that do not change
         self._begun = time.monotonic()  # when the last checkpoint was
         self._pending: _PendingCheckpoint | None = None
-        self._worker = _Worker()
+        self._tasks = _start_worker()
         self.last = last  # the newest complete one
         self._copied = ""  # the name of the newest whose arrays have copies on other disks
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ModelError(f"{self.folder}: can't be made: {error.strerror or error}") from None
-
-    # ---- in the background ------------------------------------------------------------------------------------------
 
     def vote(self) -> Vote:
         """What this rank votes for in the coming step."""
         if self._pending is not None:
-            return Vote.CHECKPOINT_STAGE_DONE if self._pending.is_stage_done else Vote.NONE
+            return Vote.CHECKPOINT_STAGE_DONE if self._pending.stage_done.is_set() else Vote.NONE
         due = self._seconds > 0 and time.monotonic() - self._begun >= self._seconds
         return Vote.CHECKPOINT_DUE if due and self.comm.rank == 0 else Vote.NONE
 
@@ -113,13 +97,10 @@ class CheckpointManager:
                 if self.comm.rank == 0:
                     self._warn(f"{error}; training continues, and {self.last_in_words()}")
 
-    # ---- in the foreground ------------------------------------------------------------------------------------------
-
     def save(self) -> None:
-        """Saves the run as it is now. A collective; ModelError on all ranks if one can't. Copies to other disks may use
-        the whole link, since training has paused."""
+        """Saves the run as it is now. A collective; ModelError on all ranks if one can't."""
         if self._replicator is not None:
-            self._replicator.share = 1.0
+            self._replicator.share = 1.0  # training has paused and needs none of the link
         step = self._training.step
         if self._pending is not None and self._pending.step != step:
             self._cancel(self._pending)
@@ -128,7 +109,7 @@ class CheckpointManager:
                 return
             self._begin()
         while self._pending is not None:
-            self._pending.wait()
+            self._pending.stage_done.wait()
             self._next_stage(self._pending)
 
     def close(self) -> None:
@@ -136,13 +117,11 @@ class CheckpointManager:
         if self._replicator is not None:
             self.comm.barrier("copies on other disks done")
             self._replicator.close()
-        self._worker.end()
+        self._tasks.put(None)
 
     def last_in_words(self) -> str:
         """Says which checkpoint is the newest complete one."""
         return "there is no checkpoint yet" if self.last is None else f"the last checkpoint is {self.last}"
-
-    # ---- the stages of a checkpoint ---------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._begun = time.monotonic()
@@ -151,22 +130,22 @@ class CheckpointManager:
         training.network.watch(snapshot)
         folder = self.folder / checkpoint_name(training.step)
         stages = self._stages(training.step, folder, model, snapshot)
-        self._pending = _PendingCheckpoint(self._worker, training, folder, snapshot, stages)
-        self._pending.begin_stage()
+        self._pending = _PendingCheckpoint(self._tasks, training, folder, snapshot, stages)
+        self._pending.next_stage()
 
     def _stages(self, step: int, folder: Path, model: SavedModel, snapshot: Snapshot) -> Stages:
-        of_ranks = yield Stage("arrays of a checkpoint", lambda: self._write_arrays(folder, model, snapshot))
+        of_ranks = yield "arrays of a checkpoint", partial(self._write_arrays, folder, model, snapshot)
         entries = {name: entry for own in of_ranks for name, entry in own.items()}
-        yield Stage("checkpoint completed", lambda: self._complete(folder, model, entries))
+        yield "checkpoint completed", partial(self._complete, folder, model, entries)
         self.last = folder
         self._on_complete(step)
         if self._replicator is not None:
-            problems = yield Stage("copies on other disks", lambda: self._send_copies(folder))
+            problems = yield "copies on other disks", partial(self._send_copies, self._replicator, folder)
             for problem in filter(None, problems if self.comm.rank == 0 else ()):
                 self._warn(f"{problem}; a copy on another disk is missing")
             if not any(problems):
                 self._copied = folder.name
-        yield Stage("old checkpoints removed", lambda: self._remove_old(folder))
+        yield "old checkpoints removed", partial(self._remove_old, folder)
 
     def _write_arrays(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> dict[str, Entry]:
         try:
@@ -183,12 +162,11 @@ class CheckpointManager:
             write_rest(folder, model, self.comm.size, entries, before=self._written)
             name_latest(self.folder, folder.name)
 
-    def _send_copies(self, folder: Path) -> str:
+    def _send_copies(self, replicator: Replicator, folder: Path) -> str:
         """Sends this rank's arrays to a rank with another disk; returns why that failed, or nothing."""
-        assert self._replicator is not None
         assert self._buddy is not None
         names = [shard_file(kind, self.comm.rank, self.comm.size) for kind in (OPTIMIZER, WEIGHTS)]
-        copies = [self._replicator.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
+        copies = [replicator.send(self._buddy, folder / name, f"{folder.name}/{name}") for name in names]
         while any(copy.state == "running" for copy in copies):
             if self._copies_cancelled.wait(COPY_POLL):
                 return ""
@@ -206,9 +184,8 @@ class CheckpointManager:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _next_stage(self, pending: _PendingCheckpoint) -> None:
-        """Ends a stage on all ranks and begins the next. If it failed on a rank, the checkpoint is abandoned, and
-        ModelError or Diverged raised on all of them."""
-        outcomes = self.comm.gather_objects(pending.stage.name, [pending.problem, pending.diverged, pending.result])
+        """Ends a stage on all ranks and begins the next; if it failed on one, abandons the checkpoint and raises."""
+        outcomes = self.comm.gather_objects(pending.stage[0], [pending.problem, pending.diverged, pending.result])
         diverged = next((message for _, message, _ in outcomes if message), None)
         problems = [(rank, message) for rank, (message, _, _) in enumerate(outcomes) if message]
         if not diverged and not problems:
@@ -225,7 +202,7 @@ class CheckpointManager:
         """Ends the present stage of a checkpoint early, on all ranks, and abandons it."""
         pending.snapshot.close()
         self._copies_cancelled.set()
-        pending.wait()
+        pending.stage_done.wait()
         self.comm.barrier("checkpoint cancelled")
         self._copies_cancelled.clear()
         self._abandon(pending)
@@ -240,35 +217,25 @@ class CheckpointManager:
 class _PendingCheckpoint:
     """A checkpoint that is being written."""
 
-    def __init__(self, worker: _Worker, training: Training, folder: Path, snapshot: Snapshot, stages: Stages) -> None:
+    stage: Stage
+
+    def __init__(self, tasks: _Tasks, training: Training, folder: Path, snapshot: Snapshot, stages: Stages) -> None:
         self.step, self.folder, self.snapshot = training.step, folder, snapshot
         self._network, self._rate = training.network, training.rate
-        self._stages = stages
-        self.stage = next(stages)
+        self._tasks, self._stages = tasks, stages
         self.problem = self.diverged = ""
         self.result: Any = None
-        self._worker, self._done = worker, threading.Event()
+        self.stage_done = threading.Event()  # or failed, on this rank
 
-    @property
-    def is_stage_done(self) -> bool:
-        """Whether the stage is done, or has failed, on this rank."""
-        return self._done.is_set()
-
-    def begin_stage(self) -> None:
-        self._done.clear()
-        self._worker.tasks.put(self._run)
-
-    def wait(self) -> None:
-        self._done.wait()
-
-    def next_stage(self, results: list[Any]) -> bool:
-        """Begins the next stage; False if there is none."""
+    def next_stage(self, results: list[Any] | None = None) -> bool:
+        """Begins the next stage, given the results of the one before; False if there is none."""
         try:
             self.stage = self._stages.send(results)
         except StopIteration:
             self.end()
             return False
-        self.begin_stage()
+        self.stage_done.clear()
+        self._tasks.put(self._run)
         return True
 
     def end(self) -> None:
@@ -279,8 +246,8 @@ class _PendingCheckpoint:
 
     def _run(self) -> None:
         try:
-            self.result = self.stage.work()
-        except NotFinite as error:
+            self.result = self.stage[1]()
+        except Diverged as error:
             self.diverged = f"training diverged: {error} at step {self.step} with learning rate {self._rate:g}"
         except Cancelled:
             self.problem = "it was cancelled"
@@ -290,36 +257,29 @@ class _PendingCheckpoint:
         except Exception as error:  # the thread must survive
             self.problem = f"{type(error).__name__}: {error}"
         finally:
-            self._done.set()
+            self.stage_done.set()
 
 
-class _Worker:
-    """The thread that does the work. It is started with the run: where memory has run out, a new thread may neither
-    start nor fail, and `Thread.start` would wait forever."""
+def _start_worker() -> _Tasks:
+    """Starts the thread that does tasks until one is None. It is started with the run: where memory has run out, a new
+    thread may neither start nor fail, and `Thread.start` would wait forever."""
+    tasks: _Tasks = SimpleQueue()
 
-    def __init__(self) -> None:
-        self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        threading.Thread(target=self._run, name="dslide-checkpoint", daemon=True).start()
-
-    def _run(self) -> None:
-        while (task := self.tasks.get()) is not None:
+    def work() -> None:
+        while (task := tasks.get()) is not None:
             task()
             del task  # or the thread would keep the network alive
 
-    def end(self) -> None:
-        self.tasks.put(None)
-
-
-class NotFinite(ArithmeticError):
-    """Weights that are not finite, which a checkpoint must not contain."""
+    threading.Thread(target=work, name="dslide-checkpoint", daemon=True).start()
+    return tasks
 
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
-    """The pieces of an array; NotFinite if it is of weights that are not all finite."""
+    """The pieces of an array; Diverged if it is of weights that are not all finite, which must not be saved."""
     checked = is_parameter(name) and not name.startswith(PREFIX)
     for piece in pieces:
         if checked and not np.isfinite(widened(piece)).all():
-            raise NotFinite(f"{name.replace('.', ': ')} not finite")
+            raise Diverged(f"{name.replace('.', ': ')} not finite")
         yield piece
 
 

@@ -7,15 +7,14 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dslide.checkpoint.tensor_file import stream_tensors
-from dslide.errors import ModelError
+from dslide.checkpoint.tensor_file import Read, stream_tensors
+from dslide.errors import ModelError, raised_as
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
 from dslide.util.json_files import open_plain, read_plain_json
@@ -24,9 +23,13 @@ FORMAT = 6  # the version number of model folders; no other is read
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # one of each for every rank
 LABEL_COUNTS = "label_counts.safetensors"
-CONFIG, LABELS, FEATURES = "config.json", "labels.json", "features.json"
-VECTORIZER, TOKENS, PROGRESS, ESTIMATOR = "vectorizer.json", "tokens.json", "progress.json", "estimator.json"
-COMMON_FILES = (CONFIG, LABEL_COUNTS, LABELS, FEATURES, VECTORIZER, TOKENS, PROGRESS, ESTIMATOR)  # one for all ranks
+CONFIG, PROGRESS, LABELS, FEATURES = "config.json", "progress.json", "labels.json", "features.json"
+VECTORIZER, TOKENS = "vectorizer.json", "tokens.json"
+FIELDS = {  # of SavedModel that have a file each
+    PROGRESS: "progress", LABELS: "label_names", FEATURES: "feature_names", VECTORIZER: "vectorizer", TOKENS: "tokens",
+    "estimator.json": "estimator",
+}  # fmt: skip
+COMMON_FILES = (CONFIG, LABEL_COUNTS, *FIELDS)  # one for all ranks
 MAX_SHARDS = 1 << 16
 LARGEST = 2**31 - 1  # number of features, labels, steps
 READ_SIZE = 1 << 20  # bytes
@@ -55,7 +58,6 @@ class Manifest:
         return zlib.crc32(json.dumps([self.shards, arrays], sort_keys=True).encode())
 
     def write(self, folder: Path) -> None:
-        """Writes manifest.json."""
         about = {"format": FORMAT, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
         write_json(folder / MANIFEST, about)
 
@@ -77,39 +79,44 @@ class Manifest:
         shards = content.get("shards")
         if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
             raise ModelError(f"{path}: damaged: expected a number of shards, 1 to {MAX_SHARDS}, not {shards!r}")
+        of_shards = f" of {shards} shards" if shards > 1 else ""
         files = content.get("files")
         if not isinstance(files, dict):
             raise ModelError(f"{path}: damaged: no list of files")
         known = {*COMMON_FILES, *(shard_file(name, r, shards) for name in (WEIGHTS, OPTIMIZER) for r in range(shards))}
         for name, entry in files.items():
             if name not in known:  # also keeps paths like ../x from being followed
-                raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{_of(shards)}")
+                raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{of_shards}")
             if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
                 raise ModelError(f"{path}: damaged: no size and checksum of {name}")
         return cls(shards, files)
 
 
-def _of(shards: int) -> str:
-    return f" of {shards} shards" if shards > 1 else ""
+class CheckedFile(AtomicFile):
+    """An atomic file of bytes; `entry` describes what was written to it."""
 
+    def __init__(self, target: Path) -> None:
+        super().__init__(target)
+        self.entry = {"size": 0, "crc32": 0}
 
-# ---- writing ----------------------------------------------------------------------------------------------------
+    def write(self, piece: bytes | memoryview) -> None:
+        self.file.write(piece)
+        self.entry["size"] += len(piece)
+        self.entry["crc32"] = zlib.crc32(piece, self.entry["crc32"])
 
 
 def write_json(path: Path, content: Any) -> Entry:
     """Writes a file that is on disk when this returns."""
-    with _checked_file(path) as (write, entry):
-        write(json.dumps(content, indent=1).encode())
-    return entry
+    with (file := CheckedFile(path)):
+        file.write(json.dumps(content, indent=1).encode())
+    return file.entry
 
 
-def write_arrays(
-    path: Path, arrays: Mapping[str, Array], read: Callable[[str], Iterable[Array]] | None = None
-) -> Entry:
+def write_arrays(path: Path, arrays: Mapping[str, Array], read: Read = None) -> Entry:
     """Writes a file of arrays that is on disk when this returns. `read` is as in `stream_tensors`."""
-    with _checked_file(path) as (write, entry):
-        stream_tensors(write, arrays, read=read)
-    return entry
+    with (file := CheckedFile(path)):
+        stream_tensors(file.write, arrays, read)
+    return file.entry
 
 
 def write_again(path: Path, before: Path) -> None:
@@ -121,42 +128,16 @@ def write_again(path: Path, before: Path) -> None:
             shutil.copyfileobj(source, file, READ_SIZE)
 
 
-@contextmanager
-def _checked_file(path: Path) -> Iterator[tuple[Callable[[Any], None], Entry]]:
-    """A function that writes bytes to the file, and the file's entry, which it updates."""
-    entry = {"size": 0, "crc32": 0}
-    with AtomicFile(path) as file:
-
-        def write(piece: bytes | memoryview) -> None:
-            file.write(piece)
-            entry["size"] += len(piece)
-            entry["crc32"] = zlib.crc32(piece, entry["crc32"])
-
-        yield write, entry
-
-
-# ---- reading ----------------------------------------------------------------------------------------------------
-
-
-def check_size(path: Path, entry: Entry) -> None:
-    """ModelError if the file's size is not the one in the manifest."""
-    with open_plain(path, ModelError) as file:
-        size = os.fstat(file.fileno()).st_size
-    if size != entry["size"]:
-        raise ModelError(f"{path}: damaged: it has {size} bytes, but {entry['size']} were written")
-
-
-def check_content(path: Path, entry: Entry) -> None:
-    """ModelError if the file's checksum is not the one in the manifest; reads all of it."""
-    check_size(path, entry)
+def check_file(path: Path, entry: Entry, *, content: bool) -> None:
+    """ModelError if the file's size or, with `content`, its checksum is not the one in the manifest."""
     crc = 0
-    with open_plain(path, ModelError) as file:
-        try:
-            while piece := file.read(READ_SIZE):
-                crc = zlib.crc32(piece, crc)
-        except OSError as error:
-            raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    if crc != entry["crc32"]:
+    with open_plain(path, ModelError) as file, raised_as(ModelError, f"{path}: can't be read", OSError):
+        size = os.fstat(file.fileno()).st_size
+        if size != entry["size"]:
+            raise ModelError(f"{path}: damaged: it has {size} bytes, but {entry['size']} were written")
+        while content and (piece := file.read(READ_SIZE)):
+            crc = zlib.crc32(piece, crc)
+    if content and crc != entry["crc32"]:
         raise ModelError(f"{path}: damaged: its checksum is not the one that was written")
 
 

@@ -8,23 +8,15 @@ one rank to all others together at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from dslide.checkpoint.manifest import OPTIMIZER, WEIGHTS
-from dslide.checkpoint.reshard import (
-    SOME_PRIOR,
-    OpenShardFile,
-    SavedArrays,
-    ShardArrays,
-    ShardFile,
-    common,
-    prior_of_shard,
-)
+from dslide.checkpoint.reshard import Layouts, Opened, SavedArrays, ShardArrays, ShardFile, common, placeholder
 from dslide.comm import Communicator
 from dslide.comm.frames import Buffer
-from dslide.errors import ModelError
-from dslide.model.label_prior import PREFIX, TYPES, has_label_prior
+from dslide.model.label_prior import PREFIX, TYPES, has_label_prior, prior_arrays
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, is_parameter
 from dslide.util.arrays import Array
@@ -32,18 +24,18 @@ from dslide.util.arrays import Array
 BLOCK = 1 << 23  # bytes
 
 Providers = list[dict[ShardFile, int]]  # [reader]: the rank that provides each file it needs
-Piece = tuple[ShardFile, int, int]  # begin and end row of what a reader needs of a file's array
-Opened = Mapping[ShardFile, OpenShardFile]
+Piece = tuple[ShardFile, slice]  # rows of what a reader needs of a file's array
+P = TypeVar("P")
 
 
 def open_arrays(
     arrays: SavedArrays, comm: Communicator, optimizer: bool, providers: Providers, opened: Opened
 ) -> ShardArrays:
-    """The arrays of this rank's shard: `RemoteArrays` if any rank lacks a file. A collective; `opened` are all files
-    that this rank provides."""
+    """The arrays of this rank's shard. A collective; `opened` are all files that this rank provides."""
     shard = Shard(comm.rank, comm.size)
-    prior = prior_of_shard(_exchange_priors(arrays, comm, providers, opened), shard)
-    local = [opened[source] for source, provider in providers[comm.rank].items() if provider == comm.rank]
+    priors = _exchange_priors(arrays, comm, providers, opened)
+    prior = comm.together("label prior", lambda: arrays.prior(priors, shard))
+    local = {source: opened[source] for source, provider in providers[comm.rank].items() if provider == comm.rank}
     layouts = arrays.layouts(optimizer)
     if all(provider == reader for reader, given in enumerate(providers) for provider in given.values()):
         return ShardArrays(layouts, local, shard, prior)
@@ -51,22 +43,21 @@ def open_arrays(
 
 
 class RemoteArrays(ShardArrays):
-    """A shard's arrays where some rank lacks files. Arrays of which this rank lacks a part can be read after
-    `receive`."""
+    """A shard's arrays where some rank lacks files. Those of which this rank lacks a part are read after `receive`."""
 
     def __init__(
-        self, layouts: dict[str, ArrayLayout], local: Sequence[OpenShardFile], shard: Shard,
-        prior: Mapping[str, Array], comm: Communicator, providers: Providers, opened: Opened,
+        self, layouts: Layouts, local: Opened, shard: Shard, prior: Mapping[str, Array],
+        comm: Communicator, providers: Providers, opened: Opened,
     ) -> None:  # fmt: skip
         super().__init__(layouts, local, shard, prior)
         self._comm, self._providers, self._opened = comm, providers, opened
-        own = providers[comm.rank]
         self._is_received = False
+        own = providers[comm.rank]
         self._incomplete = {name for name, layout in layouts.items() if _pieces(name, layout, shard, own)}
 
     def receive(self, into: Mapping[str, Array] | None = None) -> None:
-        """Transfers all that any rank lacks. A collective; a second call does nothing. What this rank receives is
-        written to the array of its name in `into`, and where there is none that can be written, to a new one."""
+        """Transfers all that any rank lacks, the first time. A collective. What this rank receives is written to the
+        array of its name in `into`, or to a new one if that is missing or read-only."""
         if self._is_received:
             return
         given = {name: array for name, array in (into or {}).items() if array.flags.writeable}
@@ -77,13 +68,10 @@ class RemoteArrays(ShardArrays):
 
         self._comm.together("arrays to receive", check)
         for name, layout in self._layouts.items():
-            array = None
             if name in self._incomplete:
-                array = given[name] if name in given else self._empty(layout)
-                super()._fill(name, array)  # with what is here
-            self._transfer(name, layout, array)
-            if array is not None:
-                self._in_memory[name] = array
+                self._in_memory[name] = given[name] if name in given else self._empty(layout)
+                super()._fill(name, self._in_memory[name])  # with what is here
+            self._transfer(name, layout)
         self._is_received = True
 
     def _fill(self, name: str, into: Array) -> None:
@@ -91,30 +79,29 @@ class RemoteArrays(ShardArrays):
             raise RuntimeError(f"array {name} is on the disks of other ranks: call receive() on all ranks first")
         super()._fill(name, into)
 
-    def _transfer(self, name: str, layout: ArrayLayout, into: Array | None) -> None:
-        """Writes what other ranks provide of an array to `into`, and sends them what they need."""
-        me, size = self._comm.rank, self._comm.size
+    def _transfer(self, name: str, layout: ArrayLayout) -> None:
+        """Receives what other ranks provide of an array, and sends them what they need."""
+        size = self._comm.size
         pieces = {
             (provider, reader): its
             for reader in range(size)
             for provider, its in _pieces(name, layout, Shard(reader, size), self._providers[reader]).items()
         }
 
-        def give(reader: int, number: int) -> Buffer:
-            source, begin, end = pieces[me, reader][number]
-            file = self._opened[source].file
+        def give(reader: int, piece: Piece) -> Buffer:
+            source, part = piece
+            file = self._opened[source]
             theirs = common(layout, Shard(reader, size), source.writer)[1]
-            rows = np.ascontiguousarray(file.arrays[name][theirs][begin:end])
+            rows = np.ascontiguousarray(file.arrays[name][theirs][part])
             file.release()
             return rows.reshape(-1).view(np.uint8).data
 
-        def take(provider: int, number: int, content: Buffer) -> None:
-            assert into is not None
-            source, begin, end = pieces[provider, me][number]
-            rows = into[common(layout, self._shard, source.writer)[0]][begin:end]
+        def take(_: int, piece: Piece, content: Buffer) -> None:
+            source, part = piece
+            rows = self._in_memory[name][common(layout, self._shard, source.writer)[0]][part]
             rows[...] = np.frombuffer(content, layout.dtype).reshape(rows.shape)
 
-        send_blocks(self._comm, f"array {name}", {pair: len(its) for pair, its in pieces.items()}, give, take)
+        send_pieces(self._comm, f"array {name}", pieces, give, take)
 
 
 def _pieces(name: str, layout: ArrayLayout, reader: Shard, given: Mapping[ShardFile, int]) -> dict[int, list[Piece]]:
@@ -127,53 +114,51 @@ def _pieces(name: str, layout: ArrayLayout, reader: Shard, given: Mapping[ShardF
     for source in needed:
         if given[source] == reader.rank:
             continue
-        rows, row_bytes = _extent(layout, reader, source.writer)
-        step = max(1, BLOCK // reader.size // max(1, row_bytes))
-        for begin in range(0, rows if row_bytes else 0, step):
-            pieces.setdefault(given[source], []).append((source, begin, min(rows, begin + step)))
+        part = placeholder(layout, reader)[common(layout, reader, source.writer)[0]]
+        step = max(1, BLOCK // reader.size // max(1, part[:1].nbytes))  # rows
+        for begin in range(0, len(part) if part.size else 0, step):
+            pieces.setdefault(given[source], []).append((source, slice(begin, begin + step)))
     return pieces
 
 
-def _extent(layout: ArrayLayout, reader: Shard, writer: Shard) -> tuple[int, int]:
-    """Rows, and bytes of a row, of what a reader needs of a writer's array."""
-    whole = np.broadcast_to(np.empty((), layout.dtype), layout.shape(reader))  # takes no memory
-    shape = whole[common(layout, reader, writer)[0]].shape
-    return shape[0], layout.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-
-
-def send_blocks(
-    comm: Communicator, what: str, blocks: Mapping[tuple[int, int], int], give: Callable[[int, int], Buffer],
-    take: Callable[[int, int, Buffer], None],
+def send_pieces(
+    comm: Communicator, what: str, pieces: Mapping[tuple[int, int], Sequence[P]], give: Callable[[int, P], Buffer],
+    take: Callable[[int, P, Buffer], None],
 ) -> None:  # fmt: skip
-    """Sends `blocks[sender, receiver]` blocks for each pair of ranks, one of each pair at a time. A collective, with
-    the same `blocks` on every rank; `give(receiver, number)` makes a block, `take(sender, number, content)` gets it."""
-    me = comm.rank
-    for number in range(max(blocks.values(), default=0)):
-        outgoing = [give(to, number) if number < blocks.get((me, to), 0) else b"" for to in range(comm.size)]
+    """Sends `pieces[sender, receiver]` for each pair of ranks, one of each pair at a time. A collective, with the same
+    `pieces` on every rank; `give(receiver, piece)` makes the content of one, `take(sender, piece, content)` gets it."""
+    ranks = range(comm.size)
+    for number in range(max(map(len, pieces.values()), default=0)):
+        current = {pair: its[number] for pair, its in pieces.items() if number < len(its)}
+        outgoing = [give(to, current[comm.rank, to]) if (comm.rank, to) in current else b"" for to in ranks]
         for source, content in enumerate(comm.post(what, outgoing).wait()):
-            if number < blocks.get((source, me), 0):
-                take(source, number, content)
+            if (source, comm.rank) in current:
+                take(source, current[source, comm.rank], content)
 
 
-def send_bytes(
-    comm: Communicator, what: str, outgoing: Mapping[int, Buffer], sizes: Mapping[tuple[int, int], int]
-) -> dict[int, bytearray]:
-    """Sends bytes of any length, whose sizes by sender and receiver all ranks know; returns what came, by sender. A
-    collective."""
+def send_named(
+    comm: Communicator, what: str, outgoing: Mapping[int, Mapping[str, Buffer]]
+) -> dict[int, dict[str, bytearray]]:
+    """Sends named bytes of any length by receiver; returns what came by sender. A collective."""
+    lengths = [(to, {name: len(content) for name, content in its.items()}) for to, its in outgoing.items()]
+    of_all = enumerate(comm.gather_objects(f"sizes of {what}", lengths))
+    sizes: dict[tuple[int, int], dict[str, int]] = {(source, to): its for source, all_ in of_all for to, its in all_}
+    came = {source: {name: bytearray() for name in its} for (source, to), its in sizes.items() if to == comm.rank}
     step = max(1, BLOCK // comm.size)
-    came = {source: bytearray(size) for (source, to), size in sizes.items() if to == comm.rank}
+    pieces = {
+        pair: [(name, begin) for name, size in its.items() for begin in range(0, size, step)]
+        for pair, its in sizes.items()
+    }
 
-    def take(source: int, number: int, content: Buffer) -> None:
-        came[source][number * step : number * step + len(content)] = content
+    def give(to: int, piece: tuple[str, int]) -> Buffer:
+        name, begin = piece
+        return memoryview(outgoing[to][name])[begin : begin + step]
 
-    def give(to: int, number: int) -> Buffer:
-        return memoryview(outgoing[to])[number * step : (number + 1) * step]
+    def take(source: int, piece: tuple[str, int], content: Buffer) -> None:
+        came[source][piece[0]] += content  # pieces of a name come in order
 
-    send_blocks(comm, what, {pair: -(-size // step) for pair, size in sizes.items()}, give, take)
+    send_pieces(comm, what, pieces, give, take)
     return came
-
-
-# ---- label prior ----------------------------------------------------------------------------------------------------
 
 
 def _exchange_priors(
@@ -184,35 +169,22 @@ def _exchange_priors(
     found: dict[ShardFile, Mapping[str, Array]] = {}
     for source in dict.fromkeys(source for given in providers for source in given if source.kind == WEIGHTS):
         if providers[me].get(source) == me:
-            found[source] = opened[source].prior
-        pairs = [
-            (given[source], reader) for reader, given in enumerate(providers) if given.get(source, reader) != reader
-        ]
-        if not pairs or not has_label_prior(arrays.config):
+            found[source] = prior_arrays(opened[source].arrays)
+        readers = [reader for reader, given in enumerate(providers) if given.get(source, reader) != reader]
+        if not readers or not has_label_prior(arrays.config):
             continue
-        outgoing = {
-            reader: _packed(prior_for(Shard(reader, comm.size), source.writer, opened[source].prior))
-            for provider, reader in pairs
-            if provider == me
-        }
-        lengths = [[reader, len(content)] for reader, content in outgoing.items()]
-        of_all = comm.gather_objects("sizes of label priors", lengths)
-        sizes = {(provider, reader): size for provider, its in enumerate(of_all) for reader, size in its}
-        for content in send_bytes(comm, "label prior", outgoing, sizes).values():
-            found[source] = _unpacked(content, arrays.features, source.writer.count(arrays.labels))
-    priors = [(source.writer, found.get(source, {})) for source in providers[me] if source.kind == WEIGHTS]
-
-    def check() -> None:
-        if len({bool(prior) for _, prior in priors}) > 1:
-            raise ModelError(f"{arrays.folder}: damaged: {SOME_PRIOR}")
-
-    comm.together("label prior", check)
-    return priors
+        outgoing = {}
+        for reader in readers:
+            if providers[reader][source] == me:
+                prior = prior_for(Shard(reader, comm.size), source.writer, prior_arrays(opened[source].arrays))
+                outgoing[reader] = {name: array.tobytes() for name, array in prior.items()}
+        for came in send_named(comm, "label priors", outgoing).values():
+            found[source] = {name: np.frombuffer(came[name], TYPES[name.removeprefix(PREFIX)]) for name in came}
+    return [(source.writer, found.get(source, {})) for source in providers[me] if source.kind == WEIGHTS]
 
 
 def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[str, Array]:
-    """The entries of a writer's label prior for the labels of a shard, with the writer's label numbers; `share` stays
-    that of all of its labels."""
+    """A writer's label prior without weights of other labels than a shard's; labels keep the writer's numbers."""
     if not prior:
         return {}
     begin, neuron, weight, share = (prior[PREFIX + name] for name in TYPES)
@@ -220,21 +192,3 @@ def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[s
     before = np.concatenate([[0], np.cumsum(kept)])
     made = {"begin": before[begin], "neuron": neuron[kept], "weight": weight[kept], "share": share}
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}
-
-
-def _packed(prior: Mapping[str, Array]) -> bytes:
-    return b"".join(prior[PREFIX + name].tobytes() for name in TYPES) if prior else b""
-
-
-def _unpacked(content: Buffer, features: int, labels: int) -> dict[str, Array]:
-    """The opposite of `_packed`, for a prior from so many features to so many labels."""
-    if not content:
-        return {}
-    lengths = {"begin": features + 1, "neuron": 0, "weight": 0, "share": labels}
-    rest = len(content) - sum(lengths[name] * dtype.itemsize for name, dtype in TYPES.items())
-    lengths["neuron"] = lengths["weight"] = rest // (TYPES["neuron"].itemsize + TYPES["weight"].itemsize)
-    prior, offset = {}, 0
-    for name, dtype in TYPES.items():
-        prior[PREFIX + name] = np.frombuffer(content, dtype, lengths[name], offset)
-        offset += prior[PREFIX + name].nbytes
-    return prior

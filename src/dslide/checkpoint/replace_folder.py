@@ -1,8 +1,7 @@
 """Replaces a folder by a new one such that a crash or a failure at any moment leaves a complete one.
 
 The new folder is written as NAME.new and renamed when it is complete; the old one is kept as NAME.old until then. The
-ranks of a job write it together, each on the disk that it sees. Of the ranks that share a disk the lowest is the
-leader: it makes, renames and removes the folders there.
+ranks of a job write it together. Of those that share a disk the lowest makes, renames and removes the folders there.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
-from dslide.checkpoint.disks import find_disks, leads
+from dslide.checkpoint.disks import T, find_disks, leads, on_disks
 from dslide.comm import Communicator
 from dslide.errors import ModelError
 from dslide.util.atomic import sync
-
-T = TypeVar("T")
 
 
 def beside(folder: Path, suffix: str) -> Path:
@@ -37,23 +33,11 @@ class Replacement:
 
     def together(self, what: str, work: Callable[[], T]) -> T:
         """Does the work on every rank; ModelError on all of them if it fails on the disk of one."""
-
-        def attempt() -> T:
-            try:
-                return work()
-            except OSError as error:
-                raise ModelError(f"{self.folder}: the model can't be saved: {error.strerror or error}") from None
-
-        return self.comm.together(what, attempt)
+        return on_disks(self.comm, what, f"{self.folder}: the model can't be saved", work)
 
     def leaders(self, what: str, work: Callable[[], None]) -> None:
-        """Does the work on the leaders; ModelError on all ranks if it fails on the disk of one."""
+        """Does the work on the lowest rank of each disk; ModelError on all ranks if it fails on the disk of one."""
         self.together(what, lambda: work() if self.leads else None)
-
-    def find_leader(self) -> None:
-        """Finds out which ranks share this folder."""
-        self.together("folder to save in", lambda: self.new.mkdir(parents=True, exist_ok=True))
-        self.leads = leads(self.comm.rank, find_disks(self.new, self.comm))
 
     def prepare(self, holds: Callable[[Path], bool]) -> None:
         """Makes the new folder, empty."""
@@ -87,13 +71,13 @@ class Replacement:
 
 @contextmanager
 def replacement(folder: Path, comm: Communicator, holds: Callable[[Path], bool]) -> Iterator[Replacement]:
-    """Makes NAME.new, to which the body writes through `Replacement.together` and `leaders`, the manifest last, and
-    renames it afterwards. If anything fails on any rank, nothing changes on any. `holds` says whether a folder may be
-    replaced. A collective."""
+    """Makes NAME.new, to which the body writes through `together` and `leaders`, and renames it afterwards; if anything
+    fails on any rank, nothing changes on any. `holds` says whether a folder may be replaced. A collective."""
     work = Replacement(folder, comm)
     try:
         if comm.size > 1:
-            work.find_leader()
+            work.together("folder to save in", lambda: work.new.mkdir(parents=True, exist_ok=True))
+            work.leads = leads(comm.rank, find_disks(work.new, comm))
         work.leaders("new folder", lambda: work.prepare(holds))
         yield work
         work.leaders("new folder in its place", work.put_in_place)

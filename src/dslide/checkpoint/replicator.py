@@ -5,9 +5,8 @@ at a time: the receiver acknowledges it when it is written, and the sender then 
 `SHARE` of the time, and so about that share of the link, whatever its bandwidth. Pieces grow on fast links, where the
 round trip would take longer than the transfer, and shrink on slow ones, where they would delay exchanges.
 
-The receiver accepts files of checkpoints only (`NAME`). They are written atomically, once size and checksum are
-verified. An error on either side ends the one delivery, with a sentence, and nothing else. Threads of the replicator
-read and write the files.
+The receiver accepts files of checkpoints only (`NAME`), which appear when size and checksum are verified. An error on
+either side ends the one delivery, with a sentence, and nothing else. Threads of the replicator read and write files.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
 
+from dslide.checkpoint.manifest import CheckedFile
 from dslide.comm import Communicator
-from dslide.comm.frames import Buffer
 from dslide.errors import CommError
-from dslide.util.atomic import AtomicFile
 
 SHARE = 0.1  # of the time that files may occupy a link during training
 PIECE_LEAST, PIECE_MOST = 1 << 16, (1 << 20) - 64  # bytes; with its header the largest is no larger than other frames
@@ -58,6 +56,9 @@ class Delivery:
     state: Literal["running", "done", "failed"] = "running"
     error: str = ""  # why it failed
 
+    def fail(self, why: str) -> None:
+        self.error, self.state = f"{self.path}: {why}", "failed"
+
 
 class Replicator:
     """Sends files to other ranks, and receives theirs into the folder `root`. To make one is a collective."""
@@ -67,8 +68,8 @@ class Replicator:
         self.share = SHARE  # of the time; 1: no pauses
         self._waiting: SimpleQueue[Delivery | None] = SimpleQueue()
         self._answers: SimpleQueue[tuple[int, str]] = SimpleQueue()
-        self._arrived: SimpleQueue[tuple[int, memoryview] | None] = SimpleQueue()
-        self._incoming: dict[int, _Incoming] = {}  # by sender
+        self._arrived: SimpleQueue[tuple[int, int, int, memoryview] | None] = SimpleQueue()
+        self._incoming: dict[int, tuple[int, CheckedFile]] = {}  # by sender: number of the delivery, file
         self._closed = threading.Event()
         comm.on_side(self._take)
         comm.barrier("replicators")  # no rank sends before all can receive
@@ -80,14 +81,14 @@ class Replicator:
             thread.start()
 
     def send(self, to: int, path: Path, as_name: str) -> Delivery:
-        """Begins to send a file to rank `to`, which stores it as `as_name` under its root. Files are sent one after
-        the other. The file must not change until the delivery has ended."""
+        """Begins to send a file, which must not change meanwhile, to rank `to`, which stores it as `as_name`."""
         if to == self._comm.rank or not 0 <= to < self._comm.size:
             raise ValueError(f"rank {to} is no other rank of {self._comm.size}")
-        if self._closed.is_set():
-            return Delivery(to, path, as_name, "failed", f"{path}: rank {to} didn't get it: {_CLOSED}")
         delivery = Delivery(to, path, as_name)
-        self._waiting.put(delivery)
+        if self._closed.is_set():
+            delivery.fail(f"rank {to} didn't get it: {_CLOSED}")
+        else:
+            self._waiting.put(delivery)
         return delivery
 
     def close(self) -> None:
@@ -106,9 +107,7 @@ class Replicator:
         if kind == _ANSWER:
             self._answers.put((number, str(content[_HEAD.size :], "utf-8")))
         else:
-            self._arrived.put((source, content))
-
-    # ---- sending ----------------------------------------------------------------------------------------------------
+            self._arrived.put((source, kind, number, content[_HEAD.size :]))
 
     def _send_all(self) -> None:
         while (delivery := self._waiting.get()) is not None:
@@ -116,16 +115,15 @@ class Replicator:
                 self._send_file(delivery)
                 delivery.state = "done"
             except (_Refused, CommError) as error:
-                delivery.error, delivery.state = f"{delivery.path}: rank {delivery.to} didn't get it: {error}", "failed"
+                delivery.fail(f"rank {delivery.to} didn't get it: {error}")
             except OSError as error:
-                delivery.error = f"{delivery.path}: can't be read: {error.strerror or error}"
-                delivery.state = "failed"
+                delivery.fail(f"can't be read: {error.strerror or error}")
 
     def _send_file(self, delivery: Delivery) -> None:
         number, crc, piece_size = next(_numbers), 0, 2 * PIECE_LEAST
         with open(delivery.path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            self._request(delivery.to, _BEGIN, number, json.dumps([delivery.as_name, size]).encode())
+            self._request(delivery.to, _BEGIN, number, delivery.as_name.encode())
             while piece := file.read(piece_size):
                 crc = zlib.crc32(piece, crc)
                 begin = time.monotonic()
@@ -133,7 +131,7 @@ class Replicator:
                 took = time.monotonic() - begin
                 self._closed.wait(took * (1 / self.share - 1))
                 piece_size = next_size(piece_size, took)
-        self._request(delivery.to, _END, number, json.dumps(crc).encode())
+        self._request(delivery.to, _END, number, json.dumps({"size": size, "crc32": crc}).encode())
 
     def _request(self, to: int, kind: int, number: int, content: bytes) -> None:
         """Sends a message and waits for the answer; _Refused if that is an error, or there is none."""
@@ -153,70 +151,51 @@ class Replicator:
             if time.monotonic() > patience:
                 raise _Refused(f"it doesn't answer for {_PATIENCE * self._comm.limit:g} s")
 
-    # ---- receiving --------------------------------------------------------------------------------------------------
-
     def _receive_all(self) -> None:
         while (arrived := self._arrived.get()) is not None:
-            source, content = arrived
-            kind, number = _HEAD.unpack_from(content)
-            error = self._receive(source, kind, number, content[_HEAD.size :])
+            source, kind, number, content = arrived
+            error = self._receive(source, kind, number, content)
             with suppress(CommError):  # the sender is lost and needs no answer
                 self._comm.send_side(source, _HEAD.pack(_ANSWER, number) + error.encode())
-        for incoming in self._incoming.values():
-            incoming.discard()
+        for source in [*self._incoming]:
+            self._discard(source)
 
     def _receive(self, source: int, kind: int, number: int, content: memoryview) -> str:
         """Handles a sender's message; returns the error, or nothing."""
-        incoming = self._incoming.get(source)
+        if kind == _BEGIN:
+            self._discard(source)  # the sender has abandoned it
+        elif source not in self._incoming or self._incoming[source][0] != number:
+            return "unknown transfer"
         try:
             if kind == _BEGIN:
-                if incoming is not None:  # the sender has abandoned it
-                    incoming.discard()
-                self._incoming[source] = _Incoming(self._root, number, *json.loads(bytes(content)))
-                return ""
-            if incoming is None or incoming.number != number:
-                return "unknown transfer"
-            if kind == _PIECE:
-                incoming.write(content)
+                self._incoming[source] = number, self._new_file(str(content, "utf-8"))
+            elif kind == _PIECE:
+                self._incoming[source][1].write(content)
             else:
-                incoming.finish(json.loads(bytes(content)))
+                file, sent = self._incoming[source][1], json.loads(bytes(content))
+                if file.entry != sent:
+                    received = f"{file.entry['size']} bytes of {sent['size']} were received"
+                    raise _Refused(f"{received}, or the checksum differs")
+                file.commit()
                 del self._incoming[source]
             return ""
         except _Refused as error:
             problem = str(error)
         except OSError as error:
             problem = f"{error.filename or self._root}: {error.strerror or error}"
-        if (incoming := self._incoming.pop(source, None)) is not None:
-            incoming.discard()
+        self._discard(source)
         return problem
 
+    def _discard(self, source: int) -> None:
+        if source in self._incoming:
+            self._incoming.pop(source)[1].discard()
 
-class _Incoming:
-    """A file that another rank is sending."""
-
-    def __init__(self, root: Path, number: int, name: str, size: int) -> None:
+    def _new_file(self, name: str) -> CheckedFile:
         if not NAME.fullmatch(name):
             raise _Refused(f"{name!r} is not the name of a file of a checkpoint")
-        self.number, self._size = number, size
-        path = root / name
+        path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._target = AtomicFile(path)
-        self._received = self._crc = 0
-
-    def write(self, piece: Buffer) -> None:
-        self._target.file.write(piece)
-        self._received += len(piece)
-        self._crc = zlib.crc32(piece, self._crc)
-
-    def finish(self, crc: int) -> None:
-        """Puts the file in its place if it is complete."""
-        if (self._received, self._crc) != (self._size, crc):
-            raise _Refused(f"{self._received} bytes of {self._size} were received, or the checksum differs")
-        self._target.commit()
-
-    def discard(self) -> None:
-        """Removes what was received."""
-        self._target.discard()
+        return CheckedFile(path)
 
 
 def next_size(size: int, seconds: float) -> int:

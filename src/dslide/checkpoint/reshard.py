@@ -15,17 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dslide.checkpoint.manifest import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_content, check_size, shard_file
+from dslide.checkpoint.manifest import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_file, shard_file
 from dslide.checkpoint.tensor_file import TensorFile, copy_rows, open_tensors
 from dslide.config import Config
-from dslide.errors import ModelError
+from dslide.errors import ModelError, raised_as
 from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter
 from dslide.model.storage import ArraySource, checked
 from dslide.util.arrays import Array, aligned_zeros
 
-SOME_PRIOR = "some of its shards have a label prior and others have none"
+Layouts = dict[str, ArrayLayout]
+Opened = Mapping["ShardFile", TensorFile]
 
 
 class ShardFile(NamedTuple):
@@ -37,15 +38,6 @@ class ShardFile(NamedTuple):
     @property
     def name(self) -> str:
         return shard_file(self.kind, self.writer.rank, self.writer.size)
-
-
-@dataclass(frozen=True)
-class OpenShardFile:
-    """A mapped file of arrays; `prior` are those of its arrays that belong to the label prior."""
-
-    source: ShardFile
-    file: TensorFile
-    prior: dict[str, Array]
 
 
 def shard_files(manifest: Manifest, shard: Shard, optimizer: bool) -> list[ShardFile]:
@@ -73,12 +65,12 @@ class SavedArrays:
     features: int
     labels: int
 
-    def layouts(self, optimizer: bool) -> dict[str, ArrayLayout]:
+    def layouts(self, optimizer: bool) -> Layouts:
         """The layouts of all arrays but the label prior's; without `optimizer`, of those that prediction needs."""
         every = array_layouts(self.config, self.features, self.labels)
         return {name: layout for name, layout in every.items() if optimizer or is_parameter(name)}
 
-    def open(self, source: ShardFile, verify: bool) -> OpenShardFile:
+    def open(self, source: ShardFile, verify: bool) -> TensorFile:
         """Maps a file. ModelError if it is missing, damaged or not of this network. `verify` checks its checksum."""
         path, writer = self.folder / source.name, source.writer
         if writer.size > 1 and not path.exists():
@@ -86,44 +78,48 @@ class SavedArrays:
                 f"{path}: is missing; rank {writer.rank} of {writer.size} wrote it, perhaps on another machine, and it "
                 f"has to be copied here"
             )
-        (check_content if verify else check_size)(path, self.manifest.files[source.name])
+        check_file(path, self.manifest.files[source.name], content=verify)
         file = open_tensors(path)
         prior: dict[str, Array] = {}
-        if source.kind == WEIGHTS and has_label_prior(self.config) and prior_arrays(file.arrays):
-            prior = _checked_prior(path, file, self.features, writer.count(self.labels))
         expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (source.kind == WEIGHTS)}
-        _check_arrays(path, {a: file.arrays[a] for a in file.arrays if a not in prior}, expected, writer)
-        return OpenShardFile(source, file, prior)
+        with raised_as(ModelError, path, ModelError):
+            if source.kind == WEIGHTS and has_label_prior(self.config) and prior_arrays(file.arrays):
+                prior = LabelPrior.of_state(file.arrays, self.features, writer.count(self.labels), 1.0).state()
+            if unexpected := [name for name in file.arrays if name not in prior and name not in expected]:
+                raise ModelError(f"unexpected array {unexpected[0]!r}: the network that config.json describes has none")
+            for name, layout in expected.items():
+                checked(file.arrays, name, layout.dtype, layout.shape(writer))
+        return file
 
     def read(self, shard: Shard, optimizer: bool, verify: bool) -> ShardArrays:
         """The arrays of a shard. ModelError if a file that they need is missing, damaged or not of this network."""
-        try:
+        with raised_as(ModelError, self.folder, ModelError):
             needed = shard_files(self.manifest, shard, optimizer)
-        except ModelError as error:
-            raise ModelError(f"{self.folder}: {error}") from None
-        opened = [self.open(source, verify) for source in needed]
-        priors = [(one.source.writer, one.prior) for one in opened if one.source.kind == WEIGHTS]
+        opened = {source: self.open(source, verify) for source in needed}
+        priors = [(source.writer, prior_arrays(opened[source].arrays)) for source in needed if source.kind == WEIGHTS]
+        return ShardArrays(self.layouts(optimizer), opened, shard, self.prior(priors, shard))
+
+    def prior(self, priors: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
+        """The arrays of the label prior for a shard's labels, out of those of the writers; none if they have none."""
         if len({bool(arrays) for _, arrays in priors}) > 1:
-            raise ModelError(f"{self.folder}: damaged: {SOME_PRIOR}")
-        return ShardArrays(self.layouts(optimizer), opened, shard, prior_of_shard(priors, shard))
+            raise ModelError(f"{self.folder}: damaged: some of its shards have a label prior and others have none")
+        if not priors[0][1] or priors[0][0] == shard:
+            return priors[0][1]
+        return regrouped(priors, shard)
 
 
 class ShardArrays(ArraySource):
     """The arrays of a shard. If the shard's own file is open, they are mapped; else each is assembled from the files of
     other shards whenever it is read. `in_memory` holds further arrays as they are: the label prior's."""
 
-    def __init__(
-        self, layouts: dict[str, ArrayLayout], files: Sequence[OpenShardFile], shard: Shard,
-        in_memory: Mapping[str, Array],
-    ) -> None:  # fmt: skip
-        self._layouts, self._files, self._shard = layouts, files, shard
-        self._in_memory = dict(in_memory)
+    def __init__(self, layouts: Layouts, files: Opened, shard: Shard, in_memory: Mapping[str, Array]) -> None:
+        self._layouts, self._files, self._shard, self._in_memory = layouts, files, shard, dict(in_memory)
 
     def __getitem__(self, name: str) -> Array:
         if name in self._in_memory:
             return self._in_memory[name]
-        if (mapped := self._mapped(name)) is not None:
-            return mapped
+        if (file := self._own_file(name)) is not None:
+            return file.arrays[name]
         made = self._empty(self._layouts[name])
         self._fill(name, made)
         return made
@@ -138,11 +134,8 @@ class ShardArrays(ArraySource):
     def _check_fit(self, name: str, into: Array) -> None:
         """ModelError if the array of this name has another type or shape."""
         layout = self._layouts.get(name)
-        if layout is None:
-            checked(self._in_memory, name, into.dtype, into.shape)
-        else:
-            same_shape = np.broadcast_to(np.empty((), layout.dtype), layout.shape(self._shard))  # takes no memory
-            checked({name: same_shape}, name, into.dtype, into.shape)
+        known = self._in_memory if layout is None else {name: placeholder(layout, self._shard)}
+        checked(known, name, into.dtype, into.shape)
 
     def _empty(self, layout: ArrayLayout) -> Array:
         """A new array for a shard's part."""
@@ -151,25 +144,18 @@ class ShardArrays(ArraySource):
 
     def _fill(self, name: str, into: Array) -> None:
         """Copies what the open files have of an array."""
-        if (mapped := self._mapped(name)) is not None:
-            copy_rows(into, mapped, self._release)
+        if (file := self._own_file(name)) is not None:
+            copy_rows(into, file.arrays[name], file.release)
             return
-        layout, files = self._layouts[name], self._files_with(name)
-        for one in files[:1] if layout.axis is None else files:
-            own, theirs = common(layout, self._shard, one.source.writer)
-            copy_rows(into[own], one.file.arrays[name][theirs], one.file.release)
+        layout = self._layouts[name]
+        files = [(source.writer, file) for source, file in self._files.items() if name in file.arrays]
+        for writer, file in files[:1] if layout.axis is None else files:
+            own, theirs = common(layout, self._shard, writer)
+            copy_rows(into[own], file.arrays[name][theirs], file.release)
 
-    def _files_with(self, name: str) -> list[OpenShardFile]:
-        return [one for one in self._files if name in one.file.arrays]
-
-    def _mapped(self, name: str) -> Array | None:
-        """The array in the shard's own file, if that is open."""
-        files = self._files_with(name)
-        return files[0].file.arrays[name] if files and files[0].source.writer == self._shard else None
-
-    def _release(self) -> None:
-        for one in self._files:
-            one.file.release()
+    def _own_file(self, name: str) -> TensorFile | None:
+        """The shard's own file with an array, if that is open."""
+        return self._files.get(ShardFile(WEIGHTS if is_parameter(name) else OPTIMIZER, self._shard))
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._layouts, *self._in_memory]))
@@ -181,54 +167,26 @@ class ShardArrays(ArraySource):
         return name in self._layouts or name in self._in_memory
 
 
+def placeholder(layout: ArrayLayout, shard: Shard) -> Array:
+    """An array of the type and shape of a shard's part that takes no memory."""
+    return np.broadcast_to(np.empty((), layout.dtype), layout.shape(shard))
+
+
 def common(layout: ArrayLayout, a: Shard, b: Shard) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of an array that two shards have in common, as indices into the array of one and of the other."""
+    """The part of an array that two shards have in common, as indices into the array of one and of the other. Their
+    ranks must be equal modulo the greatest common divisor of their sizes; other shards have no neurons in common."""
     if layout.axis is None:  # the same on all ranks
         return (), ()
-    before = (slice(None),) * layout.axis
-    ours, theirs = common_neurons(layout.neurons, a, b)
-    return (*before, ours), (*before, theirs)
-
-
-def common_neurons(neurons: int, a: Shard, b: Shard) -> tuple[slice, slice]:
-    """The neurons of a layer that both shards own, by their local numbers in one and in the other. Their ranks must be
-    equal modulo the greatest common divisor of their sizes; other shards have none in common."""
     divisor = math.gcd(a.size, b.size)
     step = a.size * b.size // divisor  # between two common neurons, by their numbers in the whole layer
     # the first neuron a.rank + a.size * k that is b.rank modulo b.size
     k = (b.rank - a.rank) // divisor * pow(a.size // divisor, -1, b.size // divisor) % (b.size // divisor)
     first = a.rank + a.size * k
-    count = len(range(first, neurons, step))
+    count = len(range(first, layout.neurons, step))
+    before = (slice(None),) * layout.axis
 
-    def local(shard: Shard) -> slice:
+    def local(shard: Shard) -> tuple[slice, ...]:
         begin, stride = (first - shard.rank) // shard.size, step // shard.size
-        return slice(begin, begin + count * stride, stride)
+        return *before, slice(begin, begin + count * stride, stride)
 
     return local(a), local(b)
-
-
-def prior_of_shard(priors: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Mapping[str, Array]:
-    """The arrays of the label prior for a shard's labels, out of those of the writers; none if they have none."""
-    if not priors[0][1] or priors[0][0] == shard:
-        return priors[0][1]
-    return regrouped(priors, shard)
-
-
-def _checked_prior(path: Path, file: TensorFile, features: int, neurons: int) -> dict[str, Array]:
-    """The arrays of the label prior in a shard's file; ModelError if they are damaged."""
-    try:
-        return LabelPrior.of_state(file.arrays, features, neurons, 1.0).state()
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
-
-
-def _check_arrays(path: Path, arrays: dict[str, Array], expected: dict[str, ArrayLayout], writer: Shard) -> None:
-    """ModelError if the arrays are not those of the network."""
-    for name in arrays:
-        if name not in expected:
-            raise ModelError(f"{path}: unexpected array {name!r}: the network that config.json describes has none")
-    for name, layout in expected.items():
-        try:
-            checked(arrays, name, layout.dtype, layout.shape(writer))
-        except ModelError as error:
-            raise ModelError(f"{path}: {error}") from None

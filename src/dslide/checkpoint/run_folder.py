@@ -28,27 +28,18 @@ def steps_of(name: str) -> int | None:
 
 def checkpoints(run: str | Path) -> dict[int, Path]:
     """The run's complete checkpoints on this disk by their steps, ascending."""
-    found: dict[int, Path] = {}
     try:
-        folders = list((Path(run) / CHECKPOINTS).iterdir())
+        complete = [path for path in (Path(run) / CHECKPOINTS).iterdir() if (path / MANIFEST).is_file()]
     except OSError:
         return {}
-    for folder in folders:
-        steps = steps_of(folder.name)
-        if steps is not None and (folder / MANIFEST).is_file():
-            found[steps] = folder
-    return dict(sorted(found.items()))
+    return dict(sorted((steps, path) for path in complete if (steps := steps_of(path.name)) is not None))
 
 
 def newest(run: str | Path) -> Path | None:
-    """The run's newest complete checkpoint on this disk: the one that `latest` names or, if that is missing, the one of
-    most steps. None if there is none."""
-    complete = checkpoints(run)
+    """The run's newest complete checkpoint on this disk: the one that `latest` names, else the one of most steps."""
+    complete = {path.name: path for path in checkpoints(run).values()}
     try:
         named = (Path(run) / CHECKPOINTS / LATEST).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         named = ""
-    for folder in complete.values():
-        if folder.name == named:
-            return folder
-    return complete[max(complete)] if complete else None
+    return complete.get(named) or next(reversed(complete.values()), None)

@@ -1,15 +1,14 @@
 """Saved models: a folder with the network's arrays, its options, the names of labels and features, and the state that
 resuming needs. `manifest.json`, written last, lists size and checksum of every other file.
 
-Ranks that train together save together: each writes the arrays it owns to files of its own, and nothing is gathered.
-Ranks on other machines may see another disk under the same path; then each machine gets a folder with its own shards
-and all small files. Any number of ranks reads what any other number wrote.
+Ranks that train together save together, each the arrays it owns. Each disk that they see gets a folder with the shards
+of its ranks and all small files. Any number of ranks reads what any other number wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy as np
 from dslide.checkpoint.manifest import (
     COMMON_FILES,
     CONFIG,
-    ESTIMATOR,
     FEATURES,
+    FIELDS,
     LABEL_COUNTS,
     LABELS,
     LARGEST,
@@ -31,8 +30,7 @@ from dslide.checkpoint.manifest import (
     WEIGHTS,
     Entry,
     Manifest,
-    check_content,
-    check_size,
+    check_file,
     read_json,
     read_names,
     read_number,
@@ -44,11 +42,11 @@ from dslide.checkpoint.manifest import (
 from dslide.checkpoint.replace_folder import beside, replacement
 from dslide.checkpoint.reshard import SavedArrays
 from dslide.checkpoint.run_folder import newest
-from dslide.checkpoint.tensor_file import read_tensors
+from dslide.checkpoint.tensor_file import Read, open_tensors
 from dslide.comm import Communicator, solo
 from dslide.config import Config
 from dslide.data import TextVectorizer, TokenOptions
-from dslide.errors import ConfigError, DataError, ModelError
+from dslide.errors import ConfigError, DataError, ModelError, raised_as
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import is_parameter
 from dslide.util.arrays import Array
@@ -81,23 +79,22 @@ class SavedModel:
 
 def model_folder(path: str | Path) -> Path:
     """The model's folder, given it or the folder of the run that made it: of a run, its newest checkpoint."""
-    return newest(path) or Path(path)
+    folder = newest(path) or Path(path)
+    old = beside(folder, ".old")  # if a replacement was interrupted
+    return old if not folder.exists() and old.is_dir() else folder
 
 
 def save_model(
     folder: str | Path, model: SavedModel, *, optimizer: bool = True, comm: Communicator | None = None
 ) -> None:
     """Writes a model folder, replacing a model that is there; if that fails, ModelError, and nothing has changed.
-
     Without `optimizer` the folder is smaller and training can't be resumed from it. With `comm` this is a collective:
-    every rank calls it with its own `state` and the same of everything else; if a rank fails, all raise its error.
-    """
+    every rank calls it with its own `state` and the same of everything else; if a rank fails, all raise its error."""
     comm = comm or solo()
     with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
         own = work.together("arrays saved", lambda: write_shard(work.new, model, comm, optimizer))
-        shards: dict[str, Entry] = {}
-        for entries in comm.gather_objects("checksums of saved arrays", own):
-            shards |= entries
+        of_ranks = comm.gather_objects("checksums of saved arrays", own)
+        shards = {name: entry for entries in of_ranks for name, entry in entries.items()}
         work.leaders("model saved", lambda: write_rest(work.new, model, comm.size, shards, optimizer))
 
 
@@ -105,29 +102,18 @@ def load_model(
     folder: str | Path, *, optimizer: bool = False, verify: bool = False, shard: Shard = WHOLE
 ) -> SavedModel:
     """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
-
-    `state` holds the arrays of the shard, by default those of the whole network: memory-mapped if as many ranks wrote
-    the folder, else each assembled when it is read. Only files that are read have to be there. With `optimizer` the
-    state includes what resuming needs. With `verify` the checksums of the arrays are checked too, which reads them
-    once; those of small files always are.
-    """
-    place = found(model_folder(folder))
-    manifest = Manifest.read(place)
-    model = read_model(place, manifest, verify)
-    arrays = SavedArrays(place, manifest, model.config, model.features, model.labels)
-    model.state = arrays.read(shard, optimizer, verify)
-    return model
-
-
-def found(folder: Path) -> Path:
-    """The folder, or the name that the model has if replacing it was interrupted."""
-    return beside(folder, ".old") if not folder.exists() and beside(folder, ".old").is_dir() else folder
+    `state` holds the arrays of the shard, by default the whole network: memory-mapped if as many ranks wrote the
+    folder, else each assembled when it is read. `optimizer` includes what resuming needs; `verify` checks the checksums
+    of the arrays too, which reads them once."""
+    place = model_folder(folder)
+    manifest, model = read_model(place, verify)
+    saved = SavedArrays(place, manifest, model.config, model.features, model.labels)
+    return replace(model, state=saved.read(shard, optimizer, verify))
 
 
 def write_shard(
-    folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True,
-    read: Callable[[str], Iterable[Array]] | None = None,
-) -> dict[str, Entry]:  # fmt: skip
+    folder: Path, model: SavedModel, comm: Communicator, optimizer: bool = True, read: Read = None
+) -> dict[str, Entry]:
     """Writes the arrays that this rank owns; `read` is as in `stream_tensors`."""
     entries = {}
     for kind in (OPTIMIZER, WEIGHTS) if optimizer else (WEIGHTS,):
@@ -141,112 +127,77 @@ def write_rest(
     folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
     before: dict[str, tuple[Entry, Path]] | None = None,
 ) -> None:  # fmt: skip
-    """Writes everything but the shards' arrays, whose entries are given. `before` keeps the files that do not change
-    from one checkpoint of a run to the next, so that they are written once."""
-    entries = dict(entries)
-    sizes = {key: getattr(model, key) for key in (*SIZES, "interactions")}
-    for name, content in (
-        (CONFIG, model.config.to_dict() | sizes), (PROGRESS, model.progress if optimizer else None),
-        (LABELS, model.label_names), (FEATURES, model.feature_names), (VECTORIZER, model.vectorizer),
-        (TOKENS, model.tokens), (ESTIMATOR, model.estimator), (LABEL_COUNTS, model.label_counts),
-    ):  # fmt: skip
-        if content is None:
+    """Writes all but the shards' arrays, whose entries are given. `before`: files that are not written again."""
+    entries, before = dict(entries), {} if before is None else before
+    options = model.config.to_dict() | {key: getattr(model, key) for key in (*SIZES, "interactions")}
+    fields = {name: getattr(model, field) for name, field in FIELDS.items()}
+    for name, content in {CONFIG: options, **fields, LABEL_COUNTS: model.label_counts}.items():
+        if content is None or (name == PROGRESS and not optimizer):
             continue
-        if before is not None and name in before and before[name][1].exists():
+        if name in before and before[name][1].exists():
             entries[name] = before[name][0]
             write_again(folder / name, before[name][1])
         elif isinstance(content, np.ndarray):
             entries[name] = write_arrays(folder / name, {"label_counts": content})
         else:
             entries[name] = write_json(folder / name, content)
-        if before is not None and name != PROGRESS:
+        if name != PROGRESS:
             before[name] = entries[name], folder / name
     Manifest(shards, entries).write(folder)
 
 
-def read_model(folder: Path, manifest: Manifest, verify: bool) -> SavedModel:
+def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     """All of a model folder but its arrays. ModelError names the file that is missing or damaged."""
+    manifest = Manifest.read(folder)
     files = manifest.files
     for name in COMMON_FILES:
         if name in files:
-            (check_size if name == LABEL_COUNTS and not verify else check_content)(folder / name, files[name])
+            check_file(folder / name, files[name], content=verify or name != LABEL_COUNTS)
     if CONFIG not in files:
         raise ModelError(f"{folder}: there is no {CONFIG}")
     options = read_json(folder / CONFIG, dict)
-    features, labels, rows, base = (
-        read_number(folder / CONFIG, options, key, low, high) for key, (low, high) in SIZES.items()
-    )
-    options = {name: value for name, value in options.items() if name not in SIZES}
-    interactions = options.pop("interactions", None)
+    values: dict[str, Any] = {key: read_number(folder / CONFIG, options, key, *SIZES[key]) for key in SIZES}
+    values["interactions"] = interactions = options.get("interactions")
     if not isinstance(interactions, bool):
         raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
-    try:
-        config = Config.from_dict(options)
-    except (ConfigError, TypeError) as error:
-        raise ModelError(f"{folder / CONFIG}: {error}") from None
+    with raised_as(ModelError, folder / CONFIG, ConfigError, TypeError):
+        config = Config.from_dict({name: value for name, value in options.items() if name not in values})
     if not config.hidden:  # an empty list is resolved before a network is made
         raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
-    counts = read_tensors(folder / LABEL_COUNTS).get("label_counts") if LABEL_COUNTS in files else None
-    if counts is not None and counts.shape != (labels,):
-        raise ModelError(f"{folder / LABEL_COUNTS}: counts of shape {counts.shape} for {labels} labels")
-
-    def optional(name: str) -> dict[str, Any] | None:
-        return read_json(folder / name, dict) if name in files else None
-
-    model = SavedModel(
-        config=config,
-        features=features,
-        labels=labels,
-        state={},
-        label_names=read_names(folder / LABELS, labels) if LABELS in files else None,
-        feature_names=read_names(folder / FEATURES, features) if FEATURES in files else None,
-        vectorizer=optional(VECTORIZER),
-        progress=optional(PROGRESS) or {},
-        label_counts=counts,
-        rows=rows,
-        base=base,
-        tokens=optional(TOKENS),
-        interactions=interactions,
-        estimator=optional(ESTIMATOR),
-    )
+    if LABEL_COUNTS in files:
+        values["label_counts"] = open_tensors(folder / LABEL_COUNTS).arrays.get("label_counts")
+    names = {LABELS: values["labels"], FEATURES: values["features"]}
+    for name, field_name in FIELDS.items():
+        if name in files:
+            path = folder / name
+            values[field_name] = read_names(path, names[name]) if name in names else read_json(path, dict)
+    model = SavedModel(config, state={}, **values)
     _check_model(folder, model)
-    return model
-
-
-# ---- consistency ----------------------------------------------------------------------------------------------------
+    return manifest, model
 
 
 def _check_model(folder: Path, model: SavedModel) -> None:
-    """ModelError if parts of the model, its arrays apart, are invalid or contradict each other. The folder may come
-    from anyone: right checksums show only that it is as it was written."""
+    """ModelError if parts of the model but its arrays, which may come from anyone, are invalid or contradictory."""
     if model.interactions and model.features != model.labels:
         raise ModelError(f"{folder / CONFIG}: with interactions, features and labels must be as many")
     if model.vectorizer is not None:
-        _check_vectorizer(folder / VECTORIZER, model.vectorizer, model.features)
+        path = folder / VECTORIZER
+        with raised_as(ModelError, f"{path}: damaged", DataError):
+            words = len(TextVectorizer.from_dict(model.vectorizer).words)
+        if words != model.features:
+            raise ModelError(f"{path}: damaged: it has {words} words for {model.features} features")
     if model.tokens is not None:
-        _check_tokens(folder, model)
+        if model.label_names is None or model.feature_names != model.label_names:
+            raise ModelError(f"{folder}: a model of words must have them in {LABELS} and the same in {FEATURES}")
+        try:
+            TokenOptions(**model.tokens)
+        except (ConfigError, TypeError):
+            raise ModelError(f"{folder / TOKENS}: damaged: not the options of a stream of words") from None
     counts = model.label_counts
+    if counts is not None and counts.shape != (model.labels,):
+        raise ModelError(f"{folder / LABEL_COUNTS}: counts of shape {counts.shape} for {model.labels} labels")
     if counts is not None and (counts.dtype != np.int64 or counts.min(initial=0) < 0):
         raise ModelError(f"{folder / LABEL_COUNTS}: damaged: expected counts of type int64, none below 0")
     for key, largest in PROGRESS_NUMBERS.items():
         if key in model.progress:
             read_number(folder / PROGRESS, model.progress, key, high=largest)
-
-
-def _check_vectorizer(path: Path, values: dict[str, Any], features: int) -> None:
-    try:
-        words = len(TextVectorizer.from_dict(values).words)
-    except DataError as error:
-        raise ModelError(f"{path}: damaged: {error}") from None
-    if words != features:
-        raise ModelError(f"{path}: damaged: it has {words} words for {features} features")
-
-
-def _check_tokens(folder: Path, model: SavedModel) -> None:
-    assert model.tokens is not None
-    if model.label_names is None or model.feature_names != model.label_names:
-        raise ModelError(f"{folder}: a model of words must have them in {LABELS} and the same in {FEATURES}")
-    try:
-        TokenOptions(**model.tokens)
-    except (ConfigError, TypeError):
-        raise ModelError(f"{folder / TOKENS}: damaged: not the options of a stream of words") from None

@@ -1,8 +1,7 @@
 """A network's arrays as they were at one moment, for a writer that reads them while training changes them.
 
-The arrays are not copied as a whole: this is copy-on-write by rows. The writer reads each array block by block.
-Training reports which rows it is about to change; those that the writer has not read yet are copied first, into a
-buffer from which the writer takes them. When the buffer is full, training waits until the writer has read some.
+This is copy-on-write by rows. The writer reads each array block by block. Of the rows that training is about to change,
+those that are not read yet are copied to a buffer first. When that is full, training waits until some are read.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def buffer_bytes(state_bytes: int) -> int:
 
 
 def checkpoint_memory(state_bytes: int) -> int:
-    """Memory that writing a checkpoint takes at most, in bytes: the buffer, a block that is being written, the check of
-    its numbers, and about one block that was freed but not returned to the system."""
+    """Memory that writing a checkpoint takes at most, in bytes: the buffer, and about three blocks."""
+    # one that is written, one for the check of its numbers, one that was freed but not returned to the system
     return buffer_bytes(state_bytes) + 3 * min(state_bytes, BLOCK)
 
 
@@ -42,8 +41,7 @@ class Snapshot:
 
     def __init__(self, arrays: Mapping[str, Array], limit: int) -> None:
         self._arrays = {name: _CopyOnWrite(array) for name, array in arrays.items()}
-        self._limit = limit
-        self._buffered = 0  # bytes
+        self._limit, self._buffered = limit, 0  # bytes
         self._open = True
         self._changed = threading.Condition()  # guards all of the above
 
@@ -63,8 +61,7 @@ class Snapshot:
             yield content
 
     def before_change(self, name: str, rows: Rows | None = None) -> None:
-        """Training is about to change these rows of an array, in any order, or all of them. Waits while the buffer is
-        full."""
+        """Copies what is unread of rows that are about to change (None: all). Waits while the buffer is full."""
         array = self._arrays[name]
         with self._changed:
             while self._open:
@@ -87,8 +84,7 @@ class _CopyOnWrite:
     """One array, and the buffered copies of its rows."""
 
     def __init__(self, array: Array) -> None:
-        self._array = array
-        self._rows = len(array)
+        self._array, self._rows = array, len(array)
         self.row_bytes = array.nbytes // max(1, self._rows)
         self._block_rows = max(1, BLOCK // max(1, self.row_bytes))
         self.blocks = -(-self._rows // self._block_rows)
@@ -108,9 +104,8 @@ class _CopyOnWrite:
     def buffer(self, rows: Rows) -> None:
         """Copies rows, which ascend."""
         self._is_buffered[rows] = True
-        blocks = rows // self._block_rows
-        starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-        for some in np.split(rows, starts[1:]) if len(rows) else ():
+        starts = np.flatnonzero(np.diff(rows // self._block_rows)) + 1  # of blocks but the first
+        for some in np.split(rows, starts) if len(rows) else ():
             self._copies.setdefault(int(some[0]) // self._block_rows, []).append((some, self._array[some]))
 
     def take(self, block: int) -> tuple[Array, int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dslide.errors import ModelError
+from dslide.errors import ModelError, raised_as
 from dslide.util.arrays import Array
 from dslide.util.json_files import open_plain, strict_json
 
@@ -23,22 +24,18 @@ HEADER_LIMIT = 1 << 20  # bytes: a header needs some hundred bytes per array; mo
 BLOCK = 1 << 24  # bytes written at a time
 
 # Arrays of uint16 are always bf16 (model/storage.py).
-DTYPES = {
-    name: np.dtype(code)
-    for name, code in {
-        "BOOL": "?", "U8": "<u1", "I8": "<i1", "BF16": "<u2", "I16": "<i2", "F16": "<f2",
-        "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
-    }.items()
+CODES = {
+    "BOOL": "?", "U8": "<u1", "I8": "<i1", "BF16": "<u2", "I16": "<i2", "F16": "<f2",
+    "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
+DTYPES = {name: np.dtype(code) for name, code in CODES.items()}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+Read = Callable[[str], Iterable[Array]] | None  # gives the content of an array by its name, flat, in pieces
 
-def stream_tensors(
-    write: Callable[[Any], object], arrays: Mapping[str, Array],
-    read: Callable[[str], Iterable[Array]] | None = None,
-) -> None:  # fmt: skip
-    """Passes the bytes of the file to `write`, piece by piece. `read` gives the content of an array by its name, flat,
-    in pieces; by default the content of `arrays` is written."""
+
+def stream_tensors(write: Callable[[Any], object], arrays: Mapping[str, Array], read: Read = None) -> None:
+    """Passes the bytes of a file of arrays to `write`, piece by piece; their content is that of `arrays` or `read`."""
     # Largest items first: every array is then aligned to its item size without gaps, which the format forbids.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, Any] = {}
@@ -47,9 +44,8 @@ def stream_tensors(
         array = arrays[name]
         if array.dtype not in DTYPE_NAMES:
             raise TypeError(f"{name}: arrays of type {array.dtype} can't be saved")
-        begin, end = end, end + array.nbytes
-        kind = DTYPE_NAMES[array.dtype]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [begin, end]}
+        begin, end, dtype = end, end + array.nbytes, DTYPE_NAMES[array.dtype]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     write(struct.pack("<Q", len(text)) + text)
@@ -88,21 +84,12 @@ def copy_rows(into: Array, given: Array, release: Callable[[], None]) -> None:
         release()
 
 
-def read_tensors(path: str | Path) -> dict[str, Array]:
-    """The arrays of a file, as read-only views of the mapped file; ModelError if it is damaged."""
-    return open_tensors(path).arrays
-
-
 def open_tensors(path: str | Path) -> TensorFile:
     """Maps a file of arrays; ModelError if it is damaged."""
-    with open_plain(path, ModelError) as file:
-        try:
-            size = file.seek(0, 2)
-            file.seek(0)
-            header, data_begin = _read_header(path, file.read(8 + HEADER_LIMIT), size)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise ModelError(f"{path}: can't be read: {error.strerror or error}") from None
+    with open_plain(path, ModelError) as file, raised_as(ModelError, f"{path}: can't be read", OSError):
+        size = os.fstat(file.fileno()).st_size
+        header, data_begin = _read_header(path, file.read(8 + HEADER_LIMIT), size)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     arrays = {}
     data_end = 0
     for begin, end, name, dtype, shape in sorted(_entries(path, header)):
@@ -137,29 +124,26 @@ def _read_header(path: str | Path, start: bytes, size: int) -> tuple[dict[str, A
     return header, 8 + length
 
 
-def _entries(path: str | Path, header: dict[str, Any]) -> list[tuple[int, int, str, str, tuple[int, ...]]]:
+def _entries(path: str | Path, header: dict[str, Any]) -> Iterator[tuple[int, int, str, str, tuple[int, ...]]]:
     """Begin, end, name, type and shape of each array, each checked by itself."""
-    entries = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
+        where = f"{path}: damaged: array {name!r}"
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-            raise ModelError(f"{path}: damaged: array {name!r} lacks one of dtype, shape, data_offsets")
+            raise ModelError(f"{where} lacks one of dtype, shape, data_offsets")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise ModelError(f"{path}: array {name!r} has the type {dtype!r}; known are {', '.join(DTYPES)}")
         if not _whole_numbers(shape) or len(shape) > 32 or not _whole_numbers(offsets) or len(offsets) != 2:
-            raise ModelError(f"{path}: damaged: array {name!r} has no valid shape and offsets")
+            raise ModelError(f"{where} has no valid shape and offsets")
         begin, end = offsets
         # the shape of an empty array, too, must be one that numpy can represent
         if 0 in shape and math.prod(size or 1 for size in shape) * DTYPES[dtype].itemsize >= 1 << 62:
-            raise ModelError(f"{path}: damaged: array {name!r} can't have the shape {shape}")
+            raise ModelError(f"{where} can't have the shape {shape}")
         if math.prod(shape) * DTYPES[dtype].itemsize != end - begin:
-            raise ModelError(
-                f"{path}: damaged: array {name!r} of shape {shape} can't be {end - begin} bytes of {dtype}"
-            )
-        entries.append((begin, end, name, dtype, tuple(shape)))
-    return entries
+            raise ModelError(f"{where} of shape {shape} can't be {end - begin} bytes of {dtype}")
+        yield begin, end, name, dtype, tuple(shape)
 
 
 def _whole_numbers(values: object) -> bool:

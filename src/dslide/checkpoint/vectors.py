@@ -63,8 +63,7 @@ class Vectors:
         return [(self.names[row], float(cosines[row])) for row in order[:k]]
 
     def save(self, path: str | Path) -> None:
-        """Writes word2vec's text format to a new file: number and length of vectors, then a name and its numbers in
-        each line."""
+        """Writes a new file in word2vec's text format."""
         for name in self.names:
             if not name or name.split() != [name]:
                 raise DataError(f"{path}: the name {name!r} can't be written, the format has blanks between names")
