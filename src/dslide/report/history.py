@@ -257,7 +257,7 @@ class _Reader:
         if (found := record.numbers("step", "seconds", "samples")) is not None:
             run.step, run.seconds = found["step"], self._offset + found["seconds"]
             run.samples = self._first_trained + found["samples"]
-        for number, rank in enumerate(record.part("spread").parts("per_rank")[:MOST_RANKS]):
+        for number, rank in enumerate(record.part("load_balance").parts("per_rank")[:MOST_RANKS]):
             did = rank.numbers("compute_seconds", "comm_seconds", "bytes_sent_per_step")
             if did is not None:
                 run.per_rank.append(RankTimes(number, *did.values()))

@@ -152,7 +152,7 @@ class Run:
     def _summary(self, result: FitResult, metrics: Mapping[str, float]) -> dict[str, Any]:
         """What summary.json says, on every rank as rank 0 knows it."""
         network = self.trainer.network
-        load_balance = dict(result.spread)
+        load_balance = dict(result.load_balance)
         own = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         ranks = self.comm.gather_objects("memory used", own)
         load_balance["per_rank"] = [a | b for a, b in zip(load_balance["per_rank"], ranks, strict=True)]
