@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import add_reading_options, add_text_options, reading_options
+from dslide.cli.options import add_reading_options, reading_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="IN", help="data in any format that is read")
     parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
-    add_reading_options(parser)
-    add_text_options(parser)
+    add_reading_options(parser, text=True)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import add_config_options, given, whole_number
+from dslide.cli.options import add_config_options, add_option, given
 from dslide.cli.ranks import add_rank_options
 from dslide.comm import job
 from dslide.config import Config
@@ -18,13 +18,8 @@ PER_ROW = {"features_per_row": 75, "labels_per_row": 5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the network to time on several ranks")
     for name, default in (EXAMPLE | PER_ROW).items():
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=whole_number,
-            default=argparse.SUPPRESS,
-            metavar="N",
-            help=f"{name.replace('_', ' ')} of the data (default: {default}{', as Amazon-670K' * (name in EXAMPLE)})",
-        )
+        shown = f"{default}, as Amazon-670K" if name in EXAMPLE else str(default)
+        add_option(group, f"--{name.replace('_', '-')}", f"{name.replace('_', ' ')} of the data", shown)
     add_config_options(parser)
     add_rank_options(parser)
 
@@ -32,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     options = given(arguments, Config)
     config = Config(**options)
-    shape = {name: getattr(arguments, name) for name in EXAMPLE | PER_ROW if hasattr(arguments, name)}
+    shape = {name: vars(arguments)[name] for name in EXAMPLE | PER_ROW if vars(arguments)[name] is not None}
     _check(shape)
     comm = job(config.watchdog)
     if comm.size > 1:

@@ -15,7 +15,7 @@ from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure
 from dslide.planner.memory import plan
 from dslide.planner.trial_steps import StepTime
 from dslide.util.tables import plain_table
-from dslide.util.units import format_bytes
+from dslide.util.units import format_bytes, format_ms, three_digits
 
 MATRIX_RANKS = 8  # up to which figures of all pairs are printed
 SLOWEST = 3  # pairs that are named otherwise
@@ -66,10 +66,10 @@ def ranks_table(every: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
     """The figures of pairs: all of them, or the middle and the slowest where there are many."""
-    trips = {pair: link.round_trip for pair, link in found.items()}
-    trips |= {(second, first): seconds for (first, second), seconds in trips.items()}
-    speeds = {pair: link.forth for pair, link in found.items()}
-    speeds |= {(second, first): link.back for (first, second), link in found.items()}
+    trips, speeds = {}, {}
+    for (first, second), link in found.items():
+        trips[first, second] = trips[second, first] = link.round_trip
+        speeds[first, second], speeds[second, first] = link.forth, link.back
     left_out = len(list(pairs(size))) - len(found)
     note = [f"{left_out} pairs were left out: measuring them would take long"] if left_out else []
     trip, speed = "round trip of a small message between two ranks", "bandwidth from one rank to another"
@@ -77,16 +77,16 @@ def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
     if size <= MATRIX_RANKS:
         return [
             f"{trip} {quiet}, ms:",
-            *_matrix(size, {pair: _ms(seconds) for pair, seconds in trips.items()}),
+            *_matrix(size, {pair: format_ms(seconds) for pair, seconds in trips.items()}),
             f"{speed} (lines to columns) {quiet}, Mbit/s:",
             *_matrix(size, {pair: _mbit(rate) for pair, rate in speeds.items()}),
             *note,
         ]
     slow, narrow = sorted(found, key=lambda pair: -trips[pair]), sorted(speeds, key=lambda pair: speeds[pair])
-    slowest = ", ".join(f"{a} and {b} {_ms(trips[a, b])}" for a, b in slow[:SLOWEST])
+    slowest = ", ".join(f"{a} and {b} {format_ms(trips[a, b])}" for a, b in slow[:SLOWEST])
     narrowest = ", ".join(f"{a} to {b} {_mbit(speeds[a, b])}" for a, b in narrow[:SLOWEST])
     return [
-        f"{trip} {quiet}, ms: {_ms(trips[slow[len(slow) // 2]])} in the middle; slowest: {slowest}",
+        f"{trip} {quiet}, ms: {format_ms(trips[slow[len(slow) // 2]])} in the middle; slowest: {slowest}",
         f"{speed} {quiet}, Mbit/s: {_mbit(speeds[narrow[len(narrow) // 2]])} in the middle; slowest: {narrowest}",
         *note,
     ]
@@ -94,8 +94,8 @@ def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
 
 def together_line(together: AllAtOnce) -> str:
     return (
-        f"all ranks to all others at once: {_ms(together.empty_seconds)} ms without content, "
-        f"{_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
+        f"all ranks to all others at once: {format_ms(together.empty_seconds)} ms without content, "
+        f"{format_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
         f"{_mbit(together.bandwidth)} Mbit/s out of every rank"
     )
 
@@ -115,7 +115,7 @@ def speed_lines(config: Config, labels: int, ranks: int, timed: StepTime, togeth
     expected = Expected.of(config, labels, ranks, timed, together)
     return [
         f"  each rank sends at most {format_bytes(expected.bytes_sent)} in a step, in {expected.rounds} rounds",
-        f"  compute about {_ms(timed.compute)} ms, network about {_ms(expected.network_seconds)} ms: "
+        f"  compute about {format_ms(timed.compute)} ms, network about {format_ms(expected.network_seconds)} ms: "
         f"{expected.least_speed:,.0f} to {expected.most_speed:,.0f} samples/s expected, more if they overlap better",
         f"  measured for a second with large layers cut down: {config.batch_size / timed.total:,.0f} samples/s, "
         f"{timed.waiting / timed.total:.0%} of the time spent waiting for other ranks",
@@ -128,10 +128,8 @@ def _print(comm: Communicator, lines: Sequence[str]) -> None:
 
 
 def _matrix(size: int, texts: Mapping[tuple[int, int], str]) -> list[str]:
-    lines = [
-        [row, *("-" if row == column else texts.get((row, column), "") for column in range(size))]
-        for row in range(size)
-    ]
+    texts = {(rank, rank): "-" for rank in range(size)} | dict(texts)
+    lines = [[row, *(texts.get((row, column), "") for column in range(size))] for row in range(size)]
     return _indented([["rank", *range(size)], *lines], ">")
 
 
@@ -139,14 +137,5 @@ def _indented(lines: Sequence[Sequence[object]], align: str) -> list[str]:
     return [f"  {line}" for line in plain_table([[str(cell) for cell in line] for line in lines], align)]
 
 
-def _ms(seconds: float) -> str:
-    return _short(1e3 * seconds)
-
-
 def _mbit(bytes_per_second: float) -> str:
-    return _short(8e-6 * bytes_per_second)
-
-
-def _short(value: float) -> str:
-    """Three digits, or as many as there are before the point."""
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    return three_digits(8e-6 * bytes_per_second)

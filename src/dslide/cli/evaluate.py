@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from dslide.cli.options import (
     add_k_option,
+    add_option,
     add_reading_options,
+    add_switch,
+    add_threads_option,
     describe,
     parse_ks,
     reading_options,
-    whole_number,
 )
 from dslide.cli.ranks import add_rank_options
 
@@ -22,19 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
     parser.add_argument("data", metavar="DATA", help="data with labels")
     add_k_option(parser)
-    parser.add_argument(
-        "--history",
-        metavar="FILE",
-        help="with interactions: the earlier ones of the users in DATA, which are not predicted again (default: none)",
-    )
-    parser.add_argument(
-        "--approximate",
-        action="store_true",
-        help="also predict through the hash tables, and compare accuracy and speed (default: no)",
-    )
-    parser.add_argument(
-        "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
-    )
+    earlier = "with interactions: the earlier ones of the users in DATA, which are not predicted again"
+    add_option(parser, "--history", earlier, "none", "FILE")
+    add_switch(parser, "--approximate", "also predict through the hash tables, and compare accuracy and speed")
+    add_threads_option(parser)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import whole_number
+from dslide.cli.options import add_option
 from dslide.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model, with named features")
     parser.add_argument("words", metavar="WORD", nargs="+", help="words to find the neighbours of")
-    parser.add_argument("--k", type=whole_number, default=10, metavar="N", help="neighbours of each word (default: 10)")
+    add_option(parser, "--k", "neighbours of each word", 10)
 
 
 def run(arguments: argparse.Namespace) -> int:

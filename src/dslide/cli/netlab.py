@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dslide.cli.options import whole_number
+from dslide.cli.options import add_option, whole_number
 from dslide.cli.parser import Parser
 from dslide.errors import ConfigError
 from dslide.netlab import DEFAULT_NAME, Traffic, cut, down, find, format_rate, restore, set_rate, status, up
@@ -29,27 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return added
 
     making = action("up", "make nodes and the network between them", _up)
-    making.add_argument("--nodes", type=whole_number, default=4, metavar="N", help="number of nodes (default: 4)")
-    making.add_argument(
-        "--rate",
-        default="100mbit",
-        help="what each node can send, and receive: like 100mbit, 1gbit, unlimited (default: 100mbit)",
-    )
+    add_option(making, "--nodes", "number of nodes", 4)
+    rate = "what each node can send, and receive: like 100mbit, 1gbit, unlimited (default: 100mbit)"
+    making.add_argument("--rate", default="100mbit", help=rate)
     running = action("run", "run a command as an MPI job over all nodes", _run)
-    running.add_argument(
-        "--ranks-per-node", type=whole_number, default=1, metavar="N", help="ranks on each node (default: 1)"
-    )
-    running.add_argument(
-        "--json", metavar="FILE", help="write exit code, time and bytes of each node there (default: not written)"
-    )
+    add_option(running, "--ranks-per-node", "ranks on each node", 1)
+    add_option(running, "--json", "write exit code, time and bytes of each node there", "not written", "FILE")
     running.add_argument("job", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run, and its arguments")
     action("status", "show nodes, addresses, rate and traffic", _status)
     changing = action("rate", "change the rate of all nodes, while they run", _rate)
     changing.add_argument("rate", metavar="RATE", help="like 100mbit, 1gbit, unlimited")
     cutting = action("cut", "cut a node off the network; it keeps running", _cut)
-    cutting.add_argument(
-        "--silently", action="store_true", help="drop its packets, but leave its link up (default: the link is down)"
-    )
+    silently = "drop its packets, but leave its link up (default: the link is down)"
+    cutting.add_argument("--silently", action="store_true", help=silently)
     for one in (cutting, action("restore", "link a node again", _restore)):
         one.add_argument("node", type=whole_number, metavar="NODE", help="its number")
     action("down", "end what runs on the nodes and remove everything", _down)

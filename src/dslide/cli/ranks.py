@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import whole_number
+from dslide.cli.options import add_option, add_switch
 from dslide.comm import launched_as
 from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
@@ -22,34 +22,20 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
     """`--ranks` and `--hosts`."""
     parser.set_defaults(starts_ranks=True, elastic=False, min_ranks=None)
     group = parser.add_argument_group("several ranks")
-    group.add_argument(
-        "--ranks",
-        type=whole_number,
-        metavar="N",
-        help="start N ranks on this machine, which share the network (default: 1, this process)",
-    )
-    group.add_argument(
-        "--hosts",
-        metavar="FILE",
-        help="start a rank on each host named in this file, one per line, over ssh (default: none)",
-    )
+    add_option(group, "--ranks", "start N ranks on this machine, which share the network", "1, this process")
+    hosts = "start a rank on each host named in this file, one per line, over ssh"
+    add_option(group, "--hosts", hosts, "none", "FILE")
 
 
 def add_elastic_options(parser: argparse.ArgumentParser) -> None:
     """`--elastic` and `--min-ranks`."""
     group = parser.add_argument_group("elastic runs")
-    group.add_argument(
-        "--elastic",
-        action="store_true",
-        help="restart from the last checkpoint when ranks or hosts are lost, and resume the run in --out if there is "
-        "one (default: no)",
+    restart = (
+        "restart from the last checkpoint when ranks or hosts are lost, and resume the run in --out if there is one"
     )
-    group.add_argument(
-        "--min-ranks",
-        type=whole_number,
-        metavar="N",
-        help="with --elastic and --hosts: wait for hosts rather than train on fewer ranks (default: 1)",
-    )
+    add_switch(group, "--elastic", restart)
+    fewer = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks"
+    add_option(group, "--min-ranks", fewer, "1")
 
 
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:

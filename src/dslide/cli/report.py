@@ -7,10 +7,8 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, as dslide train --out made them")
-    parser.add_argument(
-        "--out", metavar="FILE", default="report.html", help="page to write; a report that is there is replaced "
-        "(default: report.html)"
-    )  # fmt: skip
+    target = "page to write; a report that is there is replaced (default: report.html)"
+    parser.add_argument("--out", metavar="FILE", default="report.html", help=target)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,15 +10,14 @@ from dslide.cli.evaluate import metrics_table
 from dslide.cli.options import (
     add_config_options,
     add_k_option,
+    add_option,
     add_reading_options,
-    add_text_options,
-    add_token_options,
+    add_switch,
     describe,
     given,
     number,
     parse_ks,
     reading_options,
-    whole_number,
 )
 from dslide.cli.ranks import add_elastic_options, add_rank_options
 from dslide.comm import launched_as
@@ -34,28 +33,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
-    parser.add_argument("--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)")
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="resume this run; --epochs, --threads and options of several ranks may change",
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only errors and the summary (default: no)")
-    parser.add_argument(
-        "--profile",
-        action="store_true",
-        help="report where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
-    )
-    parser.add_argument(
-        "--tensorboard",
-        action="store_true",
-        help="also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX (default: no)",
-    )
+    add_option(parser, "--out", "folder to make", "the next free runs/NAME-1, -2, ...", "RUN")
+    resume = "resume this run; --epochs, --threads and options of several ranks may change"
+    parser.add_argument("--resume", metavar="RUN", help=resume)
+    add_switch(parser, "--quiet", "print only errors and the summary")
+    profile = "report where the time goes, against what this machine can do, and write RUN/profile.json"
+    add_switch(parser, "--profile", profile)
+    events = "also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX"
+    add_switch(parser, "--tensorboard", events)
     add_k_option(parser)
     _add_testing_options(parser)
-    add_reading_options(parser)
-    add_text_options(parser)
-    add_token_options(parser)
+    add_reading_options(parser, text=True, tokens=True)
     add_config_options(parser)
     add_rank_options(parser)
     add_elastic_options(parser)
@@ -63,27 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_testing_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("testing")
-    group.add_argument("--test", metavar="FILE", help="data to evaluate the trained network on (default: none)")
-    group.add_argument(
-        "--hold-out",
-        type=number,
-        metavar="SHARE",
-        help="share of DATA's rows, chosen at random, to evaluate on instead of training on them (default: none)",
-    )
-    group.add_argument(
-        "--test-every",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="evaluate after every so many epochs too; 0: only at the end (default: 0)",
-    )
-    group.add_argument(
-        "--test-rows",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="test rows, chosen at random, that --test-every evaluates on; 0: all (default: 0)",
-    )
+    add_option(group, "--test", "data to evaluate the trained network on", "none", "FILE")
+    share = "share of DATA's rows, chosen at random, to evaluate on instead of training on them"
+    add_option(group, "--hold-out", share, "none", "SHARE", number)
+    add_option(group, "--test-every", "evaluate after every so many epochs too; 0: only at the end", 0)
+    add_option(group, "--test-rows", "test rows, chosen at random, that --test-every evaluates on; 0: all", 0)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,10 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             result = api.train(arguments.data, out=arguments.out, resume_existing=arguments.elastic, **shared)
     except Terminated as error:
-        again = (
-            f"dslide train {arguments.data} {'--elastic --out' if arguments.elastic else '--resume'} {console.folder}"
-        )
-        raise Terminated(f"{error}; to resume: {again}", error.blamed) from None
+        how = "--elastic --out" if arguments.elastic else "--resume"
+        again = f"{error}; to resume: dslide train {arguments.data} {how} {console.folder}"
+        raise Terminated(again, error.blamed) from None
     if console.is_rank_0:
         console.print_result(result)
     return INTERRUPTED if result.interrupted else 0
