@@ -30,7 +30,7 @@ from dslide.training.callbacks import Callback
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine
 from dslide.training.metrics import Evaluation
-from dslide.training.options import CHANGEABLE, first_change
+from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
 

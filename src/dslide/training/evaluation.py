@@ -142,5 +142,4 @@ class PeriodicTest(Callback):
         if info.epoch % self._every or info.epoch >= trainer.config.epochs:
             return
         tested = TestInfo(info.epoch, self._seconds, self._measure(self._test))
-        for callback in trainer.callbacks:
-            callback.on_test(trainer, tested)
+        trainer.notify(lambda callback: callback.on_test(trainer, tested))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from dslide.comm import Communicator
@@ -26,10 +27,10 @@ def load_balance(comm: Communicator, own: RankStats, steps: int) -> dict[str, An
     compute = [rank.seconds - rank.waited for rank in each]
     flight = sum(rank.in_flight for rank in each)
     return {
-        "comm_seconds": _mean([rank.waited for rank in each]),
-        "compute_seconds": _mean(compute),
+        "comm_seconds": fmean(rank.waited for rank in each),
+        "compute_seconds": fmean(compute),
         "overlap": max(0.0, 1 - sum(rank.waited for rank in each) / flight) if flight else 0.0,
-        "bytes_sent_per_step": _mean([rank.bytes_sent for rank in each]) / max(steps, 1),
+        "bytes_sent_per_step": fmean(rank.bytes_sent for rank in each) / max(steps, 1),
         "imbalance": _imbalance([rank.active for rank in each]),
         "imbalance_compute": _imbalance(compute),
         "per_rank": [
@@ -45,11 +46,7 @@ def load_balance(comm: Communicator, own: RankStats, steps: int) -> dict[str, An
     }
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _imbalance(values: Sequence[float]) -> float:
     """The largest over the mean: 1 if all are equal."""
-    mean = _mean(values)
+    mean = fmean(values)
     return max(values) / mean if mean > 0 else 1.0

@@ -35,10 +35,7 @@ class Evaluation:
     """
 
     def __init__(
-        self,
-        ks: Sequence[int] = KS,
-        label_counts: npt.NDArray[np.integer] | None = None,
-        rows: int = 0,
+        self, ks: Sequence[int] = KS, label_counts: npt.NDArray[np.integer] | None = None, rows: int = 0
     ) -> None:
         self.ks = tuple(ks)
         self.rows = 0  # rows with labels: what the means are over

@@ -82,9 +82,8 @@ def read_training_data(source: Source, reading: Reading, saved: SavedModel | Non
         return _load_stream(source, options, tokens)
     if saved is None:
         return load(source, **options)
-    return load_for(
-        saved, source, {name: options[name] for name in options if name not in ("label_names", "vectorizer")}
-    )
+    of_model = ("label_names", "vectorizer")
+    return load_for(saved, source, {name: value for name, value in options.items() if name not in of_model})
 
 
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
@@ -109,10 +108,8 @@ def _token_options(reading: Reading, path: str | Path, saved: SavedModel | None,
     """ConfigError if options are given that the data has no use for, or that can't change on resuming."""
     given = reading.tokens
     if given and not stream:
-        raise ConfigError(
-            f"{next(iter(given))}: {path} is not read as a stream of words, so this has no use; "
-            "format = tokens reads it as one"
-        )
+        use = "so this has no use; format = tokens reads it as one"
+        raise ConfigError(f"{next(iter(given))}: {path} is not read as a stream of words, {use}")
     if saved is None or not stream:
         return TokenOptions(**given)
     before = _saved_token_options(saved, path)
@@ -149,13 +146,9 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
 
 
 def load_like(
-    path: str | Path,
-    options: Mapping[str, Any],
-    vectorizer: TextVectorizer | None,
-    label_names: Sequence[str] | None,
-    base: int,
-    features: int,
-) -> Dataset:
+    path: str | Path, options: Mapping[str, Any], vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
+    base: int, features: int,
+) -> Dataset:  # fmt: skip
     """Data read the way the training data was; DataError if it has more features."""
     options = dict(options)
     if options.get("format", "auto") == "auto":
@@ -196,9 +189,6 @@ def _load_stream(
     path: str | Path, files: Mapping[str, Any], options: TokenOptions, names: Sequence[str] | None = None
 ) -> Tokens:
     """Reads a stream of words; `files` are options of files, few of which apply."""
-    unused = [name for name in files if name not in ("format", "base")]
-    if files.get("base", "auto") != "auto":
-        unused.append("base")
-    if unused:
+    if unused := [name for name in files if name != "format" and (name, files[name]) != ("base", "auto")]:
         raise ConfigError(f"{unused[0]}: has no use with a stream of words")
     return load_tokens(path, options, names)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from dslide import _core
 from dslide.checkpoint.collective_load import open_newest, open_on_all_ranks, restore_network
+from dslide.checkpoint.manager import CheckpointManager
 from dslide.checkpoint.run_folder import CHECKPOINTS
 from dslide.checkpoint.saved_model import SavedModel
+from dslide.comm.votes import Vote
 from dslide.config import Config
 from dslide.data import Tokens
 from dslide.errors import ConfigError, Diverged, Terminated
 from dslide.model.defaults import resolve, resolve_like
-from dslide.training.callbacks import Callback, FitResult, TestInfo
-from dslide.training.checkpointing import Checkpointing
+from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo
 from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
-from dslide.training.options import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.memory import peak_rss_bytes
 from dslide.util.signals import terminated
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from dslide.training.profiler import Profile
 
 METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
+CHANGEABLE = (  # options that may change when a training is resumed
+    "epochs", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds", "checkpoints_kept",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,28 @@ class RunResult:
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the run early; everything is saved, and `dslide.resume` continues it."""
         return bool(self.summary["interrupted"])
+
+
+class Checkpointing(Callback):
+    """Writes checkpoints of a trainer's run to its folder while it trains, as its options say; `manager` saves at other
+    times. `model`, `warn` and `last` are as in `CheckpointManager`."""
+
+    def __init__(
+        self, trainer: Trainer, run: Path, model: Callable[[], SavedModel], warn: Callable[[str], None],
+        last: Path | None = None,
+    ) -> None:  # fmt: skip
+        config = trainer.config
+        self.manager = CheckpointManager(
+            run, trainer.comm, trainer, model, seconds=config.checkpoint_seconds, kept=config.checkpoints_kept,
+            warn=warn, on_complete=lambda step: trainer.notify(lambda callback: callback.on_checkpoint(trainer, step)),
+            last=last,
+        )  # fmt: skip
+
+    def vote(self, trainer: Trainer) -> Vote:
+        return self.manager.vote()
+
+    def on_step(self, trainer: Trainer, info: StepInfo) -> None:
+        self.manager.after_step(trainer.votes)
 
 
 class Run:
@@ -152,10 +177,9 @@ class Run:
     def _summary(self, result: FitResult, metrics: Mapping[str, float]) -> dict[str, Any]:
         """What summary.json says, on every rank as rank 0 knows it."""
         network = self.trainer.network
-        load_balance = dict(result.load_balance)
         own = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         ranks = self.comm.gather_objects("memory used", own)
-        load_balance["per_rank"] = [a | b for a, b in zip(load_balance["per_rank"], ranks, strict=True)]
+        per_rank = [a | b for a, b in zip(result.load_balance["per_rank"], ranks, strict=True)]
         summary: dict[str, Any] = {
             "samples_per_second": result.samples_per_second,
             "seconds": result.seconds,
@@ -175,7 +199,8 @@ class Run:
             "test_loss": metrics.get("loss"),
             "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in ranks),
             "ranks": self.comm.size,
-            **load_balance,
+            **result.load_balance,
+            "per_rank": per_rank,
             "threads": _core.threads(),
             "isa": _core.isa(),
             "seed": network.config.seed,
@@ -220,6 +245,11 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
     if saved.progress.get("epoch", 0) >= config.epochs and not may_be_done:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume")
     return config
+
+
+def first_change(now: Config, before: Config, names: Iterable[str]) -> str | None:
+    """The first of these options that differs."""
+    return next((name for name in names if getattr(now, name) != getattr(before, name)), None)
 
 
 def _terminated_ranks(comm: Communicator) -> dict[int, str]:

@@ -84,11 +84,12 @@ def softmax_backward(
     return Work((end - begin) * layer.inputs, _numbers(dx, 2 * (end - begin) * layer.inputs))
 
 
-def softmax_step(
-    layer: Layer, x: Dense, active: ActiveSet, labels: Any, log_norm: Floats, scale: float, kept: Floats | None
-) -> Work:
-    """`Layer.softmax_step`, the second pass."""
-    return _step(layer, x.values, active, kept is not None)
+def output_step(layer: Layer, x: Dense, active: ActiveSet, kept: Floats | None) -> Work:
+    """`Layer.softmax_step`, the second pass, and `Layer.sigmoid_step`: gradients of weights, 2 B U K, and as much for
+    logits that were not kept; inputs B K and what was kept, B U, read, weights and moments U K read and written."""
+    flops, logits = _product(layer, x.values, active)
+    moved = 2 * _state(layer, active) + _numbers(x.values, x.rows * layer.inputs)
+    return Work(2 * flops, moved) if kept is None else Work(flops, moved + logits * layer.kept_bytes)
 
 
 def sigmoid_learn(layer: Layer, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats) -> Work:
@@ -106,24 +107,6 @@ def sigmoid_backward(
     some = x.values[begin:end]
     flops, logits = _product(layer, some, active)
     return Work(2 * flops, _weights(layer, active) + _numbers(some, 2 * len(some) * layer.inputs + logits))
-
-
-def sigmoid_step(layer: Layer, x: Dense, active: ActiveSet, kept: Floats) -> Work:
-    """`Layer.sigmoid_step`, the step that is left then."""
-    return _step(layer, x.values, active, True)
-
-
-def slot_gradient(active: ActiveSet, slots: Floats, own: Csr, scale: float) -> Work:
-    """`OutputLoss.slot_gradient`: small beside the products, not counted."""
-    return Work(0, 0)
-
-
-def _step(layer: Layer, x: Floats, active: ActiveSet, kept: bool) -> Work:
-    """Gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K and what was kept, B U,
-    read, weights and moments U K read and written."""
-    flops, logits = _product(layer, x, active)
-    moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs)
-    return Work(flops * (1 if kept else 2), moved + (logits * layer.kept_bytes if kept else 0))
 
 
 def _product(layer: Layer, x: Floats, active: ActiveSet) -> tuple[int, int]:
@@ -154,6 +137,6 @@ def _state_bytes(layer: Layer) -> int:
 
 def _different(x: Csr, layer: Layer) -> int:
     """How many different inputs the rows have."""
-    seen = np.zeros(layer.inputs, np.bool_)
+    seen = np.zeros(layer.inputs, np.bool_)  # faster than np.unique
     seen[x.indices] = True
     return int(np.count_nonzero(seen))
