@@ -13,10 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading_options(parser, text=True)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.data import convert
     from dslide.training.reading import Reading
 
     convert(arguments.data, arguments.out, **Reading.of(reading_options(arguments)).load_options(arguments.data))
     print(f"wrote {arguments.out}; use it like the file: dslide train {arguments.out}")
-    return 0

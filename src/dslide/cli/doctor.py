@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rank_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     options = given(arguments, Config)
     config = Config(**options)
     shape = {name: vars(arguments)[name] for name in EXAMPLE | PER_ROW if vars(arguments)[name] is not None}
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         from dslide.cli.doctor_ranks import examine
 
         examine(comm, config, EXAMPLE | PER_ROW | shape, is_example="labels" not in shape)
-        return 0
+        return
     for name in options | shape:
         raise ConfigError(f"{name}: of use with several ranks; on one machine `dslide plan` times a network")
 
@@ -42,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     for name, value in machine_facts().items():
         print(f"{name:<18}{value}")
-    return 0
 
 
 def _check(shape: dict[str, int]) -> None:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rank_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     ks = parse_ks(arguments.k)
 
     from dslide.api import evaluate
@@ -49,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     if is_rank_0:
         print_metrics(metrics, ks or default_ks(data))
     model.comm.barrier("the end")
-    return 0
 
 
 def print_metrics(metrics: Mapping[str, float], ks: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--k", "neighbours of each word", 10)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
     from dslide.checkpoint.vectors import Vectors
@@ -23,4 +23,3 @@ def run(arguments: argparse.Namespace) -> int:
     found = [vectors.nearest(word, arguments.k) for word in arguments.words]
     for word, near in zip(arguments.words, found, strict=True):
         print("\t".join([word, *(f"{name}:{cosine:.4f}" for name, cosine in near)]))
-    return 0

@@ -22,7 +22,7 @@ NOT_UP = 1  # exit code of `status`
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
 
-    def action(name: str, help_text: str, work: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    def action(name: str, help_text: str, work: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:
         added = actions.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
         added.add_argument("--name", default=DEFAULT_NAME, help=f"name of the lab (default: {DEFAULT_NAME})")
         added.set_defaults(work=work)
@@ -47,15 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action("down", "end what runs on the nodes and remove everything", _down)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    work: Callable[[argparse.Namespace], int] = arguments.work
+def run(arguments: argparse.Namespace) -> int | None:
+    work: Callable[[argparse.Namespace], int | None] = arguments.work
     return work(arguments)
 
 
-def _up(arguments: argparse.Namespace) -> int:
+def _up(arguments: argparse.Namespace) -> None:
     lab = up(arguments.nodes, arguments.rate, arguments.name)
     print(f"{lab}: {', '.join(lab.hosts)}; next: dslide netlab run{_name(arguments)} -- dslide train DATA")
-    return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -89,32 +88,25 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rate(arguments: argparse.Namespace) -> int:
+def _rate(arguments: argparse.Namespace) -> None:
     print(set_rate(arguments.rate, arguments.name))
-    return 0
 
 
-def _cut(arguments: argparse.Namespace) -> int:
+def _cut(arguments: argparse.Namespace) -> None:
     cut(arguments.node, arguments.name, arguments.silently)
     print(f"node {arguments.node} is cut off; dslide netlab restore{_name(arguments)} {arguments.node} brings it back")
-    return 0
 
 
-def _restore(arguments: argparse.Namespace) -> int:
+def _restore(arguments: argparse.Namespace) -> None:
     restore(arguments.node, arguments.name)
     print(f"node {arguments.node} is linked")
-    return 0
 
 
-def _down(arguments: argparse.Namespace) -> int:
+def _down(arguments: argparse.Namespace) -> None:
     ended, removed = down(arguments.name)
-    if not removed:
-        print(f"no lab {arguments.name!r} is up; nothing to remove")
-        return 0
     if ended:
         print(f"ended {ended} {'process' if ended == 1 else 'processes'}")
-    print(f"removed {', '.join(removed)}")
-    return 0
+    print(f"removed {', '.join(removed)}" if removed else f"no lab {arguments.name!r} is up; nothing to remove")
 
 
 def _name(arguments: argparse.Namespace) -> str:

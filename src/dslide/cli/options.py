@@ -109,10 +109,9 @@ def add_reading_options(
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of reading files that are given, of those that the command has."""
-    from dslide.training.reading import FILE_OPTIONS, TEXT_OPTIONS, TOKEN_OPTIONS
+    from dslide.training.reading import READING_OPTIONS
 
-    names = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
-    return {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
+    return {name: getattr(arguments, name) for name in READING_OPTIONS if getattr(arguments, name, None) is not None}
 
 
 def add_k_option(parser: argparse.ArgumentParser) -> None:

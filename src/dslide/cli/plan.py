@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     config = Config(**given(arguments, Config))
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory, "--memory")
     _check(arguments)
@@ -59,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes: expected 1 to {work.most_nodes} for this network, not {arguments.nodes}")
     cores = work.config.threads or (available_cores() if arguments.cores is None else arguments.cores)
     _print_plan(work, arguments.nodes, cores, available, network)
-    return 0
 
 
 def _workload(arguments: argparse.Namespace, config: Config) -> Workload:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rank_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
     model = open_model(arguments.model, threads=arguments.threads)
@@ -53,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
             if comm.rank == 0:
                 _write(file, ids, scores if arguments.scores else None, model.saved)
     comm.barrier("the end")
-    return 0
 
 
 def _rows(model: Model, arguments: argparse.Namespace) -> Iterator[tuple[SparseRows, SparseRows | None]]:

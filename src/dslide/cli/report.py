@@ -11,9 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", default="report.html", help=target)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.report import write_report
 
     write_report(arguments.runs, arguments.out)
     print(f"wrote {arguments.out}; open it in a browser")
-    return 0

@@ -19,11 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_option(parser, f"--{name}", help_text, default)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.data import synthesize
 
     out, test_rows = arguments.out, arguments.test_rows
     synthesize(out, arguments.rows, arguments.features, arguments.labels, test_rows, arguments.seed)
     test = f" --test {out}/test.txt" if test_rows else ""
     print(f"wrote {out}; next: dslide train {out}/train.txt{test} --label-names {out}/labels.txt")
-    return 0

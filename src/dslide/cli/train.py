@@ -23,11 +23,10 @@ from dslide.cli.ranks import add_elastic_options, add_rank_options
 from dslide.comm import launched_as
 from dslide.config import Config
 from dslide.errors import INTERRUPTED, ConfigError, Terminated
-from dslide.training.callbacks import Callback
+from dslide.training.callbacks import Callback, RunInfo
 from dslide.util.units import clock, format_bytes
 
 if TYPE_CHECKING:
-    from dslide.training.callbacks import RunInfo
     from dslide.training.run import RunResult
 
 

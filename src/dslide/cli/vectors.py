@@ -11,10 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", required=True, help=target)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.checkpoint.vectors import Vectors
 
     vectors = Vectors.open(arguments.model)
     vectors.save(arguments.output)
     print(f"wrote {len(vectors):,} vectors of {vectors.matrix.shape[1]:,} numbers to {arguments.output}")
-    return 0

@@ -13,12 +13,11 @@ from dslide.comm.topology import local_ranks
 from dslide.config import check_name
 from dslide.errors import ConfigError
 from dslide.model.network import Network
-from dslide.training.reading import FILE_OPTIONS, Reading, load_for
+from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for
 from dslide.util.threads import use_threads
 
 if TYPE_CHECKING:
     from dslide.data import Data
-    from dslide.training.reading import Source
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dslide import _core
-from dslide.training.callbacks import Callback
+from dslide.training.callbacks import Callback, EpochInfo, FitResult, StepInfo, TestInfo
 from dslide.util.memory import rss_bytes
 from dslide.util.terminal import launcher_columns
 from dslide.util.units import clock
 
 if TYPE_CHECKING:
-    from dslide.training.callbacks import EpochInfo, FitResult, StepInfo, TestInfo
     from dslide.training.trainer import Trainer
 
 BAR_WIDTH = 20  # characters
@@ -106,24 +105,14 @@ class RecordLog(Callback, ABC):
         self._failed = False  # writing did, which was reported
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
-        network = trainer.network
+        network, comm = trainer.network, trainer.comm
+        versions = {"dslide": version("dslide"), "numpy": version("numpy"), "python": platform.python_version()}
         self._write(
-            "start",
-            rank=trainer.comm.rank,
-            ranks=trainer.comm.size,
-            host=platform.node(),
-            process=os.getpid(),
-            config=network.config.to_dict(),
-            features=network.features,
-            labels=network.labels,
-            parameters=network.parameters,
-            threads=_core.threads(),
-            step=trainer.step,
-            samples=trainer.samples,
-            total_steps=total_steps,
-            versions={"dslide": version("dslide"), "numpy": version("numpy"), "python": platform.python_version()},
-            **self._about,
-        )
+            "start", rank=comm.rank, ranks=comm.size, host=platform.node(), process=os.getpid(),
+            config=network.config.to_dict(), features=network.features, labels=network.labels,
+            parameters=network.parameters, threads=_core.threads(), step=trainer.step, samples=trainer.samples,
+            total_steps=total_steps, versions=versions, **self._about,
+        )  # fmt: skip
 
     def on_step(self, trainer: Trainer, info: StepInfo) -> None:
         self._unwritten = info, trainer.epoch + 1
@@ -139,15 +128,9 @@ class RecordLog(Callback, ABC):
         (info, epoch), self._unwritten = self._unwritten, None
         stats = trainer.rank_stats()
         self._write(
-            "step",
-            **vars(info),
-            epoch=epoch,
-            samples=trainer.samples,
-            seconds=round(stats.seconds, 6),
-            waited=round(stats.waited, 6),
-            bytes_sent=stats.bytes_sent,
-            rss_bytes=rss_bytes(),
-        )
+            "step", **vars(info), epoch=epoch, samples=trainer.samples, seconds=round(stats.seconds, 6),
+            waited=round(stats.waited, 6), bytes_sent=stats.bytes_sent, rss_bytes=rss_bytes(),
+        )  # fmt: skip
 
     def _write_tables(self, trainer: Trainer) -> None:
         """Occupancy of this rank's hash tables, if they were rebuilt since the last record of it."""

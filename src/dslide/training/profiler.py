@@ -191,8 +191,8 @@ def attach(profile: Profile, network: Network) -> None:
     charge(output, "softmax_forward", phases.FIRST_PASS, partial(work.softmax_forward, output))
     for method in ("softmax_backward", "sigmoid_learn", "sigmoid_backward"):
         charge(output, method, phases.SECOND_PASS, partial(getattr(work, method), output))
-    for method in ("softmax_step", "sigmoid_step"):  # of x, active, ..., kept
-        charge(output, method, phases.SECOND_PASS, lambda *given: work.output_step(output, *given[:2], given[-1]))
+    for method in ("softmax_step", "sigmoid_step"):  # whose last argument is `kept`
+        charge(output, method, phases.SECOND_PASS, lambda x, a, *more: work.output_step(output, x, a, more[-1]))
     for layer in network.layers:
         charge(layer, "rebuild_tables", phases.REBUILDING)
         if layer.lsh is not None:

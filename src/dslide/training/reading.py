@@ -33,6 +33,7 @@ FILE_OPTIONS = (
 )  # fmt: skip
 TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
 TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
+READING_OPTIONS = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
 
 
 @dataclass(frozen=True)

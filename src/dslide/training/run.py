@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,7 @@ class Checkpointing(Callback):
         config = trainer.config
         self.manager = CheckpointManager(
             run, trainer.comm, trainer, model, seconds=config.checkpoint_seconds, kept=config.checkpoints_kept,
-            warn=warn, on_complete=lambda step: trainer.notify(lambda callback: callback.on_checkpoint(trainer, step)),
-            last=last,
+            warn=warn, on_complete=partial(trainer.notify, "on_checkpoint"), last=last,
         )  # fmt: skip
 
     def vote(self, trainer: Trainer) -> Vote:
@@ -137,9 +137,9 @@ class Run:
             result = self.trainer.fit(self.data)
             self.checkpoints.save()
             self.checkpoints.close()
+            return result
         except Diverged as error:
             raise Diverged(f"{error}; {self.checkpoints.last_in_words()}") from None
-        return result
 
     def model(self) -> SavedModel:
         """The run as it is now."""
@@ -212,15 +212,10 @@ class Run:
 
     def _profile_figures(self, profile: Profile) -> dict[str, Any]:
         return {
-            "rank": self.comm.rank,
-            "ranks": self.comm.size,
-            "threads": _core.threads(),
-            "isa": _core.isa(),
-            "steps": profile.steps,
-            "seconds": profile.seconds,
-            "measured_peak": vars(profile.speeds),
+            "rank": self.comm.rank, "ranks": self.comm.size, "threads": _core.threads(), "isa": _core.isa(),
+            "steps": profile.steps, "seconds": profile.seconds, "measured_peak": vars(profile.speeds),
             "phases": profile.figures(),
-        }
+        }  # fmt: skip
 
 
 def load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel | None, Path | None]:
