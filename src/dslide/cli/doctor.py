@@ -28,7 +28,11 @@ def run(arguments: argparse.Namespace) -> None:
     options = given(arguments, Config)
     config = Config(**options)
     shape = {name: vars(arguments)[name] for name in EXAMPLE | PER_ROW if vars(arguments)[name] is not None}
-    _check(shape)
+    if ("features" in shape) != ("labels" in shape):
+        raise ConfigError("--features and --labels: give both, or none for those of Amazon-670K")
+    for name, value in shape.items():
+        if value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, not {value}")
     comm = job(config.watchdog)
     if comm.size > 1:
         from dslide.cli.doctor_ranks import examine
@@ -42,11 +46,3 @@ def run(arguments: argparse.Namespace) -> None:
 
     for name, value in machine_facts().items():
         print(f"{name:<18}{value}")
-
-
-def _check(shape: dict[str, int]) -> None:
-    if ("features" in shape) != ("labels" in shape):
-        raise ConfigError("--features and --labels: give both, or none for those of Amazon-670K")
-    for name, value in shape.items():
-        if value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, not {value}")

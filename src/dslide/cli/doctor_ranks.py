@@ -13,7 +13,6 @@ from dslide.errors import ConfigError, known_to_all
 from dslide.planner.diagnosis import Expected, find_differences, memory_problem, rank_facts, slowest_step
 from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.memory import plan
-from dslide.planner.trial_steps import StepTime
 from dslide.util.tables import plain_table
 from dslide.util.units import format_bytes, format_ms, three_digits
 
@@ -36,7 +35,11 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     _print(comm, [f"{comm.size} ranks, {every[0]['MPI']}", *ranks_table(every), *differences.values()])
     _print(comm, ["", *links_lines(comm.size, measure_pairs(comm))])
     together = measure_all_at_once(comm)
-    _print(comm, [together_line(together), ""])
+    _print(comm, [
+        f"all ranks to all others at once: {format_ms(together.empty_seconds)} ms without content, "
+        f"{format_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
+        f"{_mbit(together.bandwidth)} Mbit/s out of every rank", "",
+    ])  # fmt: skip
     _examine_network(comm, config.replace(threads=threads), shape, is_example, together)
     if differences:
         raise known_to_all(wrong)
@@ -47,14 +50,27 @@ def _examine_network(
 ) -> None:
     """Prints whether the network fits, and how fast it trains."""
     planned = plan(config, shape["features"], shape["labels"], ranks=comm.size)
-    _print(comm, network_lines(config, planned.what, shape, is_example))
+    example = " (those of Amazon-670K; --features and --labels give others)" if is_example else ""
+    _print(comm, [
+        f"a network with {planned.what}{example}:",
+        f"  {shape['features_per_row']} features and {shape['labels_per_row']} labels per row, batches of "
+        f"{config.batch_size} rows, {config.wire} on the wire",
+    ])  # fmt: skip
     if problem := memory_problem(comm, planned):
         if not is_example:
             raise known_to_all(ConfigError(problem))
         _print(comm, [f"  {problem}"])
         return
     _print(comm, [f"  {format_bytes(planned.bytes_total)} of memory on each rank without data, and there is enough"])
-    _print(comm, speed_lines(config, shape["labels"], comm.size, slowest_step(comm, config, shape), together))
+    timed = slowest_step(comm, config, shape)
+    expected = Expected.of(config, shape["labels"], comm.size, timed, together)
+    _print(comm, [  # from none of the communication overlapped with compute to all of it
+        f"  each rank sends at most {format_bytes(expected.bytes_sent)} in a step, in {expected.rounds} rounds",
+        f"  compute about {format_ms(timed.compute)} ms, network about {format_ms(expected.network_seconds)} ms: "
+        f"{expected.least_speed:,.0f} to {expected.most_speed:,.0f} samples/s expected, more if they overlap better",
+        f"  measured for a second with large layers cut down: {config.batch_size / timed.total:,.0f} samples/s, "
+        f"{timed.waiting / timed.total:.0%} of the time spent waiting for other ranks",
+    ])  # fmt: skip
 
 
 def ranks_table(every: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -89,36 +105,6 @@ def links_lines(size: int, found: Mapping[tuple[int, int], Pair]) -> list[str]:
         f"{trip} {quiet}, ms: {format_ms(trips[slow[len(slow) // 2]])} in the middle; slowest: {slowest}",
         f"{speed} {quiet}, Mbit/s: {_mbit(speeds[narrow[len(narrow) // 2]])} in the middle; slowest: {narrowest}",
         *note,
-    ]
-
-
-def together_line(together: AllAtOnce) -> str:
-    return (
-        f"all ranks to all others at once: {format_ms(together.empty_seconds)} ms without content, "
-        f"{format_ms(together.seconds)} ms with {ALL_AT_ONCE_BYTES >> 10} KB to each: "
-        f"{_mbit(together.bandwidth)} Mbit/s out of every rank"
-    )
-
-
-def network_lines(config: Config, what: str, shape: Mapping[str, int], is_example: bool) -> list[str]:
-    """The network that is timed."""
-    example = " (those of Amazon-670K; --features and --labels give others)" if is_example else ""
-    return [
-        f"a network with {what}{example}:",
-        f"  {shape['features_per_row']} features and {shape['labels_per_row']} labels per row, batches of "
-        f"{config.batch_size} rows, {config.wire} on the wire",
-    ]
-
-
-def speed_lines(config: Config, labels: int, ranks: int, timed: StepTime, together: AllAtOnce) -> list[str]:
-    """The speed to expect: between all of the communication overlapped with compute, and none of it."""
-    expected = Expected.of(config, labels, ranks, timed, together)
-    return [
-        f"  each rank sends at most {format_bytes(expected.bytes_sent)} in a step, in {expected.rounds} rounds",
-        f"  compute about {format_ms(timed.compute)} ms, network about {format_ms(expected.network_seconds)} ms: "
-        f"{expected.least_speed:,.0f} to {expected.most_speed:,.0f} samples/s expected, more if they overlap better",
-        f"  measured for a second with large layers cut down: {config.batch_size / timed.total:,.0f} samples/s, "
-        f"{timed.waiting / timed.total:.0%} of the time spent waiting for other ranks",
     ]
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from dslide.cli.options import (
-    add_k_option,
-    add_option,
-    add_reading_options,
-    add_switch,
-    add_threads_option,
-    describe,
-    parse_ks,
-    reading_options,
-)
+from dslide.cli.options import add_k_option, add_option, add_reading_options, add_switch, describe, reading_options
 from dslide.cli.ranks import add_rank_options
 
 METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
@@ -27,26 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     earlier = "with interactions: the earlier ones of the users in DATA, which are not predicted again"
     add_option(parser, "--history", earlier, "none", "FILE")
     add_switch(parser, "--approximate", "also predict through the hash tables, and compare accuracy and speed")
-    add_threads_option(parser)
+    add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    ks = parse_ks(arguments.k)
-
     from dslide.api import evaluate
     from dslide.training.evaluation import checked_ks, default_ks
     from dslide.training.inference import open_model
 
-    ks = checked_ks(ks)
+    ks = checked_ks(arguments.k)
     model = open_model(arguments.model, threads=arguments.threads)
     data = model.read(arguments.data, history=arguments.history, to_evaluate=True, **reading_options(arguments))
-    is_rank_0 = model.comm.rank == 0
-    if is_rank_0:
+    if model.comm.rank == 0:
         print(describe(str(arguments.data), data), flush=True)
     metrics = evaluate(model, data, k=ks, approximate=arguments.approximate)
-    if is_rank_0:
+    if model.comm.rank == 0:
         print_metrics(metrics, ks or default_ks(data))
     model.comm.barrier("the end")
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dslide.config import Config, literal_choices
-from dslide.errors import ConfigError
 
 if TYPE_CHECKING:
     from dslide.data import Data
 
-Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
 
 TEXT_HELP = {
     "min_df": "rows a word must occur in",
@@ -69,10 +68,6 @@ def add_switch(parser: argparse._ActionsContainer, flag: str, help_text: str) ->
     parser.add_argument(flag, action="store_true", help=f"{help_text} (default: no)")
 
 
-def add_threads_option(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "--threads", "threads; 0: one per core", 0)
-
-
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Everything in Config, and `--config` for a file of it."""
     parser.add_argument("--config", metavar="FILE", help="TOML file with options, by the names they have here")
@@ -116,15 +111,11 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_k_option(parser: argparse.ArgumentParser) -> None:
     """The ranks at which metrics are reported."""
-    add_option(parser, "--k", "ranks to report", "1,3,5; for interactions 1,5,20", "N,N,...")
+    add_option(parser, "--k", "ranks to report", "1,3,5; for interactions 1,5,20", "N,N,...", _ranks)
 
 
-def parse_ks(text: str | None) -> tuple[int, ...] | None:
-    """Ranks like 1,3,5, if any are given."""
-    try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"k: expected whole numbers like 1,3,5, not {text!r}") from None
+def _ranks(text: str) -> tuple[int, ...]:
+    return _parsed(lambda text: tuple(map(int, text.split(","))), text, "whole numbers like 1,3,5")
 
 
 def describe(name: str, data: Data) -> str:
@@ -160,9 +151,9 @@ def number(text: str) -> float:
     return _parsed(float, text, "a number")
 
 
-def _parsed(kind: Callable[[str], Number], text: str, expected: str) -> Number:
+def _parsed(parse: Callable[[str], Value], text: str, expected: str) -> Value:
     try:
-        return kind(text)
+        return parse(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected {expected}, not {text!r}") from None
 

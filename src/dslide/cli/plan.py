@@ -7,13 +7,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import (
-    add_config_options,
-    add_option,
-    add_reading_options,
-    given,
-    reading_options,
-)
+from dslide.cli.options import add_config_options, add_option, add_reading_options, given, reading_options
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
 from dslide.util.memory import available_bytes
@@ -46,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = Config(**given(arguments, Config))
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory, "--memory")
-    _check(arguments)
+    for name in ("features", "labels", "rows", "features_per_row", "labels_per_row", "cores"):
+        value, low = getattr(arguments, name), int(name != "rows")
+        if value is not None and not low <= value <= LARGEST:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
     from dslide.planner.step_time import NetworkSpeed
     from dslide.util.threads import available_cores
@@ -71,13 +68,6 @@ def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
         raise ConfigError("without DATA, --features and --labels are needed")
     per_row = arguments.features_per_row, arguments.labels_per_row
     return Workload.of_size(config, arguments.features, arguments.labels, *per_row, arguments.rows)
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    for name in ("features", "labels", "rows", "features_per_row", "labels_per_row", "cores"):
-        value, low = getattr(arguments, name), int(name != "rows")
-        if value is not None and not low <= value <= LARGEST:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
 
 def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:

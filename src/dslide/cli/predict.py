@@ -9,20 +9,18 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from dslide.cli.options import add_option, add_reading_options, add_switch, add_threads_option, reading_options
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.cli.options import add_option, add_reading_options, add_switch, reading_options
 from dslide.cli.ranks import add_rank_options
+from dslide.comm import Communicator
+from dslide.data import Data, SparseRows
 from dslide.errors import ConfigError, DataError
 from dslide.training.evaluation import BLOCK_ROWS, row_blocks
 from dslide.training.inference import Model, open_model
 from dslide.training.reading import load_for, vectorizer_of
 from dslide.util.atomic import new_file
-
-if TYPE_CHECKING:
-    from dslide.checkpoint.saved_model import SavedModel
-    from dslide.comm import Communicator
-    from dslide.data import Data, SparseRows
 
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -35,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--output", "where to write", "stdout", "FILE")
     add_switch(parser, "--approximate", "look only at neurons found by hashing: faster")
     add_switch(parser, "--scores", "write label:score")
-    add_threads_option(parser)
+    add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
 

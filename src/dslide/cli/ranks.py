@@ -18,24 +18,19 @@ if TYPE_CHECKING:
     from dslide.launch.mpiexec import Host
 
 
-def add_rank_options(parser: argparse.ArgumentParser) -> None:
-    """`--ranks` and `--hosts`."""
+def add_rank_options(parser: argparse.ArgumentParser, elastic: bool = False) -> None:
+    """`--ranks` and `--hosts`; `elastic`: also `--elastic` and `--min-ranks`."""
     parser.set_defaults(starts_ranks=True, elastic=False, min_ranks=None)
     group = parser.add_argument_group("several ranks")
     add_option(group, "--ranks", "start N ranks on this machine, which share the network", "1, this process")
     hosts = "start a rank on each host named in this file, one per line, over ssh"
     add_option(group, "--hosts", hosts, "none", "FILE")
-
-
-def add_elastic_options(parser: argparse.ArgumentParser) -> None:
-    """`--elastic` and `--min-ranks`."""
-    group = parser.add_argument_group("elastic runs")
-    restart = (
-        "restart from the last checkpoint when ranks or hosts are lost, and resume the run in --out if there is one"
-    )
-    add_switch(group, "--elastic", restart)
-    fewer = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks"
-    add_option(group, "--min-ranks", fewer, "1")
+    if elastic:
+        group = parser.add_argument_group("elastic runs")
+        lost = "restart from the last checkpoint when ranks or hosts are lost"
+        add_switch(group, "--elastic", f"{lost}, and resume the run in --out if there is one")
+        fewer = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks"
+        add_option(group, "--min-ranks", fewer, "1")
 
 
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
@@ -66,13 +61,16 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     total = sum(host.ranks for host in hosts) or ranks or 1
     if ranks not in (None, total):
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
-    if arguments.elastic:
-        return _run_elastic(arguments, argv, total, hosts)
     limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
-    return launch(_command(argv), total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
+    command = [sys.executable, "-m", "dslide.cli", *argv]
+    if arguments.elastic:
+        return _run_elastic(arguments, command, total, hosts, limit)
+    return launch(command, total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
 
 
-def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hosts: Sequence[Host]) -> int:
+def _run_elastic(
+    arguments: argparse.Namespace, command: list[str], ranks: int, hosts: Sequence[Host], limit: float
+) -> int:
     """Runs `dslide train --elastic`."""
     from dslide.launch.elastic import Supervisor
     from dslide.training.folders import free_folder
@@ -85,10 +83,5 @@ def _run_elastic(arguments: argparse.Namespace, argv: list[str], ranks: int, hos
     if arguments.data == "-":
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))
-    command = _command([*argv, "--out", folder])  # given twice, it is the same
-    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
+    command = [*command, "--out", folder]  # given twice, it is the same
     return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
-
-
-def _command(argv: list[str]) -> list[str]:
-    return [sys.executable, "-m", "dslide.cli", *argv]

@@ -16,10 +16,9 @@ from dslide.cli.options import (
     describe,
     given,
     number,
-    parse_ks,
     reading_options,
 )
-from dslide.cli.ranks import add_elastic_options, add_rank_options
+from dslide.cli.ranks import add_rank_options
 from dslide.comm import launched_as
 from dslide.config import Config
 from dslide.errors import INTERRUPTED, ConfigError, Terminated
@@ -41,36 +40,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     events = "also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX"
     add_switch(parser, "--tensorboard", events)
     add_k_option(parser)
-    _add_testing_options(parser)
-    add_reading_options(parser, text=True, tokens=True)
-    add_config_options(parser)
-    add_rank_options(parser)
-    add_elastic_options(parser)
-
-
-def _add_testing_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("testing")
     add_option(group, "--test", "data to evaluate the trained network on", "none", "FILE")
     share = "share of DATA's rows, chosen at random, to evaluate on instead of training on them"
     add_option(group, "--hold-out", share, "none", "SHARE", number)
     add_option(group, "--test-every", "evaluate after every so many epochs too; 0: only at the end", 0)
     add_option(group, "--test-rows", "test rows, chosen at random, that --test-every evaluates on; 0: all", 0)
+    add_reading_options(parser, text=True, tokens=True)
+    add_config_options(parser)
+    add_rank_options(parser, elastic=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("out: a resumed run continues in its own folder, so --out can't be given")
-    ks, options = parse_ks(arguments.k), given(arguments, Config)
+    options = given(arguments, Config)
     Config(**options)  # refused before anything heavy is imported
 
     from dslide import api
 
     console = _Console(arguments)
-    shared: dict[str, Any] = options | reading_options(arguments) | {
-        "test": arguments.test, "hold_out": arguments.hold_out, "test_every": arguments.test_every,
-        "test_rows": arguments.test_rows, "k": ks, "profile": arguments.profile, "tensorboard": arguments.tensorboard,
-        "progress": not arguments.quiet, "callbacks": [console],
-    }  # fmt: skip
+    names = ("test", "hold_out", "test_every", "test_rows", "k", "profile", "tensorboard")
+    shared: dict[str, Any] = options | reading_options(arguments) | {name: vars(arguments)[name] for name in names}
+    shared |= {"progress": not arguments.quiet, "callbacks": [console]}
     try:
         if arguments.resume is not None:
             result = api.resume(arguments.resume, arguments.data, **shared)
@@ -112,7 +104,22 @@ class _Console(Callback):
 
     def print_result(self, result: RunResult) -> None:
         """The summary, and what to do next."""
-        _print_summary(result)
+        done = result.summary
+        print(
+            f"{done['epochs']} epochs, {clock(done['seconds'])}: {done['samples_per_second']:,.0f} samples/s, "
+            f"loss {done['loss']:.4g}, {done['parameters']:,} parameters, "
+            f"{format_bytes(done['peak_rss_bytes'])} of memory at most"
+        )
+        if done["ranks"] > 1:
+            print(
+                f"{done['ranks']} ranks: {format_bytes(round(done['bytes_sent_per_step']))} sent by each in a step, "
+                f"{done['comm_seconds'] / max(done['seconds'], 1e-9):.0%} of the time spent waiting for others, "
+                f"{done['overlap']:.0%} of the exchanges hidden; imbalance {done['imbalance']:.2f}"
+            )
+        if result.profile is not None:
+            print(result.profile.table())
+        if result.metrics:
+            print(metrics_table(result.metrics, result.ks))
         print(f"saved in {result.folder}")
         data = self._arguments.data
         if result.interrupted:
@@ -120,22 +127,3 @@ class _Console(Callback):
             print(f"  dslide train {data} --resume {result.folder}")
         else:
             print(f"next: dslide predict {result.folder} {data if self._users else self._arguments.test or data}")
-
-
-def _print_summary(result: RunResult) -> None:
-    values = result.summary
-    print(
-        f"{values['epochs']} epochs, {clock(values['seconds'])}: {values['samples_per_second']:,.0f} samples/s, "
-        f"loss {values['loss']:.4g}, {values['parameters']:,} parameters, "
-        f"{format_bytes(values['peak_rss_bytes'])} of memory at most"
-    )
-    if values["ranks"] > 1:
-        print(
-            f"{values['ranks']} ranks: {format_bytes(round(values['bytes_sent_per_step']))} sent by each in a step, "
-            f"{values['comm_seconds'] / max(values['seconds'], 1e-9):.0%} of the time spent waiting for others, "
-            f"{values['overlap']:.0%} of the exchanges hidden; imbalance {values['imbalance']:.2f}"
-        )
-    if result.profile is not None:
-        print(result.profile.table())
-    if result.metrics:
-        print(metrics_table(result.metrics, result.ks))

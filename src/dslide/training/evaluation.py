@@ -6,28 +6,26 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.data import Data, SparseRows
 from dslide.errors import ConfigError
+from dslide.model.network import Network
 from dslide.training.callbacks import Callback, EpochInfo, TestInfo
 from dslide.training.metrics import KS, RECOMMENDATION_KS, Evaluation
-
-if TYPE_CHECKING:
-    from dslide.checkpoint.saved_model import SavedModel
-    from dslide.data import Data, SparseRows
-    from dslide.model.network import Network
-    from dslide.training.reading import Source
-    from dslide.training.trainer import Trainer
+from dslide.training.reading import Source
+from dslide.training.trainer import Trainer
 
 BLOCK_ROWS = 4096  # predicted together: bounds the memory that predictions of a large file need
 MOST_K = 10_000
 _CHOICE = 0x74657374  # the random choice of test rows is a stream of its own
 
 Ids = npt.NDArray[np.int32]  # (rows, k)
-Predict = Callable[["SparseRows", int, "SparseRows | None"], tuple[Any, Any]]
+Predict = Callable[[SparseRows, int, SparseRows | None], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from dslide import _core
 from dslide.training.callbacks import Callback, EpochInfo, FitResult, StepInfo, TestInfo
+from dslide.training.trainer import Trainer
 from dslide.util.memory import rss_bytes
 from dslide.util.terminal import launcher_columns
 from dslide.util.units import clock
-
-if TYPE_CHECKING:
-    from dslide.training.trainer import Trainer
 
 BAR_WIDTH = 20  # characters
 REDRAW_SECONDS = 0.1

@@ -4,13 +4,11 @@ defines them. Rows come in pieces of any size, so that test sets need not fit in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from dslide.data import SparseRows
+from dslide.data import SparseRows
 
 KS = (1, 3, 5)  # the ranks that results are reported at
 RECOMMENDATION_KS = (1, 5, 20)  # the same for recommended items

@@ -76,15 +76,16 @@ def read_training_data(source: Source, reading: Reading, saved: SavedModel | Non
     if not isinstance(source, (str, Path)):
         reading.refuse()
         return source
-    stream = is_stream(reading.files, saved)
-    tokens = _token_options(reading, source, saved, stream)
-    options = reading.load_options(source) if saved is None or stream else dict(reading.files)
-    if stream:
-        return _load_stream(source, options, tokens)
+    if is_stream(reading.files, saved):
+        tokens = _token_options(reading.tokens, source, saved)
+        return _load_stream(source, reading.load_options(source), tokens)
+    for name in reading.tokens:
+        use = "so this has no use; format = tokens reads it as one"
+        raise ConfigError(f"{name}: {source} is not read as a stream of words, {use}")
     if saved is None:
-        return load(source, **options)
+        return load(source, **reading.load_options(source))
     of_model = ("label_names", "vectorizer")
-    return load_for(saved, source, {name: value for name, value in options.items() if name not in of_model})
+    return load_for(saved, source, {name: value for name, value in reading.files.items() if name not in of_model})
 
 
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
@@ -105,13 +106,9 @@ def is_stream(options: Mapping[str, Any], saved: SavedModel | None = None) -> bo
     return format == "tokens" or (format == "auto" and saved is not None and saved.tokens is not None)
 
 
-def _token_options(reading: Reading, path: str | Path, saved: SavedModel | None, stream: bool) -> TokenOptions:
-    """ConfigError if options are given that the data has no use for, or that can't change on resuming."""
-    given = reading.tokens
-    if given and not stream:
-        use = "so this has no use; format = tokens reads it as one"
-        raise ConfigError(f"{next(iter(given))}: {path} is not read as a stream of words, {use}")
-    if saved is None or not stream:
+def _token_options(given: Mapping[str, Any], path: str | Path, saved: SavedModel | None) -> TokenOptions:
+    """ConfigError if options are given that can't change on resuming."""
+    if saved is None:
         return TokenOptions(**given)
     before = _saved_token_options(saved, path)
     for name, value in given.items():

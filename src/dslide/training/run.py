@@ -12,30 +12,27 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dslide import _core
 from dslide.checkpoint.collective_load import open_newest, open_on_all_ranks, restore_network
 from dslide.checkpoint.manager import CheckpointManager
 from dslide.checkpoint.run_folder import CHECKPOINTS
 from dslide.checkpoint.saved_model import SavedModel
+from dslide.comm import Communicator
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.data import Tokens
+from dslide.data import Data, Tokens
 from dslide.errors import ConfigError, Diverged, Terminated
 from dslide.model.defaults import resolve, resolve_like
+from dslide.model.network import Network
 from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo
 from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
+from dslide.training.profiler import Profile
 from dslide.training.trainer import Trainer
 from dslide.util.memory import peak_rss_bytes
 from dslide.util.signals import terminated
-
-if TYPE_CHECKING:
-    from dslide.comm import Communicator
-    from dslide.data import Data
-    from dslide.model.network import Network
-    from dslide.training.profiler import Profile
 
 METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
 CHANGEABLE = (  # options that may change when a training is resumed
@@ -120,7 +117,11 @@ class Run:
         """Trains until the end or Ctrl-C, saves the network, evaluates it on the test data and writes the summary.
         Terminated, on all ranks, if one of them received SIGTERM."""
         result = self._fit()
-        metrics = {} if self.test is None or result.interrupted else self._final_test(result)
+        metrics: dict[str, float] = {}
+        if self.test is not None and not result.interrupted:
+            metrics = self.measure(self.test)
+            for log in self._logs:
+                log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, metrics))
         summary = self._summary(result, metrics)
         if self.comm.rank == 0:
             _write_json(self.folder / "summary.json", summary)
@@ -145,34 +146,21 @@ class Run:
         """The run as it is now."""
         data, network = self.data, self.trainer.network
         return SavedModel(
-            config=network.config,
-            features=network.features,
-            labels=network.labels,
-            state=network.state(),
+            config=network.config, features=network.features, labels=network.labels, state=network.state(),
             label_names=None if data.label_names is None else list(data.label_names),
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
             progress={**self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out},
-            label_counts=self.label_counts,
-            rows=len(data),
-            base=data.base,
+            label_counts=self.label_counts, rows=len(data), base=data.base, interactions=data.users is not None,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
-            interactions=data.users is not None,
             estimator=None if self.estimator is None else dict(self.estimator),
-        )
+        )  # fmt: skip
 
     def measure(self, test: Data) -> dict[str, float]:
         """Metrics of the network as it is now, and its loss over all labels. Ranks measure together."""
         network = self.trainer.network
         found, _ = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data), self.ks)
         return found | {"loss": exact_loss(network, test)}
-
-    def _final_test(self, result: FitResult) -> dict[str, float]:
-        assert self.test is not None
-        metrics = self.measure(self.test)
-        for log in self._logs:
-            log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, metrics))
-        return metrics
 
     def _summary(self, result: FitResult, metrics: Mapping[str, float]) -> dict[str, Any]:
         """What summary.json says, on every rank as rank 0 knows it."""

@@ -186,10 +186,8 @@ class Trainer:
         if self.comm.size > 1:
             facts = {"the data (its checksum)": data.checksum, "the number of steps done": self.step}
             check_agreement(self.comm, self.config, facts)
-        for what, have, limit in (
-            ("features", data.features, self.network.features),
-            ("labels", data.labels, self.network.labels),
-        ):
+        for what in ("features", "labels"):
+            have, limit = getattr(data, what), getattr(self.network, what)
             if have > limit:
                 raise DataError(f"{data.source}: the data has {have} {what} but the network was made for {limit}")
 
