@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(running, "--json", "write exit code, time and bytes of each node there", "not written", "FILE")
     running.add_argument("job", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run, and its arguments")
     action("status", "show nodes, addresses, rate and traffic", _status)
-    changing = action("rate", "change the rate of all nodes, while they run", _rate)
+    change = "change the rate of all nodes, while they run"
+    changing = action("rate", change, lambda arguments: print(set_rate(arguments.rate, arguments.name)))
     changing.add_argument("rate", metavar="RATE", help="like 100mbit, 1gbit, unlimited")
     cutting = action("cut", "cut a node off the network; it keeps running", _cut)
     silently = "drop its packets, but leave its link up (default: the link is down)"
@@ -86,10 +87,6 @@ def _status(arguments: argparse.Namespace) -> int:
     rows = [[n.host, n.address, "up" if n.linked else "cut", *_cells(n.traffic)[1:]] for n in nodes]
     print(*plain_table([["node", "address", "link", "sent", "received"], *rows]), sep="\n")
     return 0
-
-
-def _rate(arguments: argparse.Namespace) -> None:
-    print(set_rate(arguments.rate, arguments.name))
 
 
 def _cut(arguments: argparse.Namespace) -> None:

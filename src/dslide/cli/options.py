@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dslide.config import Config, literal_choices
+from dslide.errors import UserError
 
 if TYPE_CHECKING:
     from dslide.data import Data
@@ -115,7 +116,10 @@ def add_k_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    return _parsed(lambda text: tuple(map(int, text.split(","))), text, "whole numbers like 1,3,5")
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:  # not a ConfigError, a ValueError that argparse would reword
+        raise UserError(f"k: expected whole numbers like 1,3,5, not {text!r}") from None
 
 
 def describe(name: str, data: Data) -> str:
