@@ -6,15 +6,13 @@ import argparse
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dslide.config import Config, literal_choices
 from dslide.errors import UserError
 
 if TYPE_CHECKING:
     from dslide.data import Data
-
-Value = TypeVar("Value")
 
 TEXT_HELP = {
     "min_df": "rows a word must occur in",
@@ -148,18 +146,17 @@ def _base(text: str) -> str | int:
 
 
 def whole_number(text: str) -> int:
-    return _parsed(int, text, "a whole number")
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}") from None
 
 
 def number(text: str) -> float:
-    return _parsed(float, text, "a number")
-
-
-def _parsed(parse: Callable[[str], Value], text: str, expected: str) -> Value:
     try:
-        return parse(text)
+        return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected {expected}, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}") from None
 
 
 def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:

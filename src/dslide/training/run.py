@@ -169,32 +169,18 @@ class Run:
         ranks = self.comm.gather_objects("memory used", own)
         per_rank = [a | b for a, b in zip(result.load_balance["per_rank"], ranks, strict=True)]
         summary: dict[str, Any] = {
-            "samples_per_second": result.samples_per_second,
-            "seconds": result.seconds,
-            "samples": result.samples,
-            "epochs": self.trainer.epoch,
-            "steps": self.trainer.step,
-            "interrupted": result.interrupted,
-            "loss": result.loss,
-            "active_neurons_mean": result.active_neurons_mean,
-            "parameters": network.parameters,
-            "features": network.features,
-            "labels": network.labels,
-            "rows": len(self.data),
-            "planned_bytes": self.planned_bytes,
+            "samples_per_second": result.samples_per_second, "seconds": result.seconds, "samples": result.samples,
+            "epochs": self.trainer.epoch, "steps": self.trainer.step, "interrupted": result.interrupted,
+            "loss": result.loss, "active_neurons_mean": result.active_neurons_mean,
+            "parameters": network.parameters, "features": network.features, "labels": network.labels,
+            "rows": len(self.data), "planned_bytes": self.planned_bytes,
             **{name: metrics.get(name) for name in (f"{metric}_at_{k}" for metric in METRICS for k in self.ks)},
-            "test_rows": metrics.get("rows"),
-            "test_loss": metrics.get("loss"),
+            "test_rows": metrics.get("rows"), "test_loss": metrics.get("loss"),
             "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in ranks),
-            "ranks": self.comm.size,
-            **result.load_balance,
-            "per_rank": per_rank,
-            "threads": _core.threads(),
-            "isa": _core.isa(),
-            "seed": network.config.seed,
-            "version": version("dslide"),
+            "ranks": self.comm.size, **result.load_balance, "per_rank": per_rank,
+            "threads": _core.threads(), "isa": _core.isa(), "seed": network.config.seed, "version": version("dslide"),
             "config": network.config.to_dict(),
-        }
+        }  # fmt: skip
         of_rank_0: dict[str, Any] = self.comm.gather_objects("summary", summary if self.comm.rank == 0 else None)[0]
         return of_rank_0
 

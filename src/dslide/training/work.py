@@ -73,7 +73,7 @@ def softmax_forward(
     weights U K and inputs B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
     some = x.values[begin:end]
     flops, logits = _product(layer, some, active)
-    moved = _weights(layer, active) + FLOAT * 2 * len(some) * layer.inputs
+    moved = _weights(layer, active) + 2 * FLOAT * len(some) * layer.inputs
     return Work(2 * flops, moved + (logits * layer.kept_bytes if kept is not None else 0))
 
 
@@ -83,7 +83,7 @@ def softmax_backward(
 ) -> Work:  # fmt: skip
     """`Layer.softmax_backward`, what is left of gradients of inputs between the passes: B K read and written. The
     labels' share is not counted."""
-    return Work((end - begin) * layer.inputs, FLOAT * 2 * (end - begin) * layer.inputs)
+    return Work((end - begin) * layer.inputs, 2 * FLOAT * (end - begin) * layer.inputs)
 
 
 def output_step(layer: Layer, x: Dense, active: ActiveSet, kept: Floats | None) -> Work:
@@ -98,7 +98,7 @@ def sigmoid_learn(layer: Layer, x: Dense, active: ActiveSet, labels: Any, scale:
     """`Layer.sigmoid_learn`: logits and gradients of inputs and of weights, 2 B U K each; inputs B K read, gradients of
     inputs written; weights and moments U K read and written."""
     flops, _ = _product(layer, x.values, active)
-    return Work(3 * flops, 2 * _state(layer, active) + FLOAT * 2 * x.rows * layer.inputs)
+    return Work(3 * flops, 2 * _state(layer, active) + 2 * FLOAT * x.rows * layer.inputs)
 
 
 def sigmoid_backward(
