@@ -23,55 +23,25 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "Callback",
-    "Config",
-    "Dataset",
-    "EpochInfo",
-    "FitResult",
-    "Model",
-    "Network",
-    "RunInfo",
-    "RunResult",
-    "SlideClassifier",
-    "SparseRows",
-    "StepInfo",
-    "TestInfo",
-    "Trainer",
-    "UserError",
-    "Vectors",
-    "__version__",
-    "evaluate",
-    "load",
-    "load_model",
-    "open_model",
-    "resume",
-    "train",
-]
+    "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "RunInfo", "RunResult",
+    "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "UserError", "Vectors", "__version__",
+    "evaluate", "load", "load_model", "open_model", "resume", "train",
+]  # fmt: skip
 
 # Imported on first use: the command line starts without scikit-learn, scipy and the native module.
 _MODULES = {
-    "Callback": "training.callbacks",
-    "Config": "config",
-    "Dataset": "data",
-    "EpochInfo": "training.callbacks",
-    "FitResult": "training.callbacks",
-    "Model": "training.inference",
-    "Network": "model.network",
-    "RunInfo": "training.callbacks",
-    "RunResult": "training.run",
-    "SlideClassifier": "sklearn.estimator",
-    "SparseRows": "data",
-    "StepInfo": "training.callbacks",
-    "TestInfo": "training.callbacks",
-    "Trainer": "training.trainer",
-    "UserError": "errors",
-    "Vectors": "checkpoint.vectors",
-    "evaluate": "api",
-    "load": "data",
-    "load_model": "checkpoint.saved_model",
-    "open_model": "training.inference",
-    "resume": "api",
-    "train": "api",
+    "api": ("evaluate", "resume", "train"),
+    "checkpoint.saved_model": ("load_model",),
+    "checkpoint.vectors": ("Vectors",),
+    "config": ("Config",),
+    "data": ("Dataset", "SparseRows", "load"),
+    "errors": ("UserError",),
+    "model.network": ("Network",),
+    "sklearn.estimator": ("SlideClassifier",),
+    "training.callbacks": ("Callback", "EpochInfo", "FitResult", "RunInfo", "StepInfo", "TestInfo"),
+    "training.inference": ("Model", "open_model"),
+    "training.run": ("RunResult",),
+    "training.trainer": ("Trainer",),
 }
 
 
@@ -82,8 +52,8 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and so they see na
             from importlib.metadata import version
 
             value: Any = version("dslide")
-        elif name in _MODULES:
-            value = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+        elif module := next((module for module, names in _MODULES.items() if name in names), None):
+            value = getattr(importlib.import_module(f"dslide.{module}"), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value

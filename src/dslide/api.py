@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,11 @@ from dslide.training.folders import check_folder, free_folder
 from dslide.training.inference import Model, open_model
 from dslide.training.logging import ProgressLine
 from dslide.training.profiler import Profile
-from dslide.training.reading import (
-    FILE_OPTIONS,
-    TEXT_OPTIONS,
-    TOKEN_OPTIONS,
-    Reading,
-    Source,
-    read_test_data,
-    read_training_data,
-)
+from dslide.training.reading import READING_OPTIONS, Reading, Source, read_test_data, read_training_data
 from dslide.training.run import Run, RunResult, load_run, resumed_config
 from dslide.util.threads import measure_speeds
 
 CONFIG_OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
-ALL_OPTIONS = (*CONFIG_OPTIONS, *FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
 
 
 def train(
@@ -75,11 +67,10 @@ def train(
     """
     testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
     given = config.to_dict() if isinstance(config, Config) else dict(config or {})
-    run = open_run(
+    return open_run(
         data, given | options, out=out, resume_existing=resume_existing, testing=testing, profile=profile,
         tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
-    )  # fmt: skip
-    return run.train()
+    ).train()  # fmt: skip
 
 
 def resume(
@@ -94,11 +85,10 @@ def resume(
     are those of `train`.
     """
     testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
-    opened = open_run(
+    return open_run(
         data, options, resume=run, testing=testing, profile=profile, tensorboard=tensorboard, progress=progress,
         callbacks=callbacks, comm=comm,
-    )  # fmt: skip
-    return opened.train()
+    ).train()  # fmt: skip
 
 
 def evaluate(
@@ -147,7 +137,7 @@ def open_run(
     are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier.
     Collective: every rank goes through the same exchanges."""
     for name in options:
-        check_name(name, ALL_OPTIONS)
+        check_name(name, (*CONFIG_OPTIONS, *READING_OPTIONS))
     reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
     config = Config(**given)
     if tensorboard:
@@ -165,9 +155,8 @@ def open_run(
         config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
     comm.limit = config.watchdog
     testing = comm.together("test options", lambda: testing.like(saved))
-    train_data, test = comm.together(
-        "reading the data", lambda: _read(data, reading, testing, config.seed, saved, folder)
-    )
+    read = partial(_read, data, reading, testing, config.seed, saved, folder)
+    train_data, test = comm.together("reading the data", read)
     if saved is None:
         config = resolve(config, train_data.labels, train_data)
 
@@ -177,7 +166,10 @@ def open_run(
         isinstance(train_data, Dataset), train_data.values_per_row[0],
     )  # fmt: skip
     threads = config.threads or here.threads
-    measured = _measured_profile(threads, comm) if profile else None
+    measured = None
+    if profile:
+        comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
+        measured = Profile(measure_speeds(threads))
     for callback in callbacks:
         callback.on_run(RunInfo(folder, train_data, test, planned.lines(), last, threads, measured))
     comm.together("memory", lambda: planned.check(here.ranks))
@@ -210,10 +202,3 @@ def _read(
     if data.features == 0 or data.labels == 0:
         raise DataError(f"{name}: there are no {'labels' if data.features else 'features'} in it")
     return data, test if testing.test is None else read_test_data(testing.test, data, reading)
-
-
-def _measured_profile(threads: int, comm: Communicator) -> Profile:
-    """An empty profile, with the peak speeds of this rank's threads. All ranks measure at the same time, as they will
-    train."""
-    comm.barrier("measuring the machine")
-    return Profile(measure_speeds(threads))

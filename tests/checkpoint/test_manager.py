@@ -26,7 +26,7 @@ from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import solo
 from dslide.comm.votes import Vote
 from dslide.errors import Diverged, ModelError
-from dslide.training.checkpointing import Checkpointing
+from dslide.training.run import Checkpointing
 from dslide.training.trainer import Callback
 
 PROBLEM = prototypes(labels=300, features=200)

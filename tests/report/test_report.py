@@ -236,10 +236,10 @@ def test_a_damaged_line_is_named_unless_a_start_follows(tmp_path):
         (made.step(1, True), "line 2: seconds: expected a number, not True"),
         (made.step(1, 1.0, samples=10**400), "line 2: samples: expected a number, not a number beyond 1e+18"),
         (made.start(config=[]), "line 2: config: expected an object, not []"),
-        (made.end(1, 1.0, 1) | {"spread": 5}, "line 2: spread: expected an object, not 5"),
+        (made.end(1, 1.0, 1) | {"load_balance": 5}, "line 2: load_balance: expected an object, not 5"),
         (
-            made.end(1, 1.0, 1) | {"spread": {"per_rank": 5}},
-            "line 2: spread: per_rank: expected a list of objects, not 5",
+            made.end(1, 1.0, 1) | {"load_balance": {"per_rank": 5}},
+            "line 2: load_balance: per_rank: expected a list of objects, not 5",
         ),
         (made.tables(1) | {"by_size": 3}, "line 2: by_size: expected a list of numbers, not 3"),
         ({"record": 5}, "line 2: record: expected a text, not 5"),

@@ -213,7 +213,7 @@ def test_sigmoid_predicts_labels_above_one_half() -> None:
 def test_rows_are_predicted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     model = SlideClassifier(**SMALL, epochs=3, loss="sigmoid").fit(XM, sp.csr_matrix(indicator(YM)))
     whole = model.predict(XM_TEST)
-    monkeypatch.setattr("dslide.sklearn.estimator.BLOCK_BYTES", 4 * CLASSES * 7)
+    monkeypatch.setattr("dslide.sklearn.ranks.BLOCK_BYTES", 4 * CLASSES * 7)
     pieces = model.predict(XM_TEST)
     assert pieces.shape == whole.shape
     assert (pieces != whole).nnz == 0

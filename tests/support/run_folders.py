@@ -46,7 +46,8 @@ def end(number: int, seconds: float, samples: int, ranks: int = 1, interrupted: 
             "bytes_sent_per_step": 70_000.0}  # fmt: skip
     return {"record": "end", "time": BEGIN, "seconds": seconds, "samples": samples, "steps": number, "epochs": 3,
             "samples_per_second": 1.0, "active_neurons_mean": 1.0, "loss": 1.5, "interrupted": interrupted,
-            "spread": {"per_rank": [{"rank": rank, **each} for rank in range(ranks)]}, "step": number}  # fmt: skip
+            "step": number,
+            "load_balance": {"per_rank": [{"rank": rank, **each} for rank in range(ranks)]}}  # fmt: skip
 
 
 def whole(ranks: int = 1, steps: int = 60) -> list[Record]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dslide
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.model.defaults import resolve
@@ -17,6 +18,7 @@ from dslide.training.logging import JsonLog, ProgressLine, clock, finite
 from dslide.training.trainer import Trainer
 
 CONFIG = Config(hidden=(8,), epochs=2, batch_size=4, threads=1)
+EYE = SparseRows(np.arange(13, dtype=np.int64), np.arange(12, dtype=np.int32) % 6, np.ones(12, np.float32), 6)
 
 
 class Terminal(io.StringIO):
@@ -25,8 +27,7 @@ class Terminal(io.StringIO):
 
 
 def train(*callbacks: Callback, config: Config = CONFIG) -> None:
-    eye = SparseRows(np.arange(13, dtype=np.int64), np.arange(12, dtype=np.int32) % 6, np.ones(12, np.float32), 6)
-    Trainer(config, 6, 6, callbacks=callbacks).fit(Dataset(eye, eye))
+    Trainer(config, 6, 6, callbacks=callbacks).fit(Dataset(EYE, EYE))
 
 
 def test_a_line_per_epoch_where_there_is_no_terminal() -> None:
@@ -70,10 +71,13 @@ def test_a_launcher_may_stand_between_the_process_and_the_terminal(monkeypatch: 
     assert [len(bar) for bar in bars] == [39] * 6
 
 
-def test_quiet_says_nothing() -> None:
-    for stream in (io.StringIO(), Terminal()):
-        train(ProgressLine(stream, quiet=True))
-        assert stream.getvalue() == ""
+def test_without_progress_a_run_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, terminal in enumerate((io.StringIO, Terminal)):
+        for progress in (False, True):
+            stream = terminal()
+            monkeypatch.setattr("sys.stderr", stream)
+            dslide.train(Dataset(EYE, EYE), CONFIG, out=tmp_path / f"{number}{progress}", progress=progress)
+            assert ("epoch 1/2" in stream.getvalue()) == progress == (stream.getvalue() != "")
 
 
 def test_the_log_has_the_whole_run(tmp_path: Path) -> None:

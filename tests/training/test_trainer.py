@@ -197,7 +197,7 @@ def test_what_callbacks_do_between_epochs_is_no_training(monkeypatch):
         profile = Profile(Speeds(1.0, 1.0))
         config = make_config(threads=1, micro_batches=1)
         result = Trainer(config, FEATURES, LABELS, comm=comm, callbacks=callbacks, profile=profile).fit(make_data())
-        return result.seconds, profile.seconds, result.spread["bytes_sent_per_step"]
+        return result.seconds, profile.seconds, result.load_balance["bytes_sent_per_step"]
 
     plain = run_ranks(2, lambda comm: train(comm, []))
     tested = run_ranks(2, lambda comm: train(comm, [Tests()]))

@@ -1,5 +1,6 @@
-"""The `dslide` command. Each subcommand is a module here with `add_arguments(parser)` and `run(arguments)`;
-only the module of the requested command is imported, so that help and errors appear at once."""
+"""The `dslide` command. Each subcommand is a module here with `add_arguments(parser)` and `run(arguments)`, which
+returns the exit code if it is not 0; only the module of the requested command is imported, so that help and errors
+appear at once."""
 
 from __future__ import annotations
 
@@ -56,4 +57,4 @@ def _run(argv: list[str]) -> int:
         top.print_help()
         return USER_ERROR
     code = start_ranks(arguments, argv)
-    return int(module.run(arguments)) if code is None else code
+    return int(module.run(arguments) or 0) if code is None else code

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import add_reading_options, add_text_options, reading_options
+from dslide.cli.options import add_reading_options, reading_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="IN", help="data in any format that is read")
     parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
-    add_reading_options(parser)
-    add_text_options(parser)
+    add_reading_options(parser, text=True)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.data import convert
     from dslide.training.reading import Reading
 
     convert(arguments.data, arguments.out, **Reading.of(reading_options(arguments)).load_options(arguments.data))
     print(f"wrote {arguments.out}; use it like the file: dslide train {arguments.out}")
-    return 0

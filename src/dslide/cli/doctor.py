@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import add_config_options, given, whole_number
+from dslide.cli.options import add_config_options, add_option, given
 from dslide.cli.ranks import add_rank_options
 from dslide.comm import job
 from dslide.config import Config
@@ -18,17 +18,16 @@ PER_ROW = {"features_per_row": 75, "labels_per_row": 5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the network to time on several ranks")
     for name, default in (EXAMPLE | PER_ROW).items():
-        option, noun = f"--{name.replace('_', '-')}", name.replace("_", " ")
-        text = f"{noun} of the data (default: {default}{', as Amazon-670K' * (name in EXAMPLE)})"
-        group.add_argument(option, type=whole_number, default=argparse.SUPPRESS, metavar="N", help=text)
+        shown = f"{default}, as Amazon-670K" if name in EXAMPLE else str(default)
+        add_option(group, f"--{name.replace('_', '-')}", f"{name.replace('_', ' ')} of the data", shown)
     add_config_options(parser)
     add_rank_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     options = given(arguments, Config)
     config = Config(**options)
-    shape = {name: getattr(arguments, name) for name in EXAMPLE | PER_ROW if hasattr(arguments, name)}
+    shape = {name: vars(arguments)[name] for name in EXAMPLE | PER_ROW if vars(arguments)[name] is not None}
     if ("features" in shape) != ("labels" in shape):
         raise ConfigError("--features and --labels: give both, or none for those of Amazon-670K")
     for name, value in shape.items():
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         from dslide.cli.doctor_ranks import examine
 
         examine(comm, config, EXAMPLE | PER_ROW | shape, is_example="labels" not in shape)
-        return 0
+        return
     for name in options | shape:
         raise ConfigError(f"{name}: of use with several ranks; on one machine `dslide plan` times a network")
 
@@ -47,4 +46,3 @@ def run(arguments: argparse.Namespace) -> int:
 
     for name, value in machine_facts().items():
         print(f"{name:<18}{value}")
-    return 0

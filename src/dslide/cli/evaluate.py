@@ -5,14 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from dslide.cli.options import (
-    add_k_option,
-    add_reading_options,
-    describe,
-    parse_ks,
-    reading_options,
-    whole_number,
-)
+from dslide.cli.options import add_k_option, add_option, add_reading_options, add_switch, describe, reading_options
 from dslide.cli.ranks import add_rank_options
 
 METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
@@ -22,41 +15,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
     parser.add_argument("data", metavar="DATA", help="data with labels")
     add_k_option(parser)
-    parser.add_argument(
-        "--history",
-        metavar="FILE",
-        help="with interactions: the earlier ones of the users in DATA, which are not predicted again (default: none)",
-    )
-    parser.add_argument(
-        "--approximate",
-        action="store_true",
-        help="also predict through the hash tables, and compare accuracy and speed (default: no)",
-    )
-    parser.add_argument(
-        "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
-    )
+    earlier = "with interactions: the earlier ones of the users in DATA, which are not predicted again"
+    add_option(parser, "--history", earlier, "none", "FILE")
+    add_switch(parser, "--approximate", "also predict through the hash tables, and compare accuracy and speed")
+    add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    ks = parse_ks(arguments.k)
-
+def run(arguments: argparse.Namespace) -> None:
     from dslide.api import evaluate
     from dslide.training.evaluation import checked_ks, default_ks
     from dslide.training.inference import open_model
 
-    ks = checked_ks(ks)
+    ks = checked_ks(arguments.k)
     model = open_model(arguments.model, threads=arguments.threads)
     data = model.read(arguments.data, history=arguments.history, to_evaluate=True, **reading_options(arguments))
-    is_rank_0 = model.comm.rank == 0
-    if is_rank_0:
+    if model.comm.rank == 0:
         print(describe(str(arguments.data), data), flush=True)
     metrics = evaluate(model, data, k=ks, approximate=arguments.approximate)
-    if is_rank_0:
+    if model.comm.rank == 0:
         print_metrics(metrics, ks or default_ks(data))
     model.comm.barrier("the end")
-    return 0
 
 
 def print_metrics(metrics: Mapping[str, float], ks: Sequence[int]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import whole_number
+from dslide.cli.options import add_option
 from dslide.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model, with named features")
     parser.add_argument("words", metavar="WORD", nargs="+", help="words to find the neighbours of")
-    parser.add_argument("--k", type=whole_number, default=10, metavar="N", help="neighbours of each word (default: 10)")
+    add_option(parser, "--k", "neighbours of each word", 10)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
     from dslide.checkpoint.vectors import Vectors
@@ -23,4 +23,3 @@ def run(arguments: argparse.Namespace) -> int:
     found = [vectors.nearest(word, arguments.k) for word in arguments.words]
     for word, near in zip(arguments.words, found, strict=True):
         print("\t".join([word, *(f"{name}:{cosine:.4f}" for name, cosine in near)]))
-    return 0

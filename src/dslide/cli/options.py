@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dslide.config import Config, literal_choices
-from dslide.errors import ConfigError
+from dslide.errors import UserError
 
 if TYPE_CHECKING:
     from dslide.data import Data
@@ -20,27 +20,39 @@ def add_fields(parser: argparse.ArgumentParser, title: str, fields_of: type) -> 
     group = parser.add_argument_group(title)
     hints = typing.get_type_hints(fields_of)
     for field in dataclasses.fields(fields_of):
-        hint, name = hints[field.name], "--" + field.name.replace("_", "-")
-        default = field.default
+        hint, default = hints[field.name], field.default
+        settings: dict[str, Any] = {"default": argparse.SUPPRESS}
         if hint is bool:
-            shown = "yes" if default else "no"
-        elif isinstance(default, tuple):
-            shown = ",".join(map(str, default)) or "empty"
-        else:
-            shown = str(default)
-        help_text = f"{field.metadata['help']} (default: {shown})".replace("%", "%%")
-        settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_text}
-        if hint is bool:
-            settings["action"] = argparse.BooleanOptionalAction
+            settings["action"], default = argparse.BooleanOptionalAction, "yes" if default else "no"
         else:
             settings["type"], settings["metavar"] = _converter(hint)
-        group.add_argument(name, **settings)
+        if isinstance(default, tuple):
+            default = ",".join(map(str, default)) or "empty"
+        settings["help"] = f"{field.metadata['help']} (default: {default})".replace("%", "%%")
+        group.add_argument("--" + field.name.replace("_", "-"), **settings)
 
 
 def given(arguments: argparse.Namespace, fields_of: type) -> dict[str, Any]:
     """The values of a dataclass's fields that the user gave."""
     names = [field.name for field in dataclasses.fields(fields_of)]
-    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    return {name: getattr(arguments, name) for name in names if name in arguments}
+
+
+def add_option(
+    parser: argparse._ActionsContainer, flag: str, help_text: str, default: int | str, metavar: str | None = "N",
+    type: Callable[[str], Any] | None = None,
+) -> None:  # fmt: skip
+    """An option, by default of a whole number. A text as `default` says what holds without the option, which is None
+    then."""
+    parser.add_argument(
+        flag, help=f"{help_text} (default: {default})", default=None if isinstance(default, str) else default,
+        metavar=metavar, type=type or (whole_number if metavar == "N" else str),
+    )  # fmt: skip
+
+
+def add_switch(parser: argparse._ActionsContainer, flag: str, help_text: str) -> None:
+    """An option without a value."""
+    parser.add_argument(flag, action="store_true", help=f"{help_text} (default: no)")
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -49,73 +61,51 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     add_fields(parser, "network and training", Config)
 
 
-def add_reading_options(parser: argparse.ArgumentParser, sizes: bool = True) -> None:
-    """How data files are read; `sizes`: with numbers of columns and names of labels, which a model already has."""
+def add_reading_options(
+    parser: argparse.ArgumentParser, sizes: bool = True, text: bool = False, tokens: bool = False
+) -> None:
+    """How data files are read. `sizes`: with numbers of columns and names of labels, which a model already has; `text`:
+    with how raw text becomes features; `tokens`: with how a stream of words becomes rows."""
     group = parser.add_argument_group("reading data")
     group.add_argument("--format", default="auto", help="format of the data files (default: auto)")
     group.add_argument(
-        "--base",
-        type=_base,
-        default="auto",
-        metavar="{auto,0,1}",
+        "--base", type=_base, default="auto", metavar="{auto,0,1}",
         help="number of the first feature and label in text files (default: auto)",
-    )
-    group.add_argument("--y", metavar="FILE", help="file with the labels, where they are not in DATA (default: none)")
-    for what in ("label", "text"):
-        group.add_argument(
-            f"--{what}-column",
-            type=whole_number,
-            metavar="N",
-            help=f"column of the {what}{'s' * (what == 'label')} in raw text that has others too, counted from 1 "
-            "(default: as in training, or two columns, labels and text)",
-        )
+    )  # fmt: skip
+    add_option(group, "--y", "file with the labels, where they are not in DATA", "none", "FILE")
+    for flag, what in (("--label-column", "labels"), ("--text-column", "text")):
+        column = f"column of the {what} in raw text that has others too, counted from 1"
+        add_option(group, flag, column, "as in training, or two columns, labels and text")
     if sizes:
-        group.add_argument(
-            "--features", type=whole_number, metavar="N", help="number of features (default: as the data has)"
-        )
-        group.add_argument(
-            "--labels", type=whole_number, metavar="N", help="number of labels (default: as the data has)"
-        )
-        group.add_argument(
-            "--label-names",
-            metavar="FILE",
-            help="text file with the name of a label per line (default: none)",
-        )
+        add_option(group, "--features", "number of features", "as the data has")
+        add_option(group, "--labels", "number of labels", "as the data has")
+        add_option(group, "--label-names", "text file with the name of a label per line", "none", "FILE")
+    if text or tokens:
+        from dslide.data import TextOptions, TokenOptions
 
-
-def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """How raw text becomes features."""
-    from dslide.data import TextOptions
-
-    add_fields(parser, "features of raw text", TextOptions)
-
-
-def add_token_options(parser: argparse.ArgumentParser) -> None:
-    """How a stream of words becomes rows."""
-    from dslide.data import TokenOptions
-
-    add_fields(parser, "rows of a stream of words (--format tokens)", TokenOptions)
+        if text:
+            add_fields(parser, "features of raw text", TextOptions)
+        if tokens:
+            add_fields(parser, "rows of a stream of words (--format tokens)", TokenOptions)
 
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of reading files that are given, of those that the command has."""
-    from dslide.training.reading import FILE_OPTIONS, TEXT_OPTIONS, TOKEN_OPTIONS
+    from dslide.training.reading import READING_OPTIONS
 
-    names = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
-    return {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
+    return {name: getattr(arguments, name) for name in READING_OPTIONS if getattr(arguments, name, None) is not None}
 
 
 def add_k_option(parser: argparse.ArgumentParser) -> None:
     """The ranks at which metrics are reported."""
-    parser.add_argument("--k", metavar="N,N,...", help="ranks to report (default: 1,3,5; for interactions 1,5,20)")
+    add_option(parser, "--k", "ranks to report", "1,3,5; for interactions 1,5,20", "N,N,...", _ranks)
 
 
-def parse_ks(text: str | None) -> tuple[int, ...] | None:
-    """Ranks like 1,3,5, if any are given."""
+def _ranks(text: str) -> tuple[int, ...]:
     try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"k: expected whole numbers like 1,3,5, not {text!r}") from None
+        return tuple(map(int, text.split(",")))
+    except ValueError:  # not a ConfigError, a ValueError that argparse would reword
+        raise UserError(f"k: expected whole numbers like 1,3,5, not {text!r}") from None
 
 
 def describe(name: str, data: Data) -> str:
@@ -124,12 +114,12 @@ def describe(name: str, data: Data) -> str:
 
     if isinstance(data, Tokens):
         return f"{name}: {data.in_words()}"
-    rows = max(len(data.x), 1)
+    x, y, rows = data.x, data.y, max(len(data.x), 1)
     text = (
-        f"{name}: {len(data.x):,} rows, {data.x.columns:,} features, {data.y.columns:,} labels; a row has "
-        f"{data.x.nnz / rows:.1f} features and {data.y.nnz / rows:.1f} labels on average"
+        f"{name}: {len(x):,} rows, {x.columns:,} features, {y.columns:,} labels; a row has "
+        f"{x.nnz / rows:.1f} features and {y.nnz / rows:.1f} labels on average"
     )
-    no_features, no_labels = data.x.empty_rows(), data.y.empty_rows()
+    no_features, no_labels = x.empty_rows(), y.empty_rows()
     if data.users is not None and no_features:
         text += f"; {no_features:,} users have no history"
     elif no_features or no_labels:

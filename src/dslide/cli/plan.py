@@ -7,19 +7,12 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import (
-    add_config_options,
-    add_reading_options,
-    add_token_options,
-    given,
-    reading_options,
-    whole_number,
-)
+from dslide.cli.options import add_config_options, add_option, add_reading_options, given, reading_options
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
 from dslide.util.memory import available_bytes
 from dslide.util.tables import plain_table
-from dslide.util.units import clock, format_bytes, format_rate, parse_bytes, parse_rate, parse_seconds
+from dslide.util.units import clock, format_bytes, format_ms, format_rate, parse_bytes, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from dslide.planner.calibration import Calibration
@@ -30,48 +23,26 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="?", help="data to train on; without it, give the numbers below")
     for name, default in (("rows", 0), ("features-per-row", 75), ("labels-per-row", 5)):
-        parser.add_argument(
-            f"--{name}",
-            type=whole_number,
-            default=default,
-            metavar="N",
-            help=f"{name.replace('-', ' ')} of the data, without DATA (default: {default})",
-        )
+        add_option(parser, f"--{name}", f"{name.replace('-', ' ')} of the data, without DATA", default)
     group = parser.add_argument_group("the machines")
-    group.add_argument(
-        "--nodes",
-        type=whole_number,
-        default=1,
-        metavar="N",
-        help="machines that share the network, a rank on each (default: 1)",
-    )
-    group.add_argument(
-        "--cores", type=whole_number, metavar="N", help="cores of each of them (default: as many as here)"
-    )
-    group.add_argument(
-        "--memory", metavar="SIZE", help="memory of each to fit into, like 8GB (default: what is free here)"
-    )
-    group.add_argument(
-        "--bandwidth",
-        default="1gbit",
-        metavar="RATE",
-        help="of each one's network, like 100mbit or unlimited (default: 1gbit)",
-    )
-    group.add_argument(
-        "--latency",
-        default="0.1ms",
-        metavar="TIME",
-        help="of a small message from one to another, like 50us (default: 0.1ms)",
-    )
-    add_reading_options(parser)
-    add_token_options(parser)
+    add_option(group, "--nodes", "machines that share the network, a rank on each", 1)
+    add_option(group, "--cores", "cores of each of them", "as many as here")
+    add_option(group, "--memory", "memory of each to fit into, like 8GB", "what is free here", "SIZE")
+    bandwidth = "of each one's network, like 100mbit or unlimited (default: 1gbit)"
+    group.add_argument("--bandwidth", default="1gbit", metavar="RATE", help=bandwidth)
+    latency = "of a small message from one to another, like 50us (default: 0.1ms)"
+    group.add_argument("--latency", default="0.1ms", metavar="TIME", help=latency)
+    add_reading_options(parser, tokens=True)
     add_config_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     config = Config(**given(arguments, Config))
     available = available_bytes() if arguments.memory is None else parse_bytes(arguments.memory, "--memory")
-    _check(arguments)
+    for name in ("features", "labels", "rows", "features_per_row", "labels_per_row", "cores"):
+        value, low = getattr(arguments, name), int(name != "rows")
+        if value is not None and not low <= value <= LARGEST:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
     from dslide.planner.step_time import NetworkSpeed
     from dslide.util.threads import available_cores
@@ -84,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes: expected 1 to {work.most_nodes} for this network, not {arguments.nodes}")
     cores = work.config.threads or (available_cores() if arguments.cores is None else arguments.cores)
     _print_plan(work, arguments.nodes, cores, available, network)
-    return 0
 
 
 def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
@@ -97,13 +67,6 @@ def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
         raise ConfigError("without DATA, --features and --labels are needed")
     per_row = arguments.features_per_row, arguments.labels_per_row
     return Workload.of_size(config, arguments.features, arguments.labels, *per_row, arguments.rows)
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    for name in ("features", "labels", "rows", "features_per_row", "labels_per_row", "cores"):
-        value, low = getattr(arguments, name), int(name != "rows")
-        if value is not None and not low <= value <= LARGEST:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected {low} to {LARGEST}, not {value}")
 
 
 def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:
@@ -131,17 +94,17 @@ def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: Ne
 
 def _forecast_lines(found: Forecast, config: Config, rows: int, network: NetworkSpeed) -> list[str]:
     """The forecast for the requested nodes."""
-    step, lines = found.step, []
-    computing = f"{_ms(step.compute)} ms of computing, most of it in: {found.phase}"
+    step, lines, ms = found.step, [], format_ms
+    computing = f"{ms(step.compute)} ms of computing, most of it in: {found.phase}"
     if found.nodes > 1:
         lines.append(
             f"each of {found.nodes} nodes sends at most {format_bytes(found.bytes_sent)} in a step, in {found.rounds} "
             f"rounds, over links of {format_rate(network.bits)}"
         )
-        computing += f"; {_ms(step.messages)} ms of handling messages"
-        computing += f"; {_ms(step.wire)} ms on the wire, {_ms(step.hidden)} of them meanwhile"
-        computing += f"; {_ms(step.latency)} ms of latency"
-    lines.append(f"a step takes about {_ms(step.total)} ms: {computing}")
+        computing += f"; {ms(step.messages)} ms of handling messages"
+        computing += f"; {ms(step.wire)} ms on the wire, {ms(step.hidden)} of them meanwhile"
+        computing += f"; {ms(step.latency)} ms of latency"
+    lines.append(f"a step takes about {ms(step.total)} ms: {computing}")
     text = f"about {found.samples_per_second:,.0f} samples/s"
     if rows:
         every = found.seconds(config, -(-rows // config.batch_size) * config.epochs)
@@ -153,15 +116,14 @@ def _table(forecasts: Iterable[Forecast], memory: int) -> list[str]:
     """A line for each number of nodes."""
     times = [f"{what} ms" for what in ("compute", "messages", "wire", "step")]
     lines = [["nodes", "memory", "KB a step", *times, "samples/s", "bottleneck"]]
-    lines += [
-        [
+    for found in forecasts:
+        step = found.step
+        lines.append([
             str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.bytes_sent / 1e3:,.0f}",
-            _ms(found.step.compute), _ms(found.step.messages), _ms(found.step.wire), _ms(found.step.total),
+            *map(format_ms, (step.compute, step.messages, step.wire, step.total)),
             f"{found.samples_per_second:,.0f}", found.bottleneck(memory),
-        ]
-        for found in forecasts
-    ]  # fmt: skip
-    return plain_table(lines, ">" * (len(lines[0]) - 1) + "<")
+        ])  # fmt: skip
+    return plain_table(lines, ">>>>>>>><")
 
 
 def _measured(calibration: Calibration) -> str:
@@ -173,9 +135,3 @@ def _measured(calibration: Calibration) -> str:
     here = max(calibration.measured_cores)
     how = "more are taken to bring nothing" if here == 1 else f"{calibration.cores} are extrapolated by Amdahl's law"
     return f"{text}; it has {here} core{'s' * (here > 1)}, and {how}"
-
-
-def _ms(seconds: float) -> str:
-    """In milliseconds, three digits."""
-    value = 1e3 * seconds
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

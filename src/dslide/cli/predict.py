@@ -9,47 +9,36 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from dslide.cli.options import add_reading_options, reading_options, whole_number
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.cli.options import add_option, add_reading_options, add_switch, reading_options
 from dslide.cli.ranks import add_rank_options
+from dslide.comm import Communicator
+from dslide.data import Data, SparseRows
 from dslide.errors import ConfigError, DataError
 from dslide.training.evaluation import BLOCK_ROWS, row_blocks
 from dslide.training.inference import Model, open_model
 from dslide.training.reading import load_for, vectorizer_of
 from dslide.util.atomic import new_file
 
-if TYPE_CHECKING:
-    from dslide.checkpoint.saved_model import SavedModel
-    from dslide.comm import Communicator
-    from dslide.data import Data, SparseRows
-
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
-    parser.add_argument(
-        "data",
-        metavar="DATA",
-        help="data, or - for lines from stdin: text or interactions if the model was trained on them, else libsvm",
-    )
-    parser.add_argument("--k", type=whole_number, default=5, metavar="N", help="labels for each row (default: 5)")
-    parser.add_argument("--output", metavar="FILE", help="where to write (default: stdout)")
-    parser.add_argument(
-        "--approximate",
-        action="store_true",
-        help="look only at neurons found by hashing: faster (default: no)",
-    )
-    parser.add_argument("--scores", action="store_true", help="write label:score (default: no)")
-    parser.add_argument(
-        "--threads", type=whole_number, default=0, metavar="N", help="threads; 0: one per core (default: 0)"
-    )
+    what = "data, or - for lines from stdin: text or interactions if the model was trained on them, else libsvm"
+    parser.add_argument("data", metavar="DATA", help=what)
+    add_option(parser, "--k", "labels for each row", 5)
+    add_option(parser, "--output", "where to write", "stdout", "FILE")
+    add_switch(parser, "--approximate", "look only at neurons found by hashing: faster")
+    add_switch(parser, "--scores", "write label:score")
+    add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
     model = open_model(arguments.model, threads=arguments.threads)
@@ -62,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
             if comm.rank == 0:
                 _write(file, ids, scores if arguments.scores else None, model.saved)
     comm.barrier("the end")
-    return 0
 
 
 def _rows(model: Model, arguments: argparse.Namespace) -> Iterator[tuple[SparseRows, SparseRows | None]]:

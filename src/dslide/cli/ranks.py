@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import whole_number
+from dslide.cli.options import add_option, add_switch
 from dslide.comm import launched_as
 from dslide.comm.liveness import SILENCE_LIMIT
 from dslide.errors import ConfigError
@@ -18,24 +18,19 @@ if TYPE_CHECKING:
     from dslide.launch.mpiexec import Host
 
 
-def add_rank_options(parser: argparse.ArgumentParser) -> None:
-    """`--ranks` and `--hosts`."""
+def add_rank_options(parser: argparse.ArgumentParser, elastic: bool = False) -> None:
+    """`--ranks` and `--hosts`; `elastic`: also `--elastic` and `--min-ranks`."""
     parser.set_defaults(starts_ranks=True, elastic=False, min_ranks=None)
     group = parser.add_argument_group("several ranks")
-    ranks = "start N ranks on this machine, which share the network (default: 1, this process)"
-    group.add_argument("--ranks", type=whole_number, metavar="N", help=ranks)
-    hosts = "start a rank on each host named in this file, one per line, over ssh (default: none)"
-    group.add_argument("--hosts", metavar="FILE", help=hosts)
-
-
-def add_elastic_options(parser: argparse.ArgumentParser) -> None:
-    """`--elastic` and `--min-ranks`."""
-    group = parser.add_argument_group("elastic runs")
-    restart = "restart from the last checkpoint when ranks or hosts are lost"
-    resume = "resume the run in --out if there is one"
-    group.add_argument("--elastic", action="store_true", help=f"{restart}, and {resume} (default: no)")
-    least = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks (default: 1)"
-    group.add_argument("--min-ranks", type=whole_number, metavar="N", help=least)
+    add_option(group, "--ranks", "start N ranks on this machine, which share the network", "1, this process")
+    hosts = "start a rank on each host named in this file, one per line, over ssh"
+    add_option(group, "--hosts", hosts, "none", "FILE")
+    if elastic:
+        group = parser.add_argument_group("elastic runs")
+        lost = "restart from the last checkpoint when ranks or hosts are lost"
+        add_switch(group, "--elastic", f"{lost}, and resume the run in --out if there is one")
+        fewer = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks"
+        add_option(group, "--min-ranks", fewer, "1")
 
 
 def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
@@ -65,7 +60,8 @@ def start_ranks(arguments: argparse.Namespace, argv: list[str]) -> int | None:
     total = sum(host.ranks for host in hosts) or ranks or 1
     if ranks not in (None, total):
         raise ConfigError(f"ranks: {file} has {total} ranks, not {ranks}; give --hosts alone, or make them agree")
-    command, limit = [sys.executable, "-m", "dslide.cli", *argv], getattr(arguments, "watchdog", SILENCE_LIMIT)
+    limit = getattr(arguments, "watchdog", SILENCE_LIMIT)
+    command = [sys.executable, "-m", "dslide.cli", *argv]
     if arguments.elastic:
         return _run_elastic(arguments, command, total, hosts, limit)
     return launch(command, total, hosts, limit=limit, stdin=getattr(arguments, "data", None) == "-").code
@@ -86,5 +82,5 @@ def _run_elastic(
     if arguments.data == "-":
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))
-    command += ["--out", folder]  # given twice, it is the same
+    command = [*command, "--out", folder]  # given twice, it is the same
     return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()

@@ -7,15 +7,12 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, as dslide train --out made them")
-    parser.add_argument(
-        "--out", metavar="FILE", default="report.html", help="page to write; a report that is there is replaced "
-        "(default: report.html)"
-    )  # fmt: skip
+    target = "page to write; a report that is there is replaced (default: report.html)"
+    parser.add_argument("--out", metavar="FILE", default="report.html", help=target)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.report import write_report
 
     write_report(arguments.runs, arguments.out)
     print(f"wrote {arguments.out}; open it in a browser")
-    return 0

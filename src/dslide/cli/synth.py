@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import whole_number
+from dslide.cli.options import add_option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,27 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("labels", 5_000, "number of labels"),
         ("seed", 0, "everything random follows from it"),
     ):
-        parser.add_argument(
-            f"--{name}",
-            type=whole_number,
-            default=default,
-            metavar="N",
-            help=f"{help_text} (default: {default})",
-        )
+        add_option(parser, f"--{name}", help_text, default)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.data import synthesize
 
-    synthesize(
-        arguments.out,
-        arguments.rows,
-        arguments.features,
-        arguments.labels,
-        arguments.test_rows,
-        arguments.seed,
-    )
-    out = arguments.out
-    test = f" --test {out}/test.txt" if arguments.test_rows else ""
+    out, test_rows = arguments.out, arguments.test_rows
+    synthesize(out, arguments.rows, arguments.features, arguments.labels, test_rows, arguments.seed)
+    test = f" --test {out}/test.txt" if test_rows else ""
     print(f"wrote {out}; next: dslide train {out}/train.txt{test} --label-names {out}/labels.txt")
-    return 0

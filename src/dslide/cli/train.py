@@ -10,106 +10,68 @@ from dslide.cli.evaluate import metrics_table
 from dslide.cli.options import (
     add_config_options,
     add_k_option,
+    add_option,
     add_reading_options,
-    add_text_options,
-    add_token_options,
+    add_switch,
     describe,
     given,
     number,
-    parse_ks,
     reading_options,
-    whole_number,
 )
-from dslide.cli.ranks import add_elastic_options, add_rank_options
+from dslide.cli.ranks import add_rank_options
 from dslide.comm import launched_as
 from dslide.config import Config
 from dslide.errors import INTERRUPTED, ConfigError, Terminated
-from dslide.training.callbacks import Callback
+from dslide.training.callbacks import Callback, RunInfo
 from dslide.util.units import clock, format_bytes
 
 if TYPE_CHECKING:
-    from dslide.training.callbacks import RunInfo
     from dslide.training.run import RunResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
-    parser.add_argument("--out", metavar="RUN", help="folder to make (default: the next free runs/NAME-1, -2, ...)")
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="resume this run; --epochs, --threads and options of several ranks may change",
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only errors and the summary (default: no)")
-    parser.add_argument(
-        "--profile",
-        action="store_true",
-        help="report where the time goes, against what this machine can do, and write RUN/profile.json (default: no)",
-    )
-    parser.add_argument(
-        "--tensorboard",
-        action="store_true",
-        help="also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX (default: no)",
-    )
+    add_option(parser, "--out", "folder to make", "the next free runs/NAME-1, -2, ...", "RUN")
+    resume = "resume this run; --epochs, --threads and options of several ranks may change"
+    parser.add_argument("--resume", metavar="RUN", help=resume)
+    add_switch(parser, "--quiet", "print only errors and the summary")
+    profile = "report where the time goes, against what this machine can do, and write RUN/profile.json"
+    add_switch(parser, "--profile", profile)
+    events = "also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX"
+    add_switch(parser, "--tensorboard", events)
     add_k_option(parser)
-    _add_testing_options(parser)
-    add_reading_options(parser)
-    add_text_options(parser)
-    add_token_options(parser)
-    add_config_options(parser)
-    add_rank_options(parser)
-    add_elastic_options(parser)
-
-
-def _add_testing_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("testing")
-    group.add_argument("--test", metavar="FILE", help="data to evaluate the trained network on (default: none)")
-    group.add_argument(
-        "--hold-out",
-        type=number,
-        metavar="SHARE",
-        help="share of DATA's rows, chosen at random, to evaluate on instead of training on them (default: none)",
-    )
-    group.add_argument(
-        "--test-every",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="evaluate after every so many epochs too; 0: only at the end (default: 0)",
-    )
-    group.add_argument(
-        "--test-rows",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="test rows, chosen at random, that --test-every evaluates on; 0: all (default: 0)",
-    )
+    add_option(group, "--test", "data to evaluate the trained network on", "none", "FILE")
+    share = "share of DATA's rows, chosen at random, to evaluate on instead of training on them"
+    add_option(group, "--hold-out", share, "none", "SHARE", number)
+    add_option(group, "--test-every", "evaluate after every so many epochs too; 0: only at the end", 0)
+    add_option(group, "--test-rows", "test rows, chosen at random, that --test-every evaluates on; 0: all", 0)
+    add_reading_options(parser, text=True, tokens=True)
+    add_config_options(parser)
+    add_rank_options(parser, elastic=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("out: a resumed run continues in its own folder, so --out can't be given")
-    ks, options = parse_ks(arguments.k), given(arguments, Config)
+    options = given(arguments, Config)
     Config(**options)  # refused before anything heavy is imported
 
     from dslide import api
 
     console = _Console(arguments)
-    shared: dict[str, Any] = options | reading_options(arguments) | {
-        "test": arguments.test, "hold_out": arguments.hold_out, "test_every": arguments.test_every,
-        "test_rows": arguments.test_rows, "k": ks, "profile": arguments.profile, "tensorboard": arguments.tensorboard,
-        "progress": not arguments.quiet, "callbacks": [console],
-    }  # fmt: skip
+    names = ("test", "hold_out", "test_every", "test_rows", "k", "profile", "tensorboard")
+    shared: dict[str, Any] = options | reading_options(arguments) | {name: vars(arguments)[name] for name in names}
+    shared |= {"progress": not arguments.quiet, "callbacks": [console]}
     try:
         if arguments.resume is not None:
             result = api.resume(arguments.resume, arguments.data, **shared)
         else:
             result = api.train(arguments.data, out=arguments.out, resume_existing=arguments.elastic, **shared)
     except Terminated as error:
-        again = (
-            f"dslide train {arguments.data} {'--elastic --out' if arguments.elastic else '--resume'} {console.folder}"
-        )
-        raise Terminated(f"{error}; to resume: {again}", error.blamed) from None
+        how = "--elastic --out" if arguments.elastic else "--resume"
+        again = f"{error}; to resume: dslide train {arguments.data} {how} {console.folder}"
+        raise Terminated(again, error.blamed) from None
     if console.is_rank_0:
         console.print_result(result)
     return INTERRUPTED if result.interrupted else 0
@@ -142,7 +104,22 @@ class _Console(Callback):
 
     def print_result(self, result: RunResult) -> None:
         """The summary, and what to do next."""
-        _print_summary(result)
+        done = result.summary
+        print(
+            f"{done['epochs']} epochs, {clock(done['seconds'])}: {done['samples_per_second']:,.0f} samples/s, "
+            f"loss {done['loss']:.4g}, {done['parameters']:,} parameters, "
+            f"{format_bytes(done['peak_rss_bytes'])} of memory at most"
+        )
+        if done["ranks"] > 1:
+            print(
+                f"{done['ranks']} ranks: {format_bytes(round(done['bytes_sent_per_step']))} sent by each in a step, "
+                f"{done['comm_seconds'] / max(done['seconds'], 1e-9):.0%} of the time spent waiting for others, "
+                f"{done['overlap']:.0%} of the exchanges hidden; imbalance {done['imbalance']:.2f}"
+            )
+        if result.profile is not None:
+            print(result.profile.table())
+        if result.metrics:
+            print(metrics_table(result.metrics, result.ks))
         print(f"saved in {result.folder}")
         data = self._arguments.data
         if result.interrupted:
@@ -150,22 +127,3 @@ class _Console(Callback):
             print(f"  dslide train {data} --resume {result.folder}")
         else:
             print(f"next: dslide predict {result.folder} {data if self._users else self._arguments.test or data}")
-
-
-def _print_summary(result: RunResult) -> None:
-    values = result.summary
-    print(
-        f"{values['epochs']} epochs, {clock(values['seconds'])}: {values['samples_per_second']:,.0f} samples/s, "
-        f"loss {values['loss']:.4g}, {values['parameters']:,} parameters, "
-        f"{format_bytes(values['peak_rss_bytes'])} of memory at most"
-    )
-    if values["ranks"] > 1:
-        print(
-            f"{values['ranks']} ranks: {format_bytes(round(values['bytes_sent_per_step']))} sent by each in a step, "
-            f"{values['comm_seconds'] / max(values['seconds'], 1e-9):.0%} of the time spent waiting for others, "
-            f"{values['overlap']:.0%} of the exchanges hidden; imbalance {values['imbalance']:.2f}"
-        )
-    if result.profile is not None:
-        print(result.profile.table())
-    if result.metrics:
-        print(metrics_table(result.metrics, result.ks))

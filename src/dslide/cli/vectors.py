@@ -7,18 +7,13 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model, with named features")
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        required=True,
-        help="file to make, in word2vec's text format; it must not exist (default: none, it has to be given)",
-    )
+    target = "file to make, in word2vec's text format; it must not exist (default: none, it has to be given)"
+    parser.add_argument("--output", metavar="FILE", required=True, help=target)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from dslide.checkpoint.vectors import Vectors
 
     vectors = Vectors.open(arguments.model)
     vectors.save(arguments.output)
     print(f"wrote {len(vectors):,} vectors of {vectors.matrix.shape[1]:,} numbers to {arguments.output}")
-    return 0

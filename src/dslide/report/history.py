@@ -194,7 +194,7 @@ class RunHistory:
         if (found := record.numbers("step", "seconds", "samples")) is not None:
             self.step, self.seconds = found["step"], self._offset + found["seconds"]
             self.samples = self._first_trained + found["samples"]
-        for number, rank in enumerate(record.part("spread").parts("per_rank")[:MOST_RANKS]):
+        for number, rank in enumerate(record.part("load_balance").parts("per_rank")[:MOST_RANKS]):
             if (did := rank.numbers("compute_seconds", "comm_seconds")) is not None:
                 self.rank_seconds[number] = did["compute_seconds"], did["comm_seconds"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -25,16 +24,15 @@ from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Termin
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
 from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
-from dslide.sklearn.ranks import check_size, new_trainer, rebuild, use_rank_threads
+from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, use_rank_threads
 from dslide.training.callbacks import Callback
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine
 from dslide.training.metrics import Evaluation
-from dslide.training.options import CHANGEABLE, first_change
+from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
 
-BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 FIXED = tuple(name for name in OPTIONS if name not in (*CHANGEABLE, "batch_size"))  # between calls of partial_fit
 
@@ -72,50 +70,25 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def __init__(
         self, *,
-        hidden: Sequence[int] = Config.hidden,
-        activation: str = Config.activation,
-        hidden_share: Sequence[float] = Config.hidden_share,
-        loss: str = Config.loss,
-        prior_labels: int = Config.prior_labels,
-        prior_power: float = Config.prior_power,
-        prior_boost: float = Config.prior_boost,
-        prior_scale: float = Config.prior_scale,
-        init_scale: float = Config.init_scale,
-        output: str = Config.output,
-        active_sets: str = Config.active_sets,
-        hash_hits: int = Config.hash_hits,
-        random_negatives: int = Config.random_negatives,
-        correction: bool = Config.correction,
-        family: str = Config.family,
-        hash_k: int = Config.hash_k,
-        tables: int = Config.tables,
-        table_bits: int = Config.table_bits,
-        bucket_size: int = Config.bucket_size,
-        bucket_policy: str = Config.bucket_policy,
-        probe: str = Config.probe,
-        probe_threshold: int = Config.probe_threshold,
-        rebuild_every: int = Config.rebuild_every,
-        rebuild_growth: float = Config.rebuild_growth,
-        optimizer: str = Config.optimizer,
-        learning_rate: float = Config.learning_rate,
-        schedule: str = Config.schedule,
-        warmup: float = Config.warmup,
-        beta1: float = Config.beta1, beta2: float = Config.beta2,
-        epsilon: float = Config.epsilon,
-        weight_decay: float = Config.weight_decay,
-        dropout_input: float = Config.dropout_input,
-        dropout_hidden: float = Config.dropout_hidden,
-        weights: str = Config.weights, moments: str = Config.moments, products: str = Config.products,
-        epochs: int = Config.epochs,
-        batch_size: int = Config.batch_size,
-        seed: int = Config.seed,
-        threads: int = Config.threads,
-        checkpoint_seconds: float = Config.checkpoint_seconds,
-        checkpoints_kept: int = Config.checkpoints_kept,
-        wire: str = Config.wire,
-        micro_batches: int = Config.micro_batches,
-        watchdog: float = Config.watchdog,
-        verbose: bool = False,
+        hidden: Sequence[int] = Config.hidden, activation: str = Config.activation,
+        hidden_share: Sequence[float] = Config.hidden_share, loss: str = Config.loss,
+        prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,
+        prior_boost: float = Config.prior_boost, prior_scale: float = Config.prior_scale,
+        init_scale: float = Config.init_scale, output: str = Config.output, active_sets: str = Config.active_sets,
+        hash_hits: int = Config.hash_hits, random_negatives: int = Config.random_negatives,
+        correction: bool = Config.correction, family: str = Config.family, hash_k: int = Config.hash_k,
+        tables: int = Config.tables, table_bits: int = Config.table_bits, bucket_size: int = Config.bucket_size,
+        bucket_policy: str = Config.bucket_policy, probe: str = Config.probe,
+        probe_threshold: int = Config.probe_threshold, rebuild_every: int = Config.rebuild_every,
+        rebuild_growth: float = Config.rebuild_growth, optimizer: str = Config.optimizer,
+        learning_rate: float = Config.learning_rate, schedule: str = Config.schedule, warmup: float = Config.warmup,
+        beta1: float = Config.beta1, beta2: float = Config.beta2, epsilon: float = Config.epsilon,
+        weight_decay: float = Config.weight_decay, dropout_input: float = Config.dropout_input,
+        dropout_hidden: float = Config.dropout_hidden, weights: str = Config.weights, moments: str = Config.moments,
+        products: str = Config.products, epochs: int = Config.epochs, batch_size: int = Config.batch_size,
+        seed: int = Config.seed, threads: int = Config.threads, checkpoint_seconds: float = Config.checkpoint_seconds,
+        checkpoints_kept: int = Config.checkpoints_kept, wire: str = Config.wire,
+        micro_batches: int = Config.micro_batches, watchdog: float = Config.watchdog, verbose: bool = False,
     ):  # fmt: skip
         given = locals()
         for name in (*OPTIONS, "verbose"):
@@ -154,10 +127,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     ) -> tuple[Trainer, bool]:
         """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
         interrupted."""
-        names = getattr(self, "feature_names_in_", None)
-        data = dataclasses.replace(
-            data, label_names=coder.names(), feature_names=None if names is None else names.tolist()
-        )
+        data = dataclasses.replace(data, label_names=coder.names(), feature_names=self._feature_names())
         run = open_run(
             data, config.to_dict(), out=out, resume_existing=True, testing=EvaluationOptions(),
             progress=self.verbose, callbacks=callbacks, estimator=self._about(coder),
@@ -194,6 +164,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """What a saved model keeps for `load`: the labels, and the options as they were asked for."""
         return {**coder.to_dict(), "options": self._config().to_dict()}
 
+    def _feature_names(self) -> list[str] | None:
+        return self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
+
     def _config(self) -> Config:
         return Config(**{name: getattr(self, name) for name in OPTIONS})
 
@@ -217,10 +190,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """What partial_fit encodes labels with."""
         if first and classes is None and not isinstance(labels, SparseRows):
             raise DataError("classes must be passed on the first call to partial_fit")
-        if first and isinstance(labels, SparseRows):
-            coder = LabelCoder.learn(labels, dense)
-        else:
-            coder = LabelCoder.learn(read_labels(classes), dense) if first else self._coder
+        every = labels if isinstance(labels, SparseRows) or not first else read_labels(classes)
+        coder = LabelCoder.learn(every, dense) if first else self._coder
         if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
             raise DataError("classes: not those of the first call to partial_fit, or the columns of y")
         return coder
@@ -232,10 +203,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ModelError("the model was loaded only to predict; load(..., trainable=True) opens it for training")
         config = resolve_like(self._config(), trainer.config)
         if name := first_change(config, trainer.config, FIXED):
-            before, now = getattr(trainer.config, name), getattr(config, name)
-            raise ConfigError(
-                f"{name}: training began with {before!r}, and partial_fit can't continue with {now!r}; fit starts anew"
-            )
+            change = f"{getattr(trainer.config, name)!r}, and partial_fit can't continue with {getattr(config, name)!r}"
+            raise ConfigError(f"{name}: training began with {change}; fit starts anew")
         trainer.reconfigure(config)
         return trainer
 
@@ -245,8 +214,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _count(self, data: Dataset) -> None:
         """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
-        counts = np.bincount(data.y.indices, minlength=data.y.columns)
-        self._label_counts = self._label_counts + counts  # not in place: copies of the estimator may share it
+        self._label_counts = self._label_counts + data.label_counts  # not in place: copies may share it
         self._rows += len(data.x)
 
     def _forget(self) -> None:
@@ -265,16 +233,17 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             return self._coder.decode(self.network_.predict_topk(x, 1)[0][:, 0])
         if self._coder.dense:
             check_size(len(x), len(self.classes_), 8, "a network fitted with a sparse y predicts sparse rows")
-        found = self._likely(x) if self.network_.config.loss == "sigmoid" else self._best(x)
+        if self.network_.config.loss == "sigmoid":
+            found = likely_labels(self.network_, x)
+        else:
+            found = best_labels(self.network_, x, max(1, round(self._label_counts.sum() / max(self._rows, 1))))
         return found.toarray() if self._coder.dense else found
 
     def predict_topk(self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None) -> tuple[Array, Array]:
         """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
         are classes after a 1-D y, column numbers after a 2-D y.
 
-        `approximate` looks only at labels that hashing finds; rows for which it finds fewer than k are
-        computed in full.
-
+        `approximate` looks only at labels that hashing finds; rows with fewer than k of them are computed in full.
         `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
         are left, column numbers are -1, and classes are refused.
         """
@@ -282,13 +251,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
         left_out = None if exclude is None else read_exclude(exclude, len(x), len(self.classes_))
-        if not approximate:
-            columns, scores = self.network_.predict_topk(x, k, left_out)
-        else:
-            columns, scores = self.network_.predict_topk_approximate(x, k, left_out)
+        network = self.network_
+        columns, scores = (network.predict_topk_approximate if approximate else network.predict_topk)(x, k, left_out)
+        if approximate:
             short = np.flatnonzero(columns[:, -1] < 0)
             left_out = None if left_out is None else left_out.take(short)
-            columns[short], scores[short] = self.network_.predict_topk(x.take(short), k, left_out)
+            columns[short], scores[short] = network.predict_topk(x.take(short), k, left_out)
         return self._coder.decode(columns), scores
 
     def decision(self, X: Any, labels: Any) -> Array:
@@ -320,8 +288,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         that have labels."""
         labels = read_labels(y)
         if isinstance(labels, SparseRows):
-            x = self._rows_to_predict(X)
-            evaluation = Evaluation((1,))
+            x, evaluation = self._rows_to_predict(X), Evaluation((1,))
             truth = Dataset(x, self._coder.encode(labels), source="y").y
             evaluation.update(self.network_.predict_topk(x, 1)[0], truth)
             return evaluation.result()["p_at_1"]
@@ -340,33 +307,17 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         check_size(len(x), len(self.classes_), item, "use predict_topk, or decision for the labels of interest")
         return self.network_.scores(x, np.arange(len(self.classes_), dtype=np.int32))
 
-    def _likely(self, x: SparseRows) -> sp.csr_matrix:
-        """1 for the labels with a probability above one half."""
-        every = np.arange(len(self.classes_), dtype=np.int32)
-        size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
-        blocks = [x.part(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
-        found = [sp.csr_matrix(self.network_.scores(block, every) > 0, dtype=np.int64) for block in blocks]
-        return sp.csr_matrix(sp.vstack(found, format="csr"))
-
-    def _best(self, x: SparseRows) -> sp.csr_matrix:
-        """1 for as many of each row's best labels as a training row has."""
-        k = max(1, round(self._label_counts.sum() / max(self._rows, 1)))
-        columns = np.sort(self.network_.predict_topk(x, k)[0], axis=1)
-        ones, ends = np.ones(columns.size, np.int64), np.arange(len(x) + 1) * k
-        return sp.csr_matrix((ones, columns.ravel(), ends), shape=(len(x), len(self.classes_)))
-
     # ---- keeping -------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
         """Writes a model folder, which `load`, `dslide predict` and `dslide evaluate` open."""
         check_is_fitted(self)
         network, trainer = self.network_, self.trainer_
-        names = getattr(self, "feature_names_in_", None)
         vectorizer = getattr(self, "vectorizer_", None)
         model = SavedModel(
             config=network.config, features=network.features, labels=network.labels, state=network.state(),
             label_names=self._coder.names() or getattr(self, "label_names_", None),
-            feature_names=None if names is None else names.tolist(),
+            feature_names=self._feature_names(),
             vectorizer=None if vectorizer is None else vectorizer.to_dict(),
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
@@ -384,7 +335,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """
         load = open_on_all_ranks if trainable else load_on_all_ranks  # to train, arrays are received in place
         saved = load(folder, job(), optimizer=trainable, verify=True)
-        of_estimator = saved.estimator is not None
         about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
         asked = _asked(folder, about["options"]) if "options" in about else saved.config
         self = cls(**{name: getattr(asked, name) for name in OPTIONS})
@@ -394,11 +344,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if saved.label_counts is not None:
             self._label_counts[:], self._rows = saved.label_counts, saved.rows
         self.n_features_in_ = saved.features
-        passes = about.get("passes", saved.progress.get("epoch", 0))
+        self.n_iter_ = passes = about.get("passes", saved.progress.get("epoch", 0))
         if type(passes) is not int or passes < 0:
             raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
-        self.n_iter_ = passes
-        if of_estimator and saved.feature_names is not None:
+        if saved.estimator is not None and saved.feature_names is not None:
             self.feature_names_in_ = np.array(saved.feature_names, object)
         self.label_names_, self._base, self._interactions = saved.label_names, saved.base, saved.interactions
         self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
@@ -413,11 +362,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        arrays = state.pop("_arrays", None)
-        super().__setstate__(state)
-        if arrays is not None:
-            self.network_, self.trainer_ = rebuild(*arrays)
+        super().__setstate__({name: value for name, value in state.items() if name != "_arrays"})
+        if "_arrays" in state:
+            self.network_, self.trainer_ = rebuild(*state["_arrays"])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")

@@ -38,18 +38,12 @@ def read_labels(y: Any) -> Classes | SparseRows:
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if y.ndim == 1 or y.shape[1] == 1:
             return _checked_classes(column_or_1d(y, warn=True))
-    try:
-        return SparseRows.from_scipy(y)
-    except DataError as error:
-        raise DataError(f"y: {error}") from None
+    return _sparse_rows(y, "y")
 
 
 def read_exclude(exclude: Any, rows: int, labels: int) -> SparseRows:
     """Labels that are not to be predicted, as the user gives them, without the zeros."""
-    try:
-        found = SparseRows.from_scipy(exclude)
-    except DataError as error:
-        raise DataError(f"exclude: {error}") from None
+    found = _sparse_rows(exclude, "exclude")
     if (len(found), found.columns) != (rows, labels):
         raise DataError(f"exclude: expected {rows} rows and {labels} columns, not {len(found)} and {found.columns}")
     csr = found.to_scipy()
@@ -144,15 +138,21 @@ class LabelCoder:
             raise ModelError(f"damaged model: what it says of its classes can't be used: {error}") from None
 
 
+def _sparse_rows(matrix: Any, name: str) -> SparseRows:
+    try:
+        return SparseRows.from_scipy(matrix)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
 def _named_classes(names: list[str] | None, kind: object) -> Classes:
     """Classes of a numpy type, given by its name, out of their names."""
     if names is None or not isinstance(kind, str) or not re.fullmatch(r"[|<>](b1|[iu][1248]|f(2|4|8|16)|U\d+|O)", kind):
         raise ValueError("no names of classes, or not of numbers or texts")
     dtype = np.dtype(kind)
-    if dtype.kind == "O":
-        return np.array(names, dtype)
-    check_memory(rss_bytes() + dtype.itemsize * len(names), "the list of classes", "its names are too long")
-    if dtype.kind == "U":
+    if dtype.kind != "O":
+        check_memory(rss_bytes() + dtype.itemsize * len(names), "the list of classes", "its names are too long")
+    if dtype.kind in "OU":
         return np.array(names, dtype)
     read = {"b": lambda name: name == "True", "f": float}.get(dtype.kind, int)
     return np.fromiter(map(read, names), dtype, len(names))
@@ -168,8 +168,7 @@ def _checked_classes(y: Classes) -> Classes:
     if y.dtype == object and any(isinstance(value, COLLECTIONS) for value in y):
         raise DataError(NO_LISTS)
     if y.dtype.kind == "f" and (broken := y != np.floor(y)).any():
-        value = y[np.argmax(broken)]
-        raise DataError(f"Unknown label type: y holds continuous numbers like {value:g}, not classes")
+        raise DataError(f"Unknown label type: y holds continuous numbers like {y[np.argmax(broken)]:g}, not classes")
     if y.dtype.kind not in "biufUO":
         raise DataError(f"Unknown label type: y holds {y.dtype}, not whole numbers or texts")
     return y

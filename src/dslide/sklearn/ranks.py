@@ -1,17 +1,19 @@
-"""The estimator's networks: new, or rebuilt from arrays, if memory suffices."""
+"""The estimator's networks: new, or rebuilt from arrays, if memory suffices; matrices of their predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from dslide.checkpoint.collective_load import restore_network
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
-from dslide.data import Dataset
+from dslide.data import Dataset, SparseRows
 from dslide.errors import MemoryNeeded
 from dslide.model.network import Network
 from dslide.planner.memory import plan
@@ -20,6 +22,7 @@ from dslide.util.threads import use_threads
 from dslide.util.units import format_bytes
 
 RESULT_BYTES = 10**9  # largest matrix of scores that is made
+BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 
 
 def new_trainer(config: Config, data: Dataset) -> Trainer:
@@ -44,11 +47,7 @@ def _ranks(config: Config, features: int, labels: int, data_bytes: int = 0) -> C
 
 
 def rebuild(
-    config: Config,
-    features: int,
-    labels: int,
-    state: Mapping[str, npt.NDArray[Any]],
-    progress: dict[str, int] | None,
+    config: Config, features: int, labels: int, state: Mapping[str, npt.NDArray[Any]], progress: dict[str, int] | None
 ) -> tuple[Network, Trainer | None]:
     """A network with this state and, if there is progress to continue from, its trainer."""
     if progress is None:
@@ -57,6 +56,22 @@ def rebuild(
     restore_network(trainer.network, state)
     trainer.load_progress(progress)
     return trainer.network, trainer
+
+
+def likely_labels(network: Network, x: SparseRows) -> sp.csr_matrix:
+    """(rows, labels): 1 for the labels with a probability above one half."""
+    every = np.arange(network.labels, dtype=np.int32)
+    size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
+    blocks = [x.part(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
+    found = [sp.csr_matrix(network.scores(block, every) > 0, dtype=np.int64) for block in blocks]
+    return sp.csr_matrix(sp.vstack(found, format="csr"))
+
+
+def best_labels(network: Network, x: SparseRows, k: int) -> sp.csr_matrix:
+    """(rows, labels): 1 for the k best labels of each row."""
+    columns = np.sort(network.predict_topk(x, k)[0], axis=1)
+    ones, ends = np.ones(columns.size, np.int64), np.arange(len(x) + 1) * k
+    return sp.csr_matrix((ones, columns.ravel(), ends), shape=(len(x), network.labels))
 
 
 def check_size(rows: int, columns: int, item: int, advice: str) -> None:

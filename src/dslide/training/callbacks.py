@@ -69,7 +69,7 @@ class FitResult:
     active_neurons_mean: float
     loss: float  # mean over the rows of the last epoch that were trained in this call
     interrupted: bool
-    spread: dict[str, Any]  # load balance over ranks
+    load_balance: dict[str, Any]  # over ranks
 
 
 class Callback:

@@ -6,29 +6,26 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dslide.checkpoint.saved_model import SavedModel
+from dslide.data import Data, SparseRows
 from dslide.errors import ConfigError
-from dslide.training.callbacks import Callback, TestInfo
+from dslide.model.network import Network
+from dslide.training.callbacks import Callback, EpochInfo, TestInfo
 from dslide.training.metrics import KS, RECOMMENDATION_KS, Evaluation
-
-if TYPE_CHECKING:
-    from dslide.checkpoint.saved_model import SavedModel
-    from dslide.data import Data, SparseRows
-    from dslide.model.network import Network
-    from dslide.training.callbacks import EpochInfo
-    from dslide.training.reading import Source
-    from dslide.training.trainer import Trainer
+from dslide.training.reading import Source
+from dslide.training.trainer import Trainer
 
 BLOCK_ROWS = 4096  # predicted together: bounds the memory that predictions of a large file need
 MOST_K = 10_000
 _CHOICE = 0x74657374  # the random choice of test rows is a stream of its own
 
 Ids = npt.NDArray[np.int32]  # (rows, k)
-Predict = Callable[["SparseRows", int, "SparseRows | None"], tuple[Any, Any]]
+Predict = Callable[[SparseRows, int, SparseRows | None], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,11 @@ class EvaluationOptions:
         share = self.hold_out
         if saved is not None:
             begun: float | None = saved.progress.get("hold_out")
+            shown = "none" if begun is None else f"{begun:g}"
             if share not in (None, begun):
-                with_what = "none" if begun is None else f"{begun:g}"
-                raise ConfigError(f"hold_out: the run was begun with {with_what}, and on resuming that can't change")
+                raise ConfigError(f"hold_out: the run was begun with {shown}, and on resuming that can't change")
             if begun is not None and self.test is not None:
-                raise ConfigError(f"test: the run was begun with hold_out {begun:g}, and is tested on those rows")
+                raise ConfigError(f"test: the run was begun with hold_out {shown}, and is tested on those rows")
             share = begun
         if self.every and share is None and self.test is None:
             raise ConfigError("test_every: there is no test data; give test or hold_out")
@@ -105,8 +102,7 @@ def evaluate(
         seconds += time.perf_counter() - start
         evaluation.update(ids, y)
         predicted.append(ids)
-    speed = {"rows_per_second": len(data) / max(seconds, 1e-9)}
-    return evaluation.result() | speed, np.concatenate(predicted)
+    return evaluation.result() | {"rows_per_second": len(data) / max(seconds, 1e-9)}, np.concatenate(predicted)
 
 
 def exact_loss(network: Network, data: Data) -> float:
@@ -142,5 +138,4 @@ class PeriodicTest(Callback):
         if info.epoch % self._every or info.epoch >= trainer.config.epochs:
             return
         tested = TestInfo(info.epoch, self._seconds, self._measure(self._test))
-        for callback in trainer.callbacks:
-            callback.on_test(trainer, tested)
+        trainer.notify("on_test", tested)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import check_name
+from dslide.data import Data
 from dslide.errors import ConfigError
 from dslide.model.network import Network
-from dslide.training.reading import FILE_OPTIONS, Reading, load_for
+from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for
 from dslide.util.threads import use_threads
-
-if TYPE_CHECKING:
-    from dslide.data import Data
-    from dslide.training.reading import Source
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from dslide.comm import Communicator
@@ -23,33 +23,28 @@ class RankStats:
 def load_balance(comm: Communicator, own: RankStats, steps: int) -> dict[str, Any]:
     """Compute and communication of all ranks, for the summary of a run. A collective of all ranks."""
     each = [RankStats(**given) for given in comm.gather_objects("rank stats", vars(own))]
-    compute = [rank.seconds - rank.waited for rank in each]
+    per_rank = [
+        {
+            "rank": number,
+            "active_neurons_mean": rank.active / max(steps, 1),
+            "compute_seconds": rank.seconds - rank.waited,
+            "comm_seconds": rank.waited,
+            "bytes_sent_per_step": rank.bytes_sent / max(steps, 1),
+        }
+        for number, rank in enumerate(each)
+    ]
+
+    def mean(name: str) -> float:
+        return fmean(rank[name] for rank in per_rank)
+
+    def imbalance(name: str) -> float:  # the largest over the mean: 1 if all are equal
+        return max(rank[name] for rank in per_rank) / mean(name) if mean(name) > 0 else 1.0
+
     flight = sum(rank.in_flight for rank in each)
     return {
-        "comm_seconds": _mean([rank.waited for rank in each]),
-        "compute_seconds": _mean(compute),
+        **{name: mean(name) for name in ("comm_seconds", "compute_seconds", "bytes_sent_per_step")},
         "overlap": max(0.0, 1 - sum(rank.waited for rank in each) / flight) if flight else 0.0,
-        "bytes_sent_per_step": _mean([rank.bytes_sent for rank in each]) / max(steps, 1),
-        "imbalance": _imbalance([rank.active for rank in each]),
-        "imbalance_compute": _imbalance(compute),
-        "per_rank": [
-            {
-                "rank": number,
-                "active_neurons_mean": rank.active / max(steps, 1),
-                "compute_seconds": seconds,
-                "comm_seconds": rank.waited,
-                "bytes_sent_per_step": rank.bytes_sent / max(steps, 1),
-            }
-            for number, (rank, seconds) in enumerate(zip(each, compute, strict=True))
-        ],
+        "imbalance": imbalance("active_neurons_mean"),
+        "imbalance_compute": imbalance("compute_seconds"),
+        "per_rank": per_rank,
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _imbalance(values: Sequence[float]) -> float:
-    """The largest over the mean: 1 if all are equal."""
-    mean = _mean(values)
-    return max(values) / mean if mean > 0 else 1.0

@@ -14,39 +14,34 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from dslide import _core
-from dslide.training.callbacks import Callback
+from dslide.training.callbacks import Callback, EpochInfo, FitResult, StepInfo, TestInfo
+from dslide.training.trainer import Trainer
 from dslide.util.memory import rss_bytes
 from dslide.util.terminal import launcher_columns
 from dslide.util.units import clock
 
-if TYPE_CHECKING:
-    from dslide.training.callbacks import EpochInfo, FitResult, StepInfo, TestInfo
-    from dslide.training.trainer import Trainer
-
 BAR_WIDTH = 20  # characters
 REDRAW_SECONDS = 0.1
+CLEAR = "\x1b[K"  # erases the rest of a terminal's line
 
 
 class ProgressLine(Callback):
     """One line per epoch; on a terminal also one redrawn: epoch, bar, loss, samples/s, time left."""
 
-    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._quiet = quiet
         # Columns of a terminal to which a launcher passes what this process prints; 0: there is none.
         self._columns = launcher_columns() if self._stream is sys.stderr else 0
-        self._live = not quiet and (self._columns > 0 or self._stream.isatty())
-        self._total = 0  # steps of the whole run
-        self._first = 0  # steps that an earlier run has done
+        self._live = self._columns > 0 or self._stream.isatty()
+        self._total = self._first = 0  # steps of the whole run, and those that an earlier run has done
         self._samples = 0
         self._begin = self._drawn = 0.0
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
-        self._total, self._first = total_steps, trainer.step
-        self._begin = time.monotonic()
+        self._total, self._first, self._begin = total_steps, trainer.step, time.monotonic()
 
     def on_step(self, trainer: Trainer, info: StepInfo) -> None:
         self._samples += info.rows
@@ -63,35 +58,31 @@ class ProgressLine(Callback):
             f"loss {info.loss:.4g}  {self._samples / seconds:,.0f} samples/s  {clock(left)} left"
         )
         width = self._columns or shutil.get_terminal_size().columns
-        self._stream.write(f"\r{line[: width - 1]}\x1b[K")
-        self._stream.flush()
+        self._print(f"\r{line[: width - 1]}{CLEAR}")
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
-        if self._quiet:
-            return
         self._clear()
-        self._stream.write(
+        self._print(
             f"epoch {info.epoch}/{trainer.network.config.epochs}: loss {info.loss:.4g}, "
             f"{info.samples_per_second:,.0f} samples/s, {clock(info.seconds)}\n"
         )
-        self._stream.flush()
 
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
-        if self._quiet:
-            return
         precision = {name: value for name, value in info.metrics.items() if name.startswith("p_at_")}
         found = ", ".join(f"P@{name[5:]} {value:.4f}" for name, value in precision.items())
         rows = info.metrics["rows"]
-        self._stream.write(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
-        self._stream.flush()
+        self._print(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
 
     def on_end(self, trainer: Trainer, result: FitResult) -> None:
         self._clear()
 
     def _clear(self) -> None:
         if self._live:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._print(f"\r{CLEAR}")
+
+    def _print(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
 
 def warn(message: str) -> None:
@@ -112,28 +103,14 @@ class RecordLog(Callback, ABC):
         self._failed = False  # writing did, which was reported
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
-        network = trainer.network
+        network, comm = trainer.network, trainer.comm
+        versions = {"dslide": version("dslide"), "numpy": version("numpy"), "python": platform.python_version()}
         self._write(
-            "start",
-            rank=trainer.comm.rank,
-            ranks=trainer.comm.size,
-            host=platform.node(),
-            process=os.getpid(),
-            config=network.config.to_dict(),
-            features=network.features,
-            labels=network.labels,
-            parameters=network.parameters,
-            threads=_core.threads(),
-            step=trainer.step,
-            samples=trainer.samples,
-            total_steps=total_steps,
-            versions={
-                "dslide": version("dslide"),
-                "numpy": version("numpy"),
-                "python": platform.python_version(),
-            },
-            **self._about,
-        )
+            "start", rank=comm.rank, ranks=comm.size, host=platform.node(), process=os.getpid(),
+            config=network.config.to_dict(), features=network.features, labels=network.labels,
+            parameters=network.parameters, threads=_core.threads(), step=trainer.step, samples=trainer.samples,
+            total_steps=total_steps, versions=versions, **self._about,
+        )  # fmt: skip
 
     def on_step(self, trainer: Trainer, info: StepInfo) -> None:
         self._unwritten = info, trainer.epoch + 1
@@ -149,15 +126,9 @@ class RecordLog(Callback, ABC):
         (info, epoch), self._unwritten = self._unwritten, None
         stats = trainer.rank_stats()
         self._write(
-            "step",
-            **vars(info),
-            epoch=epoch,
-            samples=trainer.samples,
-            seconds=round(stats.seconds, 6),
-            waited=round(stats.waited, 6),
-            bytes_sent=stats.bytes_sent,
-            rss_bytes=rss_bytes(),
-        )
+            "step", **vars(info), epoch=epoch, samples=trainer.samples, seconds=round(stats.seconds, 6),
+            waited=round(stats.waited, 6), bytes_sent=stats.bytes_sent, rss_bytes=rss_bytes(),
+        )  # fmt: skip
 
     def _write_tables(self, trainer: Trainer) -> None:
         """Occupancy of this rank's hash tables, if they were rebuilt since the last record of it."""
@@ -166,16 +137,8 @@ class RecordLog(Callback, ABC):
                 continue
             self._rebuilds[layer.name] = layer.lsh.rebuilds
             found = layer.lsh.tables.occupancy()
-            self._write(
-                "tables",
-                layer=layer.name,
-                step=trainer.step,
-                mean=found.mean,
-                max=found.max,
-                empty_share=found.empty_share,
-                dropped=found.dropped,
-                by_size=found.by_size,
-            )
+            values = {name: getattr(found, name) for name in ("mean", "max", "empty_share", "dropped", "by_size")}
+            self._write("tables", layer=layer.name, step=trainer.step, **values)
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         self._write("epoch", **vars(info), step=trainer.step)
@@ -208,16 +171,13 @@ class JsonLog(RecordLog):
     """Appends records to a file, one JSON object per line, flushed at once."""
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
-        self._end_line()
-        super().on_start(trainer, total_steps)
-
-    def _end_line(self) -> None:
-        """Ends a line that a crash cut off, so that it does not damage the next one."""
+        # Ends a line that a crash cut off, so that it does not damage the next one.
         with suppress(OSError), open(self._path, "rb+") as file:
             if size := file.seek(0, os.SEEK_END):
                 file.seek(size - 1)
                 if file.read(1) != b"\n":
                     file.write(b"\n")
+        super().on_start(trainer, total_steps)
 
     def _append(self, record: dict[str, Any]) -> None:
         with open(self._path, "ab") as file:

@@ -4,13 +4,11 @@ defines them. Rows come in pieces of any size, so that test sets need not fit in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from dslide.data import SparseRows
+from dslide.data import SparseRows
 
 KS = (1, 3, 5)  # the ranks that results are reported at
 RECOMMENDATION_KS = (1, 5, 20)  # the same for recommended items
@@ -21,24 +19,18 @@ def inverse_propensities(
 ) -> npt.NDArray[np.float64]:
     """1 / (the chance that a true label is also recorded), from how often it occurs in `rows` training rows.
 
-    Jain et al. 2016: 1 + C (n + b)^-a with C = (ln rows - 1)(b + 1)^a. Below three rows C would be
-    negative and is taken as 0, which makes all labels count the same.
-    """
+    Jain et al. 2016: 1 + C (n + b)^-a with C = (ln rows - 1)(b + 1)^a. Below three rows C would be negative and is
+    taken as 0, which makes all labels count the same."""
     c = max(np.log(max(rows, 1)) - 1, 0) * (b + 1) ** a
     return np.asarray(1 + c * (np.asarray(label_counts, np.float64) + b) ** -a)
 
 
 class Evaluation:
-    """Collects predictions piece by piece and gives the mean metrics over all rows that have labels.
-
-    Without `label_counts` (occurrences of each label in the training data, of `rows` rows) there is no PSP@k.
-    """
+    """Collects predictions piece by piece and gives the mean metrics over all rows that have labels. Without
+    `label_counts` (occurrences of each label in the training data, of `rows` rows) there is no PSP@k."""
 
     def __init__(
-        self,
-        ks: Sequence[int] = KS,
-        label_counts: npt.NDArray[np.integer] | None = None,
-        rows: int = 0,
+        self, ks: Sequence[int] = KS, label_counts: npt.NDArray[np.integer] | None = None, rows: int = 0
     ) -> None:
         self.ks = tuple(ks)
         self.rows = 0  # rows with labels: what the means are over
@@ -47,8 +39,7 @@ class Evaluation:
         self._hits = np.zeros(depth)  # [rank]: how many rows have a true label at this rank
         self._recall = np.zeros(depth)  # [rank]: the same, each row weighted by 1 / its number of labels
         self._ndcg = np.zeros(depth)  # [k - 1]: sum over rows
-        self._gain = np.zeros(depth)  # [rank]: sum of the inverse propensities of hits
-        self._best_gain = np.zeros(depth)  # [rank]: the same for the best possible ranking
+        self._gain, self._best_gain = np.zeros((2, depth))  # [rank]: inverse propensities of hits, and at best
         self._discount = 1 / np.log2(np.arange(depth) + 2)
         self._propensity: npt.NDArray[np.float64] | None = None
         if label_counts is not None:
@@ -58,16 +49,15 @@ class Evaluation:
     def update(self, topk_ids: npt.NDArray[np.integer], true: SparseRows) -> None:
         """Adds n rows: `topk_ids` [n, k] are distinct label ids, best first, -1 where there is none.
 
-        Every stored entry of `true` is a true label, whatever its value. Ranks beyond k and labels that the
-        model doesn't know count as misses.
-        """
+        Every stored entry of `true` is a true label, whatever its value. Ranks beyond k and labels that the model
+        doesn't know count as misses."""
         if topk_ids.shape[0] != len(true):
             raise ValueError(f"{topk_ids.shape[0]} rows predicted, but {len(true)} rows of true labels")
         depth = len(self._hits)
         counts = np.diff(true.indptr)  # [n] true labels of each row
         labelled = counts > 0
         self.rows += int(labelled.sum())
-        self.rows_without_labels += int(len(true) - labelled.sum())
+        self.rows_without_labels += int((~labelled).sum())
 
         ids = np.full((len(true), depth), -1, np.int64)
         ids[:, : topk_ids.shape[1]] = topk_ids[:, :depth]
@@ -90,11 +80,10 @@ class Evaluation:
 
     def result(self) -> dict[str, float]:
         """p_at_k, r_at_k, ndcg_at_k and, where propensities are known, psp_at_k, for each k; rows counted and
-        rows left out. Without any row that has labels the metrics are NaN.
-        """
+        rows left out. Without any row that has labels the metrics are NaN."""
         values: dict[str, float] = {}
+        rows = self.rows or np.nan
         for k in self.ks:
-            rows = self.rows or np.nan
             values[f"p_at_{k}"] = float(self._hits[:k].sum() / (k * rows))
             values[f"r_at_{k}"] = float(self._recall[:k].sum() / rows)
             values[f"ndcg_at_{k}"] = float(self._ndcg[k - 1] / rows)

@@ -24,15 +24,16 @@ from dslide.util.threads import Speeds
 
 Formula = Callable[..., Work | None]  # of the arguments of a method: its work
 
-COLUMNS = (  # of the table: title, figure, format
-    ("ms per step", "ms_per_step", ".3f"),
-    ("of time", "share_of_time", ".1%"),
-    ("GFLOP/s", "gflops", ".1f"),
-    ("of peak", "share_of_peak", ".0%"),
-    ("GB/s", "gigabytes_per_second", ".1f"),
-    ("of copying", "share_of_copying", ".0%"),
-    ("bound", "bound", ""),
-)
+COUNTED = ("flops", "gflops", "share_of_peak", "bytes", "gigabytes_per_second", "share_of_copying", "bound")
+COLUMNS = {  # of the table, beside the phase: title, figure and format
+    "ms per step": ("ms_per_step", ".3f"),
+    "of time": ("share_of_time", ".1%"),
+    "GFLOP/s": ("gflops", ".1f"),
+    "of peak": ("share_of_peak", ".0%"),
+    "GB/s": ("gigabytes_per_second", ".1f"),
+    "of copying": ("share_of_copying", ".0%"),
+    "bound": ("bound", ""),
+}
 
 
 @dataclass
@@ -47,27 +48,19 @@ class Phase:
 
     def figures(self, steps: int, seconds: float, speeds: Speeds) -> dict[str, Any]:
         """One row of the table, for so many steps that took so many seconds in all; None is what is not known."""
-        counted = self.known and self.bytes > 0 and self.seconds > 0
-        gflops = self.flops / self.seconds / 1e9 if counted else None
-        gigabytes = self.bytes / self.seconds / 1e9 if counted else None
-        of_peak = gflops / speeds.gflops if gflops is not None else None
-        of_copying = gigabytes / speeds.copy_gigabytes if gigabytes is not None else None
-        bound = None
-        if of_peak is not None and of_copying is not None:
-            bound = "arithmetic" if of_peak > of_copying else "memory"
-        return {
+        row: dict[str, Any] = {
             "calls": self.calls,
             "seconds": self.seconds,
             "ms_per_step": 1e3 * self.seconds / max(steps, 1),
             "share_of_time": self.seconds / max(seconds, 1e-9),
-            "flops": self.flops if counted else None,
-            "gflops": gflops,
-            "share_of_peak": of_peak,
-            "bytes": self.bytes if counted else None,
-            "gigabytes_per_second": gigabytes,
-            "share_of_copying": of_copying,
-            "bound": bound,
         }
+        if not (self.known and self.bytes > 0 and self.seconds > 0):
+            return row | dict.fromkeys(COUNTED)
+        gflops, gigabytes = self.flops / self.seconds / 1e9, self.bytes / self.seconds / 1e9
+        of_peak, of_copying = gflops / speeds.gflops, gigabytes / speeds.copy_gigabytes
+        bound = "arithmetic" if of_peak > of_copying else "memory"
+        values = (self.flops, gflops, of_peak, self.bytes, gigabytes, of_copying, bound)
+        return row | dict(zip(COUNTED, values, strict=True))
 
 
 class Profile:
@@ -117,8 +110,7 @@ class Profile:
         if done is None:
             phase.known = False
         else:
-            phase.flops += done.flops
-            phase.bytes += done.bytes
+            phase.flops, phase.bytes = phase.flops + done.flops, phase.bytes + done.bytes
 
     def timed(self, name: str, method: Callable[..., Any], formula: Formula | None = None) -> Callable[..., Any]:
         """A method whose calls are charged to a phase; `formula` of its arguments gives the work. If it returns a
@@ -152,26 +144,23 @@ class Profile:
         """Rows of the table by phase, those without any time left out, and "all" at the end."""
         used = {name: phase for name, phase in self.phases.items() if phase.seconds > 0}
         counted = [phase for phase in used.values() if phase.known]
-        used["all"] = Phase(
-            seconds=self.seconds,
-            flops=sum(phase.flops for phase in counted),
-            bytes=sum(phase.bytes for phase in counted),
-        )
+        flops, moved = sum(phase.flops for phase in counted), sum(phase.bytes for phase in counted)
+        used["all"] = Phase(seconds=self.seconds, flops=flops, bytes=moved)
         rows = {name: phase.figures(self.steps, self.seconds, self.speeds) for name, phase in used.items()}
         rows["all"]["bound"] = None  # the phases' bounds differ
         return rows
 
     def table(self) -> str:
         """The figures for people, and what they are held against."""
-        rows = [("phase", *(title for title, _, _ in COLUMNS))]
+        lines = [["phase", *COLUMNS]]
         for name, row in self.figures().items():
-            shown = ("-" if row[key] is None else f"{row[key]:{form}}" for _, key, form in COLUMNS)
-            rows.append((name, *shown))
-        below = (
-            f"{self.steps:,} steps; of peak, of copying: of what this machine was measured to do at best,\n"
-            f"{describe_speeds(self.speeds)}; operations and bytes are the least that a phase needs"
-        )
-        return "\n".join([*plain_table(rows, "<>>>>>><"), below])
+            cells = ("-" if row[key] is None else f"{row[key]:{format}}" for key, format in COLUMNS.values())
+            lines.append([name, *cells])
+        return "\n".join([
+            *plain_table(lines, "<>>>>>><"),
+            f"{self.steps:,} steps; of peak, of copying: of what this machine was measured to do at best,",
+            f"{describe_speeds(self.speeds)}; operations and bytes are the least that a phase needs",
+        ])  # fmt: skip
 
 
 def describe_speeds(speeds: Speeds) -> str:
@@ -196,15 +185,14 @@ def attach(profile: Profile, network: Network) -> None:
         lambda i, x, a, active, gradient, step: work.learn(network.layers[i], x, active, i > 0),
     )  # fmt: skip
     charge(loss, "find_labels", phases.ACTIVE)
-    charge(loss, "slot_gradient", phases.SECOND_PASS, work.slot_gradient)
+    charge(loss, "slot_gradient", phases.SECOND_PASS, lambda *_: Work(0, 0))  # small beside the products
     charge(output, "forward", phases.FIRST_PASS, partial(work.forward, output))
     charge(output, "learn", phases.SECOND_PASS, lambda x, active, dz: work.learn(output, x, active))
     charge(output, "softmax_forward", phases.FIRST_PASS, partial(work.softmax_forward, output))
-    charge(output, "softmax_backward", phases.SECOND_PASS, partial(work.softmax_backward, output))
-    charge(output, "softmax_step", phases.SECOND_PASS, partial(work.softmax_step, output))
-    charge(output, "sigmoid_learn", phases.SECOND_PASS, partial(work.sigmoid_learn, output))
-    charge(output, "sigmoid_backward", phases.SECOND_PASS, partial(work.sigmoid_backward, output))
-    charge(output, "sigmoid_step", phases.SECOND_PASS, partial(work.sigmoid_step, output))
+    for method in ("softmax_backward", "sigmoid_learn", "sigmoid_backward"):
+        charge(output, method, phases.SECOND_PASS, partial(getattr(work, method), output))
+    for method in ("softmax_step", "sigmoid_step"):  # whose last argument is `kept`
+        charge(output, method, phases.SECOND_PASS, lambda x, a, *more: work.output_step(output, x, a, more[-1]))
     for layer in network.layers:
         charge(layer, "rebuild_tables", phases.REBUILDING)
         if layer.lsh is not None:

@@ -33,6 +33,7 @@ FILE_OPTIONS = (
 )  # fmt: skip
 TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
 TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
+READING_OPTIONS = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,16 @@ def read_training_data(source: Source, reading: Reading, saved: SavedModel | Non
     if not isinstance(source, (str, Path)):
         reading.refuse()
         return source
-    stream = is_stream(reading.files, saved)
-    tokens = _token_options(reading, source, saved, stream)
-    options = reading.load_options(source) if saved is None or stream else dict(reading.files)
-    if stream:
-        return _load_stream(source, options, tokens)
+    if is_stream(reading.files, saved):
+        tokens = _token_options(reading.tokens, source, saved)
+        return _load_stream(source, reading.load_options(source), tokens)
+    for name in reading.tokens:
+        use = "so this has no use; format = tokens reads it as one"
+        raise ConfigError(f"{name}: {source} is not read as a stream of words, {use}")
     if saved is None:
-        return load(source, **options)
-    return load_for(
-        saved, source, {name: options[name] for name in options if name not in ("label_names", "vectorizer")}
-    )
+        return load(source, **reading.load_options(source))
+    of_model = ("label_names", "vectorizer")
+    return load_for(saved, source, {name: value for name, value in reading.files.items() if name not in of_model})
 
 
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
@@ -105,15 +106,9 @@ def is_stream(options: Mapping[str, Any], saved: SavedModel | None = None) -> bo
     return format == "tokens" or (format == "auto" and saved is not None and saved.tokens is not None)
 
 
-def _token_options(reading: Reading, path: str | Path, saved: SavedModel | None, stream: bool) -> TokenOptions:
-    """ConfigError if options are given that the data has no use for, or that can't change on resuming."""
-    given = reading.tokens
-    if given and not stream:
-        raise ConfigError(
-            f"{next(iter(given))}: {path} is not read as a stream of words, so this has no use; "
-            "format = tokens reads it as one"
-        )
-    if saved is None or not stream:
+def _token_options(given: Mapping[str, Any], path: str | Path, saved: SavedModel | None) -> TokenOptions:
+    """ConfigError if options are given that can't change on resuming."""
+    if saved is None:
         return TokenOptions(**given)
     before = _saved_token_options(saved, path)
     for name, value in given.items():
@@ -149,13 +144,9 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
 
 
 def load_like(
-    path: str | Path,
-    options: Mapping[str, Any],
-    vectorizer: TextVectorizer | None,
-    label_names: Sequence[str] | None,
-    base: int,
-    features: int,
-) -> Dataset:
+    path: str | Path, options: Mapping[str, Any], vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
+    base: int, features: int,
+) -> Dataset:  # fmt: skip
     """Data read the way the training data was; DataError if it has more features."""
     options = dict(options)
     if options.get("format", "auto") == "auto":
@@ -196,9 +187,6 @@ def _load_stream(
     path: str | Path, files: Mapping[str, Any], options: TokenOptions, names: Sequence[str] | None = None
 ) -> Tokens:
     """Reads a stream of words; `files` are options of files, few of which apply."""
-    unused = [name for name in files if name not in ("format", "base")]
-    if files.get("base", "auto") != "auto":
-        unused.append("base")
-    if unused:
+    if unused := [name for name in files if name != "format" and (name, files[name]) != ("base", "auto")]:
         raise ConfigError(f"{unused[0]}: has no use with a stream of words")
     return load_tokens(path, options, names)

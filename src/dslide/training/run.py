@@ -7,36 +7,37 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dslide import _core
 from dslide.checkpoint.collective_load import open_newest, open_on_all_ranks, restore_network
+from dslide.checkpoint.manager import CheckpointManager
 from dslide.checkpoint.run_folder import CHECKPOINTS
 from dslide.checkpoint.saved_model import SavedModel
+from dslide.comm import Communicator
+from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.data import Tokens
+from dslide.data import Data, Tokens
 from dslide.errors import ConfigError, Diverged, Terminated
 from dslide.model.defaults import resolve, resolve_like
-from dslide.training.callbacks import Callback, FitResult, TestInfo
-from dslide.training.checkpointing import Checkpointing
+from dslide.model.network import Network
+from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo
 from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
-from dslide.training.options import CHANGEABLE, first_change
+from dslide.training.profiler import Profile
 from dslide.training.trainer import Trainer
 from dslide.util.memory import peak_rss_bytes
 from dslide.util.signals import terminated
 
-if TYPE_CHECKING:
-    from dslide.comm import Communicator
-    from dslide.data import Data
-    from dslide.model.network import Network
-    from dslide.training.profiler import Profile
-
 METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
+CHANGEABLE = (  # options that may change when a training is resumed
+    "epochs", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds", "checkpoints_kept",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,27 @@ class RunResult:
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the run early; everything is saved, and `dslide.resume` continues it."""
         return bool(self.summary["interrupted"])
+
+
+class Checkpointing(Callback):
+    """Writes checkpoints of a trainer's run to its folder while it trains, as its options say; `manager` saves at other
+    times. `model`, `warn` and `last` are as in `CheckpointManager`."""
+
+    def __init__(
+        self, trainer: Trainer, run: Path, model: Callable[[], SavedModel], warn: Callable[[str], None],
+        last: Path | None = None,
+    ) -> None:  # fmt: skip
+        config = trainer.config
+        self.manager = CheckpointManager(
+            run, trainer.comm, trainer, model, seconds=config.checkpoint_seconds, kept=config.checkpoints_kept,
+            warn=warn, on_complete=partial(trainer.notify, "on_checkpoint"), last=last,
+        )  # fmt: skip
+
+    def vote(self, trainer: Trainer) -> Vote:
+        return self.manager.vote()
+
+    def on_step(self, trainer: Trainer, info: StepInfo) -> None:
+        self.manager.after_step(trainer.votes)
 
 
 class Run:
@@ -95,7 +117,11 @@ class Run:
         """Trains until the end or Ctrl-C, saves the network, evaluates it on the test data and writes the summary.
         Terminated, on all ranks, if one of them received SIGTERM."""
         result = self._fit()
-        metrics = {} if self.test is None or result.interrupted else self._final_test(result)
+        metrics: dict[str, float] = {}
+        if self.test is not None and not result.interrupted:
+            metrics = self.measure(self.test)
+            for log in self._logs:
+                log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, metrics))
         summary = self._summary(result, metrics)
         if self.comm.rank == 0:
             _write_json(self.folder / "summary.json", summary)
@@ -112,29 +138,23 @@ class Run:
             result = self.trainer.fit(self.data)
             self.checkpoints.save()
             self.checkpoints.close()
+            return result
         except Diverged as error:
             raise Diverged(f"{error}; {self.checkpoints.last_in_words()}") from None
-        return result
 
     def model(self) -> SavedModel:
         """The run as it is now."""
         data, network = self.data, self.trainer.network
         return SavedModel(
-            config=network.config,
-            features=network.features,
-            labels=network.labels,
-            state=network.state(),
+            config=network.config, features=network.features, labels=network.labels, state=network.state(),
             label_names=None if data.label_names is None else list(data.label_names),
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
             progress={**self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out},
-            label_counts=self.label_counts,
-            rows=len(data),
-            base=data.base,
+            label_counts=self.label_counts, rows=len(data), base=data.base, interactions=data.users is not None,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
-            interactions=data.users is not None,
             estimator=None if self.estimator is None else dict(self.estimator),
-        )
+        )  # fmt: skip
 
     def measure(self, test: Data) -> dict[str, float]:
         """Metrics of the network as it is now, and its loss over all labels. Ranks measure together."""
@@ -142,60 +162,34 @@ class Run:
         found, _ = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data), self.ks)
         return found | {"loss": exact_loss(network, test)}
 
-    def _final_test(self, result: FitResult) -> dict[str, float]:
-        assert self.test is not None
-        metrics = self.measure(self.test)
-        for log in self._logs:
-            log.on_test(self.trainer, TestInfo(self.trainer.epoch, result.seconds, metrics))
-        return metrics
-
     def _summary(self, result: FitResult, metrics: Mapping[str, float]) -> dict[str, Any]:
         """What summary.json says, on every rank as rank 0 knows it."""
         network = self.trainer.network
-        load_balance = dict(result.spread)
         own = {"host": socket.gethostname(), "threads": _core.threads(), "peak_rss_bytes": peak_rss_bytes()}
         ranks = self.comm.gather_objects("memory used", own)
-        load_balance["per_rank"] = [a | b for a, b in zip(load_balance["per_rank"], ranks, strict=True)]
+        per_rank = [a | b for a, b in zip(result.load_balance["per_rank"], ranks, strict=True)]
         summary: dict[str, Any] = {
-            "samples_per_second": result.samples_per_second,
-            "seconds": result.seconds,
-            "samples": result.samples,
-            "epochs": self.trainer.epoch,
-            "steps": self.trainer.step,
-            "interrupted": result.interrupted,
-            "loss": result.loss,
-            "active_neurons_mean": result.active_neurons_mean,
-            "parameters": network.parameters,
-            "features": network.features,
-            "labels": network.labels,
-            "rows": len(self.data),
-            "planned_bytes": self.planned_bytes,
+            "samples_per_second": result.samples_per_second, "seconds": result.seconds, "samples": result.samples,
+            "epochs": self.trainer.epoch, "steps": self.trainer.step, "interrupted": result.interrupted,
+            "loss": result.loss, "active_neurons_mean": result.active_neurons_mean,
+            "parameters": network.parameters, "features": network.features, "labels": network.labels,
+            "rows": len(self.data), "planned_bytes": self.planned_bytes,
             **{name: metrics.get(name) for name in (f"{metric}_at_{k}" for metric in METRICS for k in self.ks)},
-            "test_rows": metrics.get("rows"),
-            "test_loss": metrics.get("loss"),
+            "test_rows": metrics.get("rows"), "test_loss": metrics.get("loss"),
             "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in ranks),
-            "ranks": self.comm.size,
-            **load_balance,
-            "threads": _core.threads(),
-            "isa": _core.isa(),
-            "seed": network.config.seed,
-            "version": version("dslide"),
+            "ranks": self.comm.size, **result.load_balance, "per_rank": per_rank,
+            "threads": _core.threads(), "isa": _core.isa(), "seed": network.config.seed, "version": version("dslide"),
             "config": network.config.to_dict(),
-        }
+        }  # fmt: skip
         of_rank_0: dict[str, Any] = self.comm.gather_objects("summary", summary if self.comm.rank == 0 else None)[0]
         return of_rank_0
 
     def _profile_figures(self, profile: Profile) -> dict[str, Any]:
         return {
-            "rank": self.comm.rank,
-            "ranks": self.comm.size,
-            "threads": _core.threads(),
-            "isa": _core.isa(),
-            "steps": profile.steps,
-            "seconds": profile.seconds,
-            "measured_peak": vars(profile.speeds),
+            "rank": self.comm.rank, "ranks": self.comm.size, "threads": _core.threads(), "isa": _core.isa(),
+            "steps": profile.steps, "seconds": profile.seconds, "measured_peak": vars(profile.speeds),
             "phases": profile.figures(),
-        }
+        }  # fmt: skip
 
 
 def load_run(folder: Path, comm: Communicator, must: bool) -> tuple[SavedModel | None, Path | None]:
@@ -220,6 +214,11 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
     if saved.progress.get("epoch", 0) >= config.epochs and not may_be_done:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume")
     return config
+
+
+def first_change(now: Config, before: Config, names: Iterable[str]) -> str | None:
+    """The first of these options that differs."""
+    return next((name for name in names if getattr(now, name) != getattr(before, name)), None)
 
 
 def _terminated_ranks(comm: Communicator) -> dict[int, str]:

@@ -16,11 +16,8 @@ def learning_rate(config: Config, step: int, total_steps: int) -> float:
     if step < warm:
         return config.learning_rate * (step + 1) / (math.floor(warm) + 1)
     left = max(0.0, 1 - (step - warm) / max(total_steps - warm, 1))
-    if config.schedule == "linear":
-        return config.learning_rate * left
-    if config.schedule == "cosine":
-        return config.learning_rate * 0.5 * (1 - math.cos(math.pi * left))
-    return config.learning_rate
+    share = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 - math.cos(math.pi * left))}[config.schedule]
+    return config.learning_rate * share
 
 
 class RebuildSchedule:

@@ -45,11 +45,9 @@ class TensorBoardLog(RecordLog):
         event = Event(wall_time=record["time"], step=record.get("step", 0))
         if record["record"] == "start":
             self._before = {}
-            # What earlier files have of later steps is void.
-            event.session_log.status = SessionLog.START
+            event.session_log.status = SessionLog.START  # what earlier files have of later steps is void
         elif scalars := self._scalars(record):
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-            event.summary.value.extend(values)
+            event.summary.value.extend(Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items())
         else:
             return
         self._writer.write_event(event)

@@ -80,7 +80,7 @@ class Trainer:
         total_steps = self._total_steps(data)
         if self.step == 0:
             self._learn_statistics(data)
-        self._notify(lambda callback: callback.on_start(self, total_steps))
+        self.notify("on_start", total_steps)
         totals = _Totals()
         interrupted = self._run_epochs(data, total_steps, totals)
         stats = self.rank_stats()
@@ -89,7 +89,7 @@ class Trainer:
             totals.active / max(totals.steps, 1), totals.loss, interrupted,
             load_balance(self.comm, stats, totals.steps),
         )  # fmt: skip
-        self._notify(lambda callback: callback.on_end(self, result))
+        self.notify("on_end", result)
         return result
 
     def fit_pass(self, data: Dataset) -> None:
@@ -155,13 +155,13 @@ class Trainer:
         rows = data.epoch(self.epoch, self.config.seed)
         for info in self._steps(rows, _shuffled(self._trainable(rows), self.config.seed, self.epoch), total_steps):
             totals.add(info)
-            self._notify(lambda callback, info=info: callback.on_step(self, info))  # type: ignore[misc]
+            self.notify("on_step", info)
             if self.votes.any & Vote.STOP:
                 raise KeyboardInterrupt
         seconds = time.perf_counter() - start
         ended = EpochInfo(self.epoch, totals.loss, seconds, totals.epoch_rows / max(seconds, 1e-9))
         with self._paused_clocks():
-            self._notify(lambda callback: callback.on_epoch(self, ended))
+            self.notify("on_epoch", ended)
 
     def _steps(self, rows: Rows, order: RowIds, total_steps: int) -> Iterator[StepInfo]:
         """Trains on what is left of an epoch, whose rows come in this order; then the epoch is counted as done."""
@@ -186,10 +186,8 @@ class Trainer:
         if self.comm.size > 1:
             facts = {"the data (its checksum)": data.checksum, "the number of steps done": self.step}
             check_agreement(self.comm, self.config, facts)
-        for what, have, limit in (
-            ("features", data.features, self.network.features),
-            ("labels", data.labels, self.network.labels),
-        ):
+        for what in ("features", "labels"):
+            have, limit = getattr(data, what), getattr(self.network, what)
             if have > limit:
                 raise DataError(f"{data.source}: the data has {have} {what} but the network was made for {limit}")
 
@@ -250,9 +248,10 @@ class Trainer:
                 self.profile.begin(self.comm)
             self._start += self._clocks() - paused
 
-    def _notify(self, call: Callable[[Callback], Any]) -> None:
+    def notify(self, event: str, about: Any) -> None:
+        """Calls the method of this name of every callback."""
         for callback in self.callbacks:
-            call(callback)
+            getattr(callback, event)(self, about)
 
     def _use_threads(self) -> None:
         use_threads(self.config.threads or local_ranks(self.comm).threads)

@@ -20,6 +20,8 @@ from dslide.model.layer import Layer
 from dslide.util.arrays import Floats
 from dslide.util.csr import Csr
 
+FLOAT = 4  # bytes of a number in activations and their gradients
+
 
 @dataclass(frozen=True)
 class Work:
@@ -38,12 +40,12 @@ def forward(layer: Layer, x: Activations, active: ActiveSet) -> Work | None:
     """`Layer.forward`. Dense input: 2 S K; weights U K and inputs B K read, sums S written. Sparse input, with n
     elements of d different inputs, and all U neurons: 2 n U; weights d U, ids and values read, sums B U written."""
     if isinstance(x, Dense):
-        moved = _weights(layer, active) + _numbers(x.values, x.rows * layer.inputs + active.slots)
+        moved = _weights(layer, active) + FLOAT * (x.rows * layer.inputs + active.slots)
         return Work(2 * active.slots * layer.inputs, moved)
     if not active.is_everything:
         return None
     weights = _different(x, layer) * layer.neurons * layer.arrays["weights"].itemsize
-    moved = weights + x.indices.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons)
+    moved = weights + x.indices.nbytes + x.values.nbytes + FLOAT * x.rows * layer.neurons
     return Work(2 * len(x.indices) * layer.neurons, moved)
 
 
@@ -53,13 +55,13 @@ def learn(layer: Layer, x: Activations, active: ActiveSet, want_dx: bool = True)
     much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read, weights and moments
     d U read and written."""
     if isinstance(x, Dense):
-        moved = 2 * _state(layer, active) + _numbers(x.values, 2 * x.rows * layer.inputs + active.slots)
+        moved = 2 * _state(layer, active) + FLOAT * (2 * x.rows * layer.inputs + active.slots)
         return Work(4 * active.slots * layer.inputs, moved)
     if not active.is_everything:
         return None
     state = 2 * _different(x, layer) * layer.neurons * _state_bytes(layer)
     dx = len(x.indices) if want_dx else 0
-    moved = state + x.indices.nbytes + x.values.nbytes + _numbers(x.values, x.rows * layer.neurons + dx)
+    moved = state + x.indices.nbytes + x.values.nbytes + FLOAT * (x.rows * layer.neurons + dx)
     return Work(2 * (len(x.indices) + dx) * layer.neurons, moved)
 
 
@@ -71,7 +73,7 @@ def softmax_forward(
     weights U K and inputs B K read, gradients of inputs B K and, if they are kept, exponentials B U written."""
     some = x.values[begin:end]
     flops, logits = _product(layer, some, active)
-    moved = _weights(layer, active) + _numbers(some, 2 * len(some) * layer.inputs)
+    moved = _weights(layer, active) + 2 * FLOAT * len(some) * layer.inputs
     return Work(2 * flops, moved + (logits * layer.kept_bytes if kept is not None else 0))
 
 
@@ -81,21 +83,22 @@ def softmax_backward(
 ) -> Work:  # fmt: skip
     """`Layer.softmax_backward`, what is left of gradients of inputs between the passes: B K read and written. The
     labels' share is not counted."""
-    return Work((end - begin) * layer.inputs, _numbers(dx, 2 * (end - begin) * layer.inputs))
+    return Work((end - begin) * layer.inputs, 2 * FLOAT * (end - begin) * layer.inputs)
 
 
-def softmax_step(
-    layer: Layer, x: Dense, active: ActiveSet, labels: Any, log_norm: Floats, scale: float, kept: Floats | None
-) -> Work:
-    """`Layer.softmax_step`, the second pass."""
-    return _step(layer, x.values, active, kept is not None)
+def output_step(layer: Layer, x: Dense, active: ActiveSet, kept: Floats | None) -> Work:
+    """`Layer.softmax_step`, the second pass, and `Layer.sigmoid_step`: gradients of weights, 2 B U K, and as much for
+    logits that were not kept; inputs B K and what was kept, B U, read, weights and moments U K read and written."""
+    flops, logits = _product(layer, x.values, active)
+    moved = 2 * _state(layer, active) + FLOAT * x.rows * layer.inputs
+    return Work(2 * flops, moved) if kept is None else Work(flops, moved + logits * layer.kept_bytes)
 
 
 def sigmoid_learn(layer: Layer, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats) -> Work:
     """`Layer.sigmoid_learn`: logits and gradients of inputs and of weights, 2 B U K each; inputs B K read, gradients of
     inputs written; weights and moments U K read and written."""
     flops, _ = _product(layer, x.values, active)
-    return Work(3 * flops, 2 * _state(layer, active) + _numbers(x.values, 2 * x.rows * layer.inputs))
+    return Work(3 * flops, 2 * _state(layer, active) + 2 * FLOAT * x.rows * layer.inputs)
 
 
 def sigmoid_backward(
@@ -105,35 +108,13 @@ def sigmoid_backward(
     and inputs B K read, gradients of logits B U and inputs B K written."""
     some = x.values[begin:end]
     flops, logits = _product(layer, some, active)
-    return Work(2 * flops, _weights(layer, active) + _numbers(some, 2 * len(some) * layer.inputs + logits))
-
-
-def sigmoid_step(layer: Layer, x: Dense, active: ActiveSet, kept: Floats) -> Work:
-    """`Layer.sigmoid_step`, the step that is left then."""
-    return _step(layer, x.values, active, True)
-
-
-def slot_gradient(active: ActiveSet, slots: Floats, own: Csr, scale: float) -> Work:
-    """`OutputLoss.slot_gradient`: small beside the products, not counted."""
-    return Work(0, 0)
-
-
-def _step(layer: Layer, x: Floats, active: ActiveSet, kept: bool) -> Work:
-    """Gradients of weights, 2 B U K, and as much for logits that were not kept; inputs B K and what was kept, B U,
-    read, weights and moments U K read and written."""
-    flops, logits = _product(layer, x, active)
-    moved = 2 * _state(layer, active) + _numbers(x, len(x) * layer.inputs)
-    return Work(flops * (1 if kept else 2), moved + (logits * layer.kept_bytes if kept else 0))
+    return Work(2 * flops, _weights(layer, active) + FLOAT * (2 * len(some) * layer.inputs + logits))
 
 
 def _product(layer: Layer, x: Floats, active: ActiveSet) -> tuple[int, int]:
     """Operations of one product of batch and active neurons, and its size."""
     size = len(x) * len(active.ids)
     return 2 * size * layer.inputs, size
-
-
-def _numbers(like: Floats, count: int) -> int:
-    return count * like.itemsize
 
 
 def _weights(layer: Layer, active: ActiveSet) -> int:
@@ -154,6 +135,6 @@ def _state_bytes(layer: Layer) -> int:
 
 def _different(x: Csr, layer: Layer) -> int:
     """How many different inputs the rows have."""
-    seen = np.zeros(layer.inputs, np.bool_)
+    seen = np.zeros(layer.inputs, np.bool_)  # faster than np.unique
     seen[x.indices] = True
     return int(np.count_nonzero(seen))

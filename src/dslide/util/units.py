@@ -47,6 +47,16 @@ def format_bytes(size: int) -> str:
     return f"{value:,.0f} TB"
 
 
+def three_digits(value: float) -> str:
+    """Three digits, or as many as there are before the point."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def format_ms(seconds: float) -> str:
+    """The number of milliseconds."""
+    return three_digits(1e3 * seconds)
+
+
 def format_rate(bits: int | None) -> str:
     """Like 100 Mbit/s; None is unlimited."""
     if bits is None:
