@@ -3,26 +3,16 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
 #include "bindings.hpp"
 #include "hashing/hash_functions.hpp"
 #include "hashing/query.hpp"
 #include "hashing/tables.hpp"
-#include "runtime/checks.hpp"
 
 namespace dslide {
 namespace {
 
-using namespace nb::literals;
-
 // Rows of floats, each contiguous, with any stride between rows.
-using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using FloatRows = Exact<const float, nb::ndim<2>, nb::device::cpu>;
 using Codes = nb::ndarray<nb::numpy, uint32_t>;
 
 Family family_of(const std::string& name) {
@@ -40,24 +30,17 @@ BucketPolicy policy_of(const std::string& name) {
 }
 
 void check_equal(const char* name, size_t value, size_t expected) {
-  if (value != expected) {
-    throw std::invalid_argument(std::string(name) + " must be " + std::to_string(expected) + ", not " +
-                                std::to_string(value));
-  }
+  require(value == expected, name, " must be ", expected, ", not ", value);
 }
 
 Codes hash_dense(const HashFunctions& self, const FloatRows& x, const std::optional<In<int32_t, 1>>& rows) {
   check_equal("the number of columns", x.shape(1), self.spec().dimension);
   const bool contiguous = x.shape(0) == 0 || x.shape(1) == 1 || x.stride(1) == 1;
   const bool apart = x.shape(0) < 2 || x.stride(0) >= static_cast<int64_t>(x.shape(1));
-  if (!contiguous || !apart) {
-    throw std::invalid_argument("rows must be contiguous and must not overlap");
-  }
+  require(contiguous && apart, "rows must be contiguous and must not overlap");
   for (size_t i = 0; rows && i < rows->size(); ++i) {
-    if (rows->data()[i] < 0 || static_cast<size_t>(rows->data()[i]) >= x.shape(0)) {
-      throw std::invalid_argument("row numbers must be below " + std::to_string(x.shape(0)) + ", not " +
-                                  std::to_string(rows->data()[i]));
-    }
+    require(rows->data()[i] >= 0 && static_cast<size_t>(rows->data()[i]) < x.shape(0), "row numbers must be below ",
+            x.shape(0), ", not ", rows->data()[i]);
   }
   const DenseRows dense{x.data(), rows ? rows->size() : x.shape(0), static_cast<size_t>(x.stride(0)),
                         rows ? rows->data() : nullptr};
@@ -76,9 +59,8 @@ Codes hash_sparse(const HashFunctions& self, const In<int64_t, 1>& indptr, const
   const size_t count = indptr.size() - 1;
   int64_t last = 0;
   for (size_t i = 0; i <= count; ++i) {
-    if (indptr.data()[i] < last || indptr.data()[i] > static_cast<int64_t>(values.size())) {
-      throw std::invalid_argument("indptr must not descend and must end at most at the number of values");
-    }
+    require(indptr.data()[i] >= last && indptr.data()[i] <= static_cast<int64_t>(values.size()),
+            "indptr must not descend and must end at most at the number of values");
     last = indptr.data()[i];
   }
   auto codes = std::make_unique<uint32_t[]>(count * self.spec().tables);
@@ -93,10 +75,10 @@ void bind_functions(nb::module_& m) {
   nb::class_<HashFunctions>(m, "HashFunctions", "Maps vectors to one bucket number for each of some hash tables.")
       .def(nb::new_([](const std::string& family, size_t dimension, size_t k, size_t tables, size_t table_bits,
                        uint64_t seed) {
-             return HashFunctions::make({family_of(family), dimension, k, tables, table_bits, seed});
-           }),
+    return HashFunctions::make({family_of(family), dimension, k, tables, table_bits, seed});
+  }),
            "family"_a, "dimension"_a, "k"_a, "tables"_a, "table_bits"_a, "seed"_a)
-      .def("dense", &hash_dense, "x"_a.noconvert(), "rows"_a = nb::none(),
+      .def("dense", &hash_dense, "x"_a, "rows"_a = nb::none(),
            "Codes (rows, tables) of the rows of a float32 matrix, or of those numbered in `rows`.")
       .def("sparse", &hash_sparse, "indptr"_a, "indices"_a, "values"_a,
            "Codes (rows, tables) of CSR rows whose column numbers ascend.");
@@ -133,12 +115,12 @@ void bind_tables(nb::module_& m) {
       .def_ro("by_size", &Occupancy::by_size, "Neurons, over all tables, in buckets of size 1, 2 to 3, 4 to 7, ...");
   m.attr("NO_BUCKET") = NO_BUCKET;
   nb::class_<Tables>(m, "Tables", "Hash tables over the neurons of a layer.")
-      .def(
-          "__init__",
-          [](Tables* self, size_t neurons, size_t tables, size_t table_bits, size_t bucket_size,
-             const std::string& policy,
-             uint64_t seed) { new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed}); },
-          "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
+      .def("__init__",
+           [](Tables* self, size_t neurons, size_t tables, size_t table_bits, size_t bucket_size,
+              const std::string& policy, uint64_t seed) {
+    new (self) Tables({neurons, tables, table_bits, bucket_size, policy_of(policy), seed});
+  },
+           "neurons"_a, "tables"_a, "table_bits"_a, "bucket_size"_a, "policy"_a, "seed"_a)
       .def("set_codes", &set_codes, "neurons"_a, "codes"_a,
            "Sets the codes (neurons, tables) of some neurons; buckets change at rebuild().")
       .def_prop_ro("codes", &all_codes, "Codes (tables, neurons) of all neurons, as last set; no copy.")
@@ -150,8 +132,7 @@ void bind_tables(nb::module_& m) {
 }
 
 // Checks the codes and calls query(codes, rows) without the GIL.
-template <class Fn>
-Hits checked(const Query& self, const In<uint32_t, 2>& codes, const Fn& query) {
+template <class Fn> Hits checked(const Query& self, const In<uint32_t, 2>& codes, const Fn& query) {
   check_equal("the number of columns of codes", codes.shape(1), self.tables().spec().tables);
   nb::gil_scoped_release release;
   return query(codes.data(), codes.shape(0));
@@ -183,44 +164,35 @@ void bind_query(nb::module_& m) {
                     "tables in which each neuron was found, and a score, higher for preferred neurons. `limit` bounds "
                     "the neurons of a row; None: no limit. The tables hold every `step`-th neuron of the layer from "
                     "`first` on.")
-      .def(
-          "__init__",
-          [](Query* self, const Tables& tables, size_t first, size_t step) {
-            check_range("step", step, 1, SIZE_MAX);
-            new (self) Query(tables, {first, step});
-          },
-          "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
-      .def("vanilla", &vanilla, "codes"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+      .def("__init__",
+           [](Query* self, const Tables& tables, size_t first, size_t step) {
+    check_range("step", step, 1, SIZE_MAX);
+    new (self) Query(tables, {first, step});
+  }, "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
+      .def("vanilla", &vanilla, "codes"_a, "limit"_a, "seed"_a, "step"_a, "first_row"_a = 0,
            "The first neurons found in the row's buckets, visited in random order.")
-      .def(
-          "topk",
-          [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> limit, uint64_t seed, uint64_t step,
-             size_t first_row) { return counted(self, codes, 1, limit, seed, step, first_row); },
-          "codes"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
-          "The neurons found in most tables, random tie-break.")
-      .def("threshold", &counted, "codes"_a, "threshold"_a, "limit"_a.none(), "seed"_a, "step"_a, "first_row"_a = 0,
+      .def("topk",
+           [](Query& self, const In<uint32_t, 2>& codes, std::optional<size_t> limit, uint64_t seed, uint64_t step,
+              size_t first_row) { return counted(self, codes, 1, limit, seed, step, first_row); },
+           "codes"_a, "limit"_a, "seed"_a, "step"_a, "first_row"_a = 0,
+           "The neurons found in most tables, random tie-break.")
+      .def("threshold", &counted, "codes"_a, "threshold"_a, "limit"_a, "seed"_a, "step"_a, "first_row"_a = 0,
            "The neurons found in at least `threshold` tables, the most frequent first, random tie-break.")
-      .def(
-          "candidates",
-          [](Query& self, const In<uint32_t, 2>& codes) { return counted(self, codes, 1, std::nullopt, 0, 0, 0); },
-          "codes"_a, "All neurons found.");
+      .def("candidates", [](Query& self, const In<uint32_t, 2>& codes) {
+    return counted(self, codes, 1, std::nullopt, 0, 0, 0);
+  }, "codes"_a, "All neurons found.");
 }
 
 }  // namespace
 
 void bind_hashing(nb::module_& m) {
-  m.def(
-      "mark",
-      [](Out<bool, 1> marks, In<int32_t, 1> ids) {
-        const int32_t* id = ids.data();
-        for (size_t i = 0; i < ids.shape(0); ++i) {
-          if (id[i] < 0 || static_cast<size_t>(id[i]) >= marks.shape(0)) {
-            throw std::invalid_argument("an id is out of range");
-          }
-          marks.data()[id[i]] = true;
-        }
-      },
-      nb::arg("marks").noconvert(), nb::arg("ids"), "Sets the marks of some ids.");
+  define(m, "mark", args("marks"_a, "ids"_a, "Sets the marks of some ids."),
+         [](Out<bool, 1> marks, In<int32_t, 1> ids) {
+    for (size_t i = 0; i < ids.shape(0); ++i) {
+      require(ids(i) >= 0 && static_cast<size_t>(ids(i)) < marks.shape(0), "an id is out of range");
+      marks(ids(i)) = true;
+    }
+  });
   bind_functions(m);
   bind_tables(m);
   bind_query(m);

@@ -1,6 +1,5 @@
 // Compressed sparse rows (CSR), the form of all sparse data: features, labels, candidate lists, label priors.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 

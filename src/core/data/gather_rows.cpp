@@ -1,10 +1,7 @@
 #include "data/gather_rows.hpp"
-
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
-#include <string>
-
+#include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -19,13 +16,9 @@ CsrArrays allocate_rows(const Csr& from, int64_t nnz, std::span<const int64_t> i
   out.offsets[0] = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t row = ids[i];
-    if (row < 0 || row >= rows) {
-      throw std::out_of_range("there is no row " + std::to_string(row) + " among " + std::to_string(rows));
-    }
+    if (row < 0 || row >= rows) throw std::out_of_range(text("there is no row ", row, " among ", rows));
     const int64_t begin = from.offsets[row], end = from.offsets[row + 1];
-    if (begin < 0 || begin > end || end > nnz) {
-      throw std::runtime_error("row " + std::to_string(row) + " has damaged bounds");
-    }
+    if (begin < 0 || begin > end || end > nnz) throw std::runtime_error(text("row ", row, " has damaged bounds"));
     out.offsets[i + 1] = out.offsets[i] + (end - begin);
   }
   out.allocate(static_cast<size_t>(out.offsets[ids.size()]));
@@ -35,7 +28,7 @@ CsrArrays allocate_rows(const Csr& from, int64_t nnz, std::span<const int64_t> i
 void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, const CsrArrays& out, Range rows) {
   for (size_t i = rows.begin; i < rows.end; ++i) {
     const int64_t source = from.offsets[ids[i]], target = out.offsets[i];
-    const auto count = static_cast<size_t>(out.offsets[i + 1] - target);
+    const size_t count = out.offsets[i + 1] - target;
     if (i + 1 < rows.end) {  // rows are far apart: prefetch the first lines of the next one
       const int64_t next = from.offsets[ids[i + 1]];
       __builtin_prefetch(from.ids + next);
@@ -49,8 +42,7 @@ void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, c
     }
     if (count > 0) std::memcpy(out.values.get() + target, from.values + source, count * sizeof(float));
     if (count > 0 && largest >= columns) {
-      throw std::runtime_error("row " + std::to_string(ids[i]) + " has an index that is not below " +
-                               std::to_string(columns));
+      throw std::runtime_error(text("row ", ids[i], " has an index that is not below ", columns));
     }
   }
 }

@@ -1,8 +1,6 @@
 // Copies selected rows of a CSR matrix: the batch of a training step.
 #pragma once
-#include <cstdint>
 #include <span>
-
 #include "data/csr.hpp"
 
 namespace dslide {

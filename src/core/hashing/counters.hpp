@@ -2,7 +2,6 @@
 // not on the size of the layer, so it stays in L1/L2.
 #pragma once
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

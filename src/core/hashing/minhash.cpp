@@ -3,7 +3,6 @@
 // Jaccard similarity. The set of a vector is the coordinates of its largest positive values.
 #include <bit>
 #include <functional>
-
 #include "hashing/hash_family.hpp"
 
 namespace dslide {
@@ -26,12 +25,10 @@ class MinHash final : public HashFunctions {
     }
     void keep(size_t top) {
       if (members_.size() <= top) return;
-      std::nth_element(members_.begin(), members_.begin() + static_cast<ptrdiff_t>(top), members_.end(),
-                       std::greater<>());
+      std::nth_element(members_.begin(), members_.begin() + top, members_.end(), std::greater<>());
       members_.resize(top);
     }
-    template <class Fn>
-    void each(const Fn& fn) const {
+    template <class Fn> void each(const Fn& fn) const {
       for (const uint64_t member : members_) fn(0xFFFFFFFFu - static_cast<uint32_t>(member));
     }
     void clear() { members_.clear(); }
@@ -78,10 +75,7 @@ class MinHash final : public HashFunctions {
       code = std::min(code, static_cast<uint32_t>(hash) >> (32 - CODE_BITS));
     });
     s.densify(s.codes);
-    for (size_t t = 0; t < spec_.tables; ++t) {
-      const uint32_t* table_codes = &s.codes[t * spec_.k];
-      codes[t] = combine_codes(spec_.k, CODE_BITS, spec_.table_bits, [&](size_t j) { return table_codes[j]; });
-    }
+    combine_tables(spec_, CODE_BITS, s.codes.data(), codes);
   }
 
   size_t bins_;

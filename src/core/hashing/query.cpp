@@ -1,12 +1,8 @@
 #include "hashing/query.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
-#include "runtime/aligned.hpp"
 #include "runtime/checks.hpp"
-#include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -18,15 +14,14 @@ constexpr size_t PREFETCH_NEURONS = 256;  // at most, per bucket
 }  // namespace
 
 // Calls row(row index, scratch) for each row, which fills scratch.taken; sorts and concatenates the hits.
-template <class Row>
-Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
+template <class Row> Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
   const std::lock_guard lock(mutex_);
   const int parts = threads();
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(parts)));
   const size_t pieces = (rows + ROWS - 1) / ROWS;
   found_.resize(std::max(found_.size(), pieces));
   parallel_for_dynamic(rows, ROWS, parts, [&](size_t begin, size_t end, int thread) {
-    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    Scratch& s = scratch_[thread];
     Hits& found = found_[begin / ROWS];
     found.offsets.assign(1, 0);
     found.neurons.clear();
@@ -64,10 +59,7 @@ void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
   codes += row * tables;
   s.next_buckets.resize(tables);
   for (size_t t = 0; t < tables; ++t) {
-    if (codes[t] >= tables_.buckets()) {
-      throw std::invalid_argument("row " + std::to_string(row) + ": codes must be below " +
-                                  std::to_string(tables_.buckets()) + ", not " + std::to_string(codes[t]));
-    }
+    require(codes[t] < tables_.buckets(), "row ", row, ": codes must be below ", tables_.buckets(), ", not ", codes[t]);
     const auto bucket = s.next_buckets[t] = tables_.bucket(t, codes[t]);
     for (size_t i = 0; i < std::min(bucket.size(), PREFETCH_NEURONS); i += CACHE_LINE / sizeof(int32_t)) {
       __builtin_prefetch(bucket.data() + i, 0, 2);
@@ -123,7 +115,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   s.seen.reset(tables_.spec().neurons);
   int32_t* end = s.repeats.data();
   for (const auto bucket : s.buckets) end = s.seen.insert(bucket.data(), bucket.size(), end);
-  const auto repeats = static_cast<size_t>(end - s.repeats.data());
+  const size_t repeats = end - s.repeats.data();
   s.tallies.assign(s.buckets.size() + 1, 0);
   s.tallies[1] = all - repeats;
   s.counters.reset(repeats);
@@ -172,7 +164,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
       }
     }
   }
-  std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + static_cast<ptrdiff_t>(left) - 1, s.tie_breaks.end());
+  std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + left - 1, s.tie_breaks.end());
   for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.tie_breaks[i]), last_count);
 }
 

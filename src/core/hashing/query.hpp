@@ -1,11 +1,8 @@
 // Hash look-up: which neurons share buckets with a row of the batch, and which of them become active.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
-
 #include "hashing/counters.hpp"
 #include "hashing/seen_filter.hpp"
 #include "hashing/tables.hpp"
@@ -65,8 +62,7 @@ class Query {
     void take(int32_t neuron, size_t count) { taken.push_back(uint64_t{static_cast<uint32_t>(neuron)} << 32 | count); }
   };
 
-  template <class Row>
-  Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
+  template <class Row> Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
   void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
   void take_vanilla(size_t limit, uint64_t seed, Scratch& s) const;
   void take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& s) const;

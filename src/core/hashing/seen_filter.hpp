@@ -5,7 +5,6 @@
 #pragma once
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-
 #include "hashing/hash_family.hpp"
 #include "kernels/kernels.hpp"
 #include "runtime/aligned.hpp"

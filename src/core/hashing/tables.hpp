@@ -4,11 +4,9 @@
 // counting sort: no locks, no allocation, no state but the codes. So a rebuild after some codes changed equals a build
 // from scratch.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
 #include "runtime/aligned.hpp"
 
 namespace dslide {

@@ -5,7 +5,6 @@
 // the value of a zero: 0 (wta) or -infinity (dwta). A bin without finite values is empty and borrows its code.
 #include <limits>
 #include <numeric>
-
 #include "hashing/hash_family.hpp"
 
 namespace dslide {
@@ -72,7 +71,7 @@ class Wta final : public HashFunctions {
       for (size_t r = 0; r < count; ++r) {
         for (size_t bin = 0; bin < bins_; ++bin) row_codes[bin] = won[bin * ROWS + r];
         densify(row_codes);
-        finish(row_codes, codes + (first + r) * spec_.tables);
+        combine_tables(spec_, CODE_BITS, row_codes.data(), codes + (first + r) * spec_.tables);
       }
     }
   }
@@ -85,23 +84,16 @@ class Wta final : public HashFunctions {
     for (size_t row = begin; row < end; ++row) {
       std::fill(values.begin(), values.end(), zero_);
       for (int64_t i = x.offsets[row]; i < x.offsets[row + 1]; ++i) {
-        const size_t d = static_cast<size_t>(x.ids[i]);
+        const size_t d = x.ids[i];
         for (uint32_t s = slot_offsets_[d]; s < slot_offsets_[d + 1]; ++s) values[slots_[s]] = value_of(x.values[i]);
       }
       for (size_t bin = 0; bin < bins_; ++bin) row_codes[bin] = winner(&values[bin * positions_], positions_);
       densify(row_codes);
-      finish(row_codes, codes + row * spec_.tables);
+      combine_tables(spec_, CODE_BITS, row_codes.data(), codes + row * spec_.tables);
     }
   }
 
   float value_of(float value) const { return value == 0.0f ? zero_ : value; }
-
-  void finish(const std::vector<uint32_t>& row_codes, uint32_t* codes) const {
-    for (size_t t = 0; t < spec_.tables; ++t) {
-      const uint32_t* table_codes = &row_codes[t * spec_.k];
-      codes[t] = combine_codes(spec_.k, CODE_BITS, spec_.table_bits, [&](size_t j) { return table_codes[j]; });
-    }
-  }
 
   uint64_t permutation_seed() const { return mix(spec_.seed, 0); }
   uint64_t probe_seed() const { return mix(spec_.seed, 1); }

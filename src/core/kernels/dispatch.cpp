@@ -1,31 +1,18 @@
 // Selects the kernels for this CPU.
 #include <cstdlib>
 #include <stdexcept>
-
 #include "kernels/kernels.hpp"
 
 namespace dslide {
 
-namespace reference {
-const Kernels& table();
-}
+namespace reference { const Kernels& table(); }
 #if defined(__x86_64__)
-namespace v2 {
-const Kernels& table();
-}
-namespace v3 {
-const Kernels& table();
-}
-namespace v4 {
-const Kernels& table();
-}
-namespace v4bf16 {
-void register_bf16_pairs(Kernels& table);
-}
+namespace v2 { const Kernels& table(); }
+namespace v3 { const Kernels& table(); }
+namespace v4 { const Kernels& table(); }
+namespace v4bf16 { void register_bf16_pairs(Kernels& table); }
 #else
-namespace native_baseline {
-const Kernels& table();
-}
+namespace native_baseline { const Kernels& table(); }
 #endif
 
 namespace {

@@ -4,11 +4,8 @@
 // bf16_pairs.cpp once more for v4 with AVX512-BF16). reference.cpp holds slow, simple ones with the same signatures:
 // the oracle of the tests, and the implementation if DSLIDE_ISA=reference. Any length is allowed, including 0.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
-
 #include "runtime/bf16.hpp"
 #include "runtime/prefetch.hpp"
 

@@ -7,9 +7,8 @@
 // Inputs x and their gradients dx are (rows x stride), with the stride of the weights; columns from the layer's number
 // of inputs on must be zero.
 #pragma once
-#include <cstddef>
+#include <tuple>
 #include <vector>
-
 #include "layers/active_set.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
@@ -86,8 +85,7 @@ class DenseLayer {
  private:
   // The operands of softmax, as floats or bf16 pairs. Pairs are of columns in a left operand, of rows in a right one.
   // All leading dimensions are padded_stride().
-  template <class Number>
-  struct Operands {
+  template <class Number> struct Operands {
     Aligned<Number> left;          // (64 x inputs): the block as left operand
     Aligned<Number> right;         // the same as right operand; only for pairs
     Aligned<Number> exponentials;  // (64 x rows of a chunk), transposed left operand; only for pairs
@@ -104,8 +102,7 @@ class DenseLayer {
     AlignedFloats recomputed;               // softmax: exponentials of a block that were not kept
     AlignedFloats reference, sum;           // softmax: (rows)
     AlignedFloats unused_sum;               // softmax: (rows), output of a kernel that nobody reads
-    Operands<float> floats;
-    Operands<Bf16Pair> pairs;
+    std::tuple<Operands<float>, Operands<Bf16Pair>> operands;
     std::vector<CacheLines> ranges;  // memory to prefetch
   };
 
@@ -117,11 +114,9 @@ class DenseLayer {
   bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
                   const float* bias_gradient, const Optimizer& optimizer) const;
   void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
-  template <class Number>
-  struct Softmax;  // the algorithm for one operand type
+  template <class Number> struct Softmax;  // the algorithm for one operand type
   struct Pass;
-  template <class MakeGradient>
-  bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
+  template <class MakeGradient> bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
   bool sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
   void begin_dx(size_t rows, int parts);
@@ -129,10 +124,10 @@ class DenseLayer {
 
   Parameters weights_, bias_;
   Products products_;
-  std::vector<Scratch> scratch_;        // one per thread, kept between calls
-  AlignedFloats transposed_;            // (inputs x rows), by chunk: the current inputs as right operand of softmax
-  Aligned<Bf16Pair> transposed_pairs_;  // the same as pairs
-  AlignedFloats batch_;                 // (rows x inputs), padded leading dimension: the current inputs
+  std::vector<Scratch> scratch_;  // one per thread, kept between calls
+  // (inputs x rows), by chunk: the current inputs as right operand of softmax
+  std::tuple<AlignedFloats, Aligned<Bf16Pair>> transposed_;
+  AlignedFloats batch_;  // (rows x inputs), padded leading dimension: the current inputs
 };
 
 }  // namespace dslide

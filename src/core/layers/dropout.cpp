@@ -1,5 +1,4 @@
 #include "layers/dropout.hpp"
-
 #include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
 
@@ -15,23 +14,17 @@ float factor(uint64_t row_seed, size_t column, float p, float scale) {
 void dropout(float* x, size_t rows, size_t width, size_t stride, float p, uint64_t seed, size_t first_row,
              const Stripe& columns_of) {
   const float scale = 1 / (1 - p);
-  parallel_for(rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, first_row + i);
-      for (size_t j = 0; j < width; ++j) x[i * stride + j] *= factor(row_seed, columns_of.to_global(j), p, scale);
-    }
+  parallel_each(rows, [&](size_t i) {
+    const uint64_t row_seed = mix(seed, first_row + i);
+    for (size_t j = 0; j < width; ++j) x[i * stride + j] *= factor(row_seed, columns_of.to_global(j), p, scale);
   });
 }
 
 void dropout(float* values, const Csr& x, float p, uint64_t seed) {
   const float scale = 1 / (1 - p);
-  parallel_for(x.rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, i);
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        values[e] *= factor(row_seed, static_cast<size_t>(x.ids[e]), p, scale);
-      }
-    }
+  parallel_each(x.rows, [&](size_t i) {
+    const uint64_t row_seed = mix(seed, i);
+    for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) values[e] *= factor(row_seed, x.ids[e], p, scale);
   });
 }
 

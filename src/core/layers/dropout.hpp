@@ -1,9 +1,6 @@
 // Dropout: each value is set to 0 with probability p, else divided by (1 - p). The decision is a function of
 // (seed, row, column), so the backward pass applies the same function to gradients.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-
 #include "data/csr.hpp"
 #include "runtime/stripe.hpp"
 

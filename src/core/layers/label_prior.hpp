@@ -8,11 +8,8 @@
 // In training, a row's own contribution is subtracted from its labels' centroids. Otherwise the prior would reveal the
 // labels of the rows it was counted on, and nothing would be left to learn.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <vector>
-
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
 #include "runtime/aligned.hpp"

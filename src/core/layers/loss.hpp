@@ -5,10 +5,6 @@
 // sigmoid: an independent binary classification per neuron; a positive (label) is weighted by its target, a negative by
 //   its sampling weight.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "layers/active_set.hpp"
 
 namespace dslide {

@@ -1,8 +1,6 @@
 #include "layers/parameters.hpp"
-
 #include <cmath>
-#include <stdexcept>
-
+#include "runtime/checks.hpp"
 #include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
 
@@ -100,7 +98,7 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
   if (!has_finite_norm(gradient, count)) return false;
   const uint32_t seed = rounding_seed(*this, i);
   for (size_t j = 0; j < count; ++j) {
-    const auto column = static_cast<size_t>(columns[j]);
+    const size_t column = columns[j];
     step(value_of(i).from(column), moment1_of(i).from(column), moment2_of(i).from(column), gradient + j, 1, clock[i],
          optimizer, seed + static_cast<uint32_t>(columns[j]) * COLUMN_SEED);
   }
@@ -109,22 +107,19 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
 }
 
 void check_bias(const Parameters& bias, size_t neurons) {
-  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1 || bias.value.is_bf16) {
-    throw std::invalid_argument("bias must be neurons x 1 floats");
-  }
+  require(bias.rows == neurons && bias.width == 1 && bias.stride == 1 && !bias.value.is_bf16,
+          "bias must be neurons x 1 floats");
 }
 
 void initialise(const StoredArray& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
                 uint64_t seed, const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
-  parallel_for(rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, rows_of.to_global(i));
-      const StoredArray row = value.from(i * pitch);
-      for (size_t j = 0; j < stride; ++j) {
-        const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.to_global(j))) - 1);
-        row.set(j, j < width ? number : 0);
-      }
+  parallel_each(rows, [&](size_t i) {
+    const uint64_t row_seed = mix(seed, rows_of.to_global(i));
+    const StoredArray row = value.from(i * pitch);
+    for (size_t j = 0; j < stride; ++j) {
+      const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.to_global(j))) - 1);
+      row.set(j, j < width ? number : 0);
     }
   });
 }

@@ -4,10 +4,7 @@
 // bias correction see only the steps that touched the row. A row touched in every step gets ordinary Adam; for a rare
 // row nothing decays between updates, and its first step has the ordinary size.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <vector>
-
 #include "kernels/kernels.hpp"
 #include "runtime/prefetch.hpp"
 #include "runtime/stripe.hpp"

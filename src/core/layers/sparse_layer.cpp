@@ -1,11 +1,7 @@
 #include "layers/sparse_layer.hpp"
-
 #include <algorithm>
 #include <atomic>
-
-#include "runtime/aligned.hpp"
 #include "runtime/radix_sort.hpp"
-#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
@@ -31,7 +27,7 @@ void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_
   parallel_for_dynamic(active.rows, ROWS, threads(), [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const int64_t first = x.offsets[i];
-      const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
+      const size_t count = x.offsets[i + 1] - first;
       if (active.is_everything) {
         float* out = z + i * ldz;
         std::copy(bias.begin(), bias.end(), out);
@@ -40,7 +36,7 @@ void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_
       }
       const Range slots = active.slots_of(i);
       for (size_t s = slots.begin; s < slots.end; ++s) {
-        const auto neuron = static_cast<size_t>(active.ids[slot_position(active, slots, s)]);
+        const size_t neuron = active.ids[slot_position(active, slots, s)];
         float sum = bias[neuron];
         for (int64_t e = first; e < x.offsets[i + 1]; ++e) {
           sum += x.values[e] * weights_.at(static_cast<size_t>(x.ids[e]), neuron);
@@ -91,9 +87,9 @@ void SparseLayer::Groups::fill(const Csr& x, Stripe own) {
 bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                         const Optimizer& optimizer) {
   const int parts = threads();
-  groups_.resize(static_cast<size_t>(parts));
+  groups_.resize(parts);
   run_threads(parts, [&](int thread) {
-    const auto t = static_cast<size_t>(thread);
+    const size_t t = thread;
     groups_[t].fill(x, {t, static_cast<size_t>(parts)});
   });
   std::atomic<bool> finite = true;
@@ -117,7 +113,7 @@ bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size
   AlignedFloats widened(weights_.scratch_floats(1));
   for (size_t k = some.end; k-- > some.begin;) {  // backwards: the inputs before these are next
     if (k >= PREFETCH_DISTANCE) weights_.prefetch_row(static_cast<size_t>(g.input[k - PREFETCH_DISTANCE]));
-    const auto input = static_cast<size_t>(g.input[k]);
+    const size_t input = g.input[k];
     const size_t first = g.begin[k], count = g.begin[k + 1] - first;
     std::fill(gradient.begin(), gradient.end(), 0.0f);
     kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
@@ -139,7 +135,7 @@ bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& ac
   std::vector<uint8_t> touched(active.ids.size(), 0);
   std::vector<int32_t> positions, columns;
   for (size_t k = some.begin; k < some.end; ++k) {
-    const auto input = static_cast<size_t>(g.input[k]);
+    const size_t input = g.input[k];
     positions.clear();
     for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {
       const Range slots = active.slots_of(static_cast<size_t>(g.row[e]));
@@ -159,9 +155,9 @@ bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& ac
     gradient.clear();
     columns.clear();
     for (const int32_t p : positions) {
-      touched[static_cast<size_t>(p)] = 0;
-      gradient.push_back(sum[static_cast<size_t>(p)]);
-      columns.push_back(active.ids[static_cast<size_t>(p)]);
+      touched[p] = 0;
+      gradient.push_back(sum[p]);
+      columns.push_back(active.ids[p]);
     }
     if (!weights_.update_columns(input, columns.data(), columns.size(), gradient.data(), optimizer)) finite = false;
   }

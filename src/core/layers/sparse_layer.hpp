@@ -4,9 +4,7 @@
 // This is the first layer of every network, and any layer behind a sampled one. If the layer itself is sampled, only
 // the columns of active neurons are read and updated.
 #pragma once
-#include <cstddef>
 #include <vector>
-
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
 #include "layers/parameters.hpp"

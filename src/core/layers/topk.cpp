@@ -1,7 +1,6 @@
 // Prediction. The exact top-k visits all neurons block by block and never stores more logits than a block's.
 #include <algorithm>
 #include <limits>
-
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
 #include "runtime/thread_pool.hpp"
@@ -71,7 +70,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
                       int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = padded_stride(inputs);
-  const auto parts = static_cast<size_t>(threads());
+  const size_t parts = threads();
   AlignedFloats batch;
   copy_padded(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
@@ -137,8 +136,8 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
     std::vector<float> row_prior(prior.begin.empty() ? 0 : weights_.rows, 0.0f);  // prior logits of the current row
     const auto set_prior = [&](size_t row, bool on) {
       for (int64_t e = prior.begin[row]; e < prior.begin[row + 1]; ++e) {
-        const auto at = static_cast<size_t>(e);
-        row_prior[static_cast<size_t>(prior.position[at])] = on ? prior.value[at] : 0.0f;
+        const size_t at = e;
+        row_prior[prior.position[at]] = on ? prior.value[at] : 0.0f;
       }
     };
     for (size_t i = begin; i < end; ++i) {
@@ -148,7 +147,7 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
         if (id + PREFETCH_DISTANCE < candidates.end(i)) {
           __builtin_prefetch(weights_.value_of(static_cast<size_t>(id[PREFETCH_DISTANCE])).data);
         }
-        const auto neuron = static_cast<size_t>(*id);
+        const size_t neuron = *id;
         const float* w = weights_.row(neuron, widened.data());
         const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
         best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra, *id}, k);

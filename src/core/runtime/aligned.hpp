@@ -1,7 +1,6 @@
 // Aligned memory. Arrays start at a cache line, because a vector load that straddles two lines takes twice as long.
 // Large arrays request huge pages, because a TLB miss on a random address costs more than the access itself.
 #pragma once
-#include <cstddef>
 #include <new>
 #include <vector>
 
@@ -14,12 +13,10 @@ namespace dslide {
 constexpr size_t CACHE_LINE = 64;       // bytes
 constexpr size_t HUGE_PAGE = 2u << 20;  // bytes; arrays of this size or more request huge pages
 
-template <class T>
-struct AlignedAllocator {
+template <class T> struct AlignedAllocator {
   using value_type = T;
   AlignedAllocator() = default;
-  template <class U>
-  AlignedAllocator(const AlignedAllocator<U>&) {}
+  template <class U> AlignedAllocator(const AlignedAllocator<U>&) {}
 
   static std::align_val_t alignment(size_t n) {
     return std::align_val_t{n * sizeof(T) < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE};
@@ -35,8 +32,7 @@ struct AlignedAllocator {
   bool operator==(const AlignedAllocator&) const { return true; }
 };
 
-template <class T>
-using Aligned = std::vector<T, AlignedAllocator<T>>;
+template <class T> using Aligned = std::vector<T, AlignedAllocator<T>>;
 using AlignedFloats = Aligned<float>;
 
 // Leading dimension (in floats) of scratch matrices whose rows have `width` floats, a multiple of 16: an odd number of

@@ -4,7 +4,6 @@
 // SIMD kernels use only the types of this file, no functions: see kernels/simd/vector.hpp.
 #pragma once
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 namespace dslide {

@@ -2,8 +2,6 @@
 //
 // SIMD kernels use only the types of this file, no functions: see kernels/simd/vector.hpp.
 #pragma once
-#include <cstddef>
-
 #include "runtime/aligned.hpp"
 
 namespace dslide {

@@ -1,6 +1,5 @@
 // Radix sort: several times faster than a comparison sort for the thousands of keys in a batch.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -1,18 +1,13 @@
 #include "runtime/thread_pool.hpp"
-
 #include <pthread.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
+#include "runtime/checks.hpp"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -89,8 +84,7 @@ class Pool {
  private:
   // Busy-waits briefly: a training step is many short runs, and waking a thread can take as long as one of them. True
   // if `ready` became true.
-  template <class Ready>
-  static bool spin_until(const Ready& ready) {
+  template <class Ready> static bool spin_until(const Ready& ready) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
     do {
@@ -179,9 +173,7 @@ State& get() {
 }  // namespace
 
 void set_threads(int threads) {
-  if (threads < 1 || threads > 1024) {
-    throw std::invalid_argument("threads must be 1 to 1024, not " + std::to_string(threads));
-  }
+  require(threads >= 1 && threads <= 1024, "threads must be 1 to 1024, not ", threads);
   get().threads = threads;
 }
 

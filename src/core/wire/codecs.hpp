@@ -3,10 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <limits>
-
 #include "runtime/bf16.hpp"
 
 namespace dslide {

@@ -12,7 +12,6 @@
 // A zero may lose its sign. Denormals are transmitted, but sums in wire_decode may flush them, as everywhere in the
 // core.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -26,8 +25,7 @@ enum class WireFormat : uint8_t { float32, bf16, int8 };
 WireFormat wire_format(std::string_view name);
 
 // The `count` columns first, first + step, ... of a matrix with leading dimension `stride`.
-template <class Float>
-struct ColumnView {
+template <class Float> struct ColumnView {
   Float* data;
   size_t rows, stride;
   size_t first, step, count;

@@ -3,8 +3,7 @@
 #pragma once
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
 
 #if defined(__AVX512F__)
@@ -97,9 +96,9 @@ void panel(size_t m, size_t k, const typename Of::Number* a, size_t a_row, size_
   }
 }
 
-template <class Of, bool ACCUMULATE>
-void product(size_t m, size_t n, size_t k, const typename Of::Number* a, size_t a_row, size_t a_col,
-             const typename Of::Number* b, size_t ldb, float* c, size_t ldc, PrefetchQueue* queue) {
+template <class Of, bool ACCUMULATE> void product(size_t m, size_t n, size_t k, const typename Of::Number* a,
+                                                  size_t a_row, size_t a_col, const typename Of::Number* b, size_t ldb,
+                                                  float* c, size_t ldc, PrefetchQueue* queue) {
   size_t j = 0;
   for (; j + 4 * W <= n; j += 4 * W) {
     panel<Of, TILE_ROWS, 4, ACCUMULATE>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, queue);
@@ -115,5 +114,4 @@ void product(size_t m, size_t n, size_t k, const typename Of::Number* a, size_t 
 }
 
 }  // namespace
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

@@ -1,8 +1,7 @@
 // Linear algebra on floats: matrix products, dot products and sums.
 #include "kernels/simd/gemm.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
 
 struct Floats {  // element type for gemm.hpp
@@ -66,8 +65,7 @@ void axpy(float a, const float* x, float* y, size_t n) {
 }
 
 // COLUMNS vectors of sums stay in registers over all rows.
-template <int COLUMNS>
-inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
+template <int COLUMNS> inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
   V sum[COLUMNS];
 #pragma GCC unroll 8
   for (int j = 0; j < COLUMNS; ++j) sum[j] = load(sums + j * W);
@@ -122,5 +120,4 @@ const Kernels& table() {
   return t;
 }
 
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

@@ -1,8 +1,7 @@
 // Loss kernels: exponentials, softmax and sigmoid.
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
 
 constexpr float MAX_SUM = 1e26f;  // a sum of exponentials above this raises the reference
@@ -155,5 +154,4 @@ void register_losses(Kernels& table) {
   table.sigmoid_gradient = sigmoid_gradient;
 }
 
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

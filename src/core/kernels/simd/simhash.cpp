@@ -1,8 +1,7 @@
 // SimHash kernels, on tiles: one float for each of 8 rows.
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
 
 typedef float Tile __attribute__((vector_size(32)));  // one vector or two
@@ -71,5 +70,4 @@ void register_simhash(Kernels& table) {
   table.add_choices = add_choices;
 }
 
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL
