@@ -8,6 +8,7 @@
 
 namespace dslide {
 namespace {
+constexpr const char* MISMATCH = "as many targets as labels are needed";
 
 void check_neurons(size_t neurons) {
   require(neurons > 0 && neurons <= 0x7fffffff, "the number of neurons must be 1 to 2^31 - 1");
@@ -41,12 +42,11 @@ struct SlotLabels {
   Labels labels;
 
   SlotLabels(const ActiveSet& active, const Offsets& offsets, const Ids& ids, const Floats& targets) {
-    const Csr l = labels_of(offsets, ids, targets, active.rows, ANY_ID);
+    const Csr l = matrix(offsets, ids, targets, active.rows, ANY_ID, MISMATCH);
     found = active.find(l);
     labels = {l, found.data()};
   }
 };
-
 }  // namespace
 
 void bind_active(nb::module_& m) {
@@ -79,7 +79,7 @@ void bind_active(nb::module_& m) {
             Kept<float, 1> targets) {
     require(!active.is_per_row, "not for active sets per row");
     const size_t bound = active.is_everything ? active.ids.size() : ANY_ID;
-    new (f) FoundLabels(active, labels_of(offsets, ids, targets, active.rows, bound));
+    new (f) FoundLabels(active, matrix(offsets, ids, targets, active.rows, bound, MISMATCH));
   });
 
   m.def("row_shares", [](Offsets offsets, Floats weights) {
@@ -108,5 +108,4 @@ void bind_active(nb::module_& m) {
     return sigmoid_gradient(active, z.data(), f.labels, scale);
   });
 }
-
 }  // namespace dslide

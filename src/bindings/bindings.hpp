@@ -12,14 +12,12 @@
 namespace nb = nanobind;
 
 namespace dslide {
-
 using namespace nb::literals;
 
 // Arrays that are not converted: they are written to, or referenced after the call.
 template <class... Properties> struct Exact : nb::ndarray<Properties...> {};
 
-// C-contiguous arrays in CPU memory. `In` is read-only, `Kept` is read-only and referenced after the call, `Out` is
-// written to.
+// C-contiguous arrays in CPU memory: `In` read-only, `Kept` read-only and referenced after the call, `Out` written to.
 template <class T, int N> using In = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 template <class T, int N> using Kept = Exact<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 template <class T, int N> using Out = Exact<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
@@ -65,13 +63,25 @@ template <class Vector> nb::ndarray<nb::numpy, typename Vector::value_type> owne
   return {kept->data(), {kept->size()}, owner};
 }
 
+// Calls fn() without the GIL.
+template <class Fn> auto released(const Fn& fn) {
+  nb::gil_scoped_release release;
+  return fn();
+}
+
 // Arguments of `define`: nb::arg and other annotations of nanobind.
 template <class... Args> std::tuple<Args...> args(Args... all) { return {std::move(all)...}; }
 
-// Adds a function to a module or class. It runs without the GIL, and is the last argument, where it is easiest to read.
+// Adds a function, which holds the GIL, to a module or class. It is the last argument, where it is easiest to read.
 template <class Scope, class... Args, class Fn>
-void define(Scope& scope, const char* name, const std::tuple<Args...>& all, const Fn& fn) {
-  std::apply([&](const Args&... each) { scope.def(name, fn, each..., nb::call_guard<nb::gil_scoped_release>()); }, all);
+void define_held(Scope& scope, const char* name, const std::tuple<Args...>& all, const Fn& fn) {
+  std::apply([&](const Args&... each) { scope.def(name, fn, each...); }, all);
+}
+
+// The same for a function that runs without the GIL.
+template <class Scope, class Args, class Fn>
+void define(Scope& scope, const char* name, const Args& all, const Fn& fn) {
+  define_held(scope, name, std::tuple_cat(all, args(nb::call_guard<nb::gil_scoped_release>())), fn);
 }
 
 void bind_hashing(nb::module_& m);
@@ -82,7 +92,6 @@ void bind_active(nb::module_& m);
 void bind_layers(nb::module_& m);
 void bind_label_prior(nb::module_& m);
 void bind_wire(nb::module_& m);
-
 }  // namespace dslide
 
 template <class... Properties> struct nb::detail::type_caster<dslide::Exact<Properties...>> {

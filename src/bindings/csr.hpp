@@ -7,7 +7,6 @@
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 using Offsets = In<int64_t, 1>;
 using Ids = In<int32_t, 1>;
 using Floats = In<float, 1>;
@@ -52,11 +51,4 @@ Csr matrix(const Offsets& offsets, const Ids& ids, const Floats& values, size_t 
   csr.values = values.data();
   return csr;
 }
-
-// A batch's labels with their targets.
-template <class Offsets, class Ids, class Floats>
-Csr labels_of(const Offsets& offsets, const Ids& ids, const Floats& targets, size_t rows, size_t bound) {
-  return matrix(offsets, ids, targets, rows, bound, "as many targets as labels are needed");
-}
-
 }  // namespace dslide

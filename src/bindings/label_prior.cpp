@@ -6,15 +6,9 @@
 
 namespace dslide {
 namespace {
-
 auto norms_of(Offsets offsets, Floats values) {
   const size_t rows = check_offsets(offsets, values.shape(0));
-  std::vector<double> norms;
-  {
-    nb::gil_scoped_release release;
-    norms = row_norms({rows, offsets.data(), nullptr, values.data()});
-  }
-  return owned(std::move(norms));
+  return owned(released([&] { return row_norms({rows, offsets.data(), nullptr, values.data()}); }));
 }
 
 nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, Offsets y_offsets, Ids y_ids,
@@ -23,15 +17,11 @@ nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, 
   const Stripe own = stripe(first, step);
   const size_t rows = x_offsets.shape(0) - 1;
   const Csr x = matrix(x_offsets, x_ids, x_values, rows, features), y = lists(y_offsets, y_ids, rows, labels);
-  LabelPriorLists prior;
-  {
-    nb::gil_scoped_release release;
-    prior = count_label_prior(x, features, y, labels, max_labels, power, skip_same, own);
-  }
+  LabelPriorLists prior =
+      released([&] { return count_label_prior(x, features, y, labels, max_labels, power, skip_same, own); });
   return nb::make_tuple(owned(std::move(prior.begin)), owned(std::move(prior.label)), owned(std::move(prior.weight)),
                         owned(std::move(prior.share)));
 }
-
 }  // namespace
 
 void bind_label_prior(nb::module_& m) {
@@ -64,5 +54,4 @@ void bind_label_prior(nb::module_& m) {
     l.add(x, norms.data(), lists(label_offsets, label_ids, active.rows, l.neurons()), keep, active);
   });
 }
-
 }  // namespace dslide

@@ -2,7 +2,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <algorithm>
-#include <cstring>
 #include "bindings.hpp"
 #include "csr.hpp"
 #include "layers/active_set.hpp"
@@ -14,7 +13,6 @@
 
 namespace dslide {
 namespace {
-
 void check_ids(const ActiveSet& active, size_t neurons) {
   require(active.fits(neurons), "an active neuron is out of range");
 }
@@ -78,10 +76,9 @@ void bind_parameters(nb::module_& m) {
   optimizer.def_rw("rate", &Optimizer::rate);
   define(optimizer, "__init__", args("kind"_a, "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a),
          [](Optimizer* o, const char* kind, float beta1, float beta2, float epsilon, float weight_decay) {
-    using enum Optimizer::Kind;
-    const bool is_adam = !std::strcmp(kind, "adam"), is_adagrad = !std::strcmp(kind, "adagrad");
-    require(is_adam || is_adagrad || !std::strcmp(kind, "sgd"), "the optimizer must be adam, adagrad or sgd");
-    new (o) Optimizer(is_adam ? adam : is_adagrad ? adagrad : sgd, beta1, beta2, epsilon, weight_decay);
+    const auto which =
+        named<Optimizer::Kind>(kind, {"adam", "adagrad", "sgd"}, "the optimizer must be adam, adagrad or sgd");
+    new (o) Optimizer(which, beta1, beta2, epsilon, weight_decay);
   });
 
   nb::class_<Parameters> parameters(m, "Parameters",
@@ -129,11 +126,8 @@ void bind_parameters(nb::module_& m) {
 void bind_dense(nb::module_& m) {
   nb::class_<DenseLayer> layer(m, "DenseLayer", "A layer over dense inputs, one row of weights per neuron.");
   layer.def_static("kept_size", &DenseLayer::kept_size, "active"_a);
-  define(layer, "__init__",
-         args("weights"_a, "bias"_a, "bf16_products"_a = false, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>()),
-         [](DenseLayer* l, const Parameters& weights, const Parameters& bias, bool bf16_products) {
-    new (l) DenseLayer(weights, bias, bf16_products ? Products::bf16 : Products::floats);
-  });
+  layer.def(nb::init<const Parameters&, const Parameters&, bool>(), "weights"_a, "bias"_a, "bf16_products"_a = false,
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
   define(layer, "forward", args("x"_a, "active"_a, "z"_a),
          [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 2> z) {
     check_dense(l, x, active);
@@ -229,8 +223,7 @@ void bind_dense(nb::module_& m) {
   });
 }
 
-// Checks a sparse layer's input, and its logits or gradients: (rows x at least neurons) if all are active, else one per
-// slot.
+// Checks a sparse layer's input, and its logits or gradients: rows x at least neurons if all are active, else by slot.
 template <class Array> Csr check_sparse(const SparseLayer& l, const Offsets& offsets, const Ids& ids,
                                         const Floats& values, const ActiveSet& active, const Array& z,
                                         const char* what) {
@@ -260,7 +253,6 @@ void bind_sparse(nb::module_& m) {
     return l.learn(x, active, dz.data(), dz.shape(1), dx ? dx->data() : nullptr, optimizer);
   });
 }
-
 }  // namespace
 
 void bind_layers(nb::module_& m) {
@@ -268,5 +260,4 @@ void bind_layers(nb::module_& m) {
   bind_dense(m);
   bind_sparse(m);
 }
-
 }  // namespace dslide

@@ -1,12 +1,11 @@
-#include "data/gather_rows.hpp"
 #include <algorithm>
 #include <cstring>
+#include "data/csr.hpp"
 #include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t MIN_PARALLEL = 1 << 15;  // values; for fewer, a copy takes less time than waking threads
 
 // The offsets of the selected rows, checked, and memory for their elements.
@@ -21,7 +20,7 @@ CsrArrays allocate_rows(const Csr& from, int64_t nnz, std::span<const int64_t> i
     if (begin < 0 || begin > end || end > nnz) throw std::runtime_error(text("row ", row, " has damaged bounds"));
     out.offsets[i + 1] = out.offsets[i] + (end - begin);
   }
-  out.allocate(static_cast<size_t>(out.offsets[ids.size()]));
+  out.allocate(out.offsets[ids.size()]);
   return out;
 }
 
@@ -36,9 +35,9 @@ void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, c
     }
     uint32_t largest = 0;  // a negative id is huge as unsigned
     for (size_t k = 0; k < count; ++k) {
-      const int32_t id = from.ids[static_cast<size_t>(source) + k];
+      const int32_t id = from.ids[source + k];
       largest = std::max(largest, static_cast<uint32_t>(id));
-      out.ids[static_cast<size_t>(target) + k] = id;
+      out.ids[target + k] = id;
     }
     if (count > 0) std::memcpy(out.values.get() + target, from.values + source, count * sizeof(float));
     if (count > 0 && largest >= columns) {
@@ -46,7 +45,6 @@ void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, c
     }
   }
 }
-
 }  // namespace
 
 CsrArrays gather_rows(const Csr& from, size_t nnz, int64_t columns, std::span<const int64_t> ids) {
@@ -58,5 +56,4 @@ CsrArrays gather_rows(const Csr& from, size_t nnz, int64_t columns, std::span<co
   }
   return out;
 }
-
 }  // namespace dslide

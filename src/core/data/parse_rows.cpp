@@ -10,7 +10,6 @@
 
 namespace dslide {
 namespace {
-
 bool is_space(char c) { return c == ' ' || c == '\t'; }
 
 // At the end of a line's content; every line ends with a newline, so `p + 1` exists behind a carriage return.
@@ -166,11 +165,8 @@ class TextChunk {
       case ParseResult::malformed: break;
     }
     const char* word = begin + (*begin == '-' || *begin == '+');
-    const auto spells = [word](const char* lower) {
-      for (int i = 0; i < 3; ++i) {
-        if ((word[i] | 0x20) != lower[i]) return false;  // stops at the newline
-      }
-      return true;
+    const auto spells = [word](const char* lower) {  // reads no further than the newline
+      return (word[0] | 0x20) == lower[0] && (word[1] | 0x20) == lower[1] && (word[2] | 0x20) == lower[2];
     };
     return spells("nan") || spells("inf") ? Fault::not_finite : Fault::value;
   }
@@ -227,7 +223,6 @@ ParsedMatrix join(std::vector<TextChunk>& chunks, RowBuilder TextChunk::* which,
   });
   return {std::move(csr), seen};
 }
-
 }  // namespace
 
 const char* name(Fault fault) {
@@ -259,10 +254,9 @@ ParsedRows parse_rows(std::string_view text, const ParseOptions& options) {
     out.rows += rows;
     out.blank_end = chunk.blank_end + (chunk.blank_end == rows ? out.blank_end : 0);
   }
-  out.lines = static_cast<size_t>(lines);
+  out.lines = lines;
   out.x = join(chunks, &TextChunk::x, first_line, options.threads);
   out.y = join(chunks, &TextChunk::y, first_line, options.threads);
   return out;
 }
-
 }  // namespace dslide

@@ -8,7 +8,6 @@
 #include "data/csr.hpp"
 
 namespace dslide {
-
 // Allowed indices, as written: low <= index < end.
 struct IndexLimits {
   int64_t low, end;
@@ -55,5 +54,4 @@ struct ParsedRows {
 
 // `text` must be empty or end with a newline.
 ParsedRows parse_rows(std::string_view text, const ParseOptions& options);
-
 }  // namespace dslide

@@ -6,7 +6,6 @@
 #include <vector>
 
 namespace dslide {
-
 class Counters {
  public:
   struct Entry {
@@ -52,5 +51,4 @@ class Counters {
   int shift_ = 63;
   std::vector<uint32_t> used_;  // slots
 };
-
 }  // namespace dslide

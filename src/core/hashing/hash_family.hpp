@@ -7,7 +7,6 @@
 #include "runtime/rng.hpp"
 
 namespace dslide {
-
 std::unique_ptr<HashFunctions> make_simhash(const HashSpec& spec);
 std::unique_ptr<HashFunctions> make_wta(const HashSpec& spec);  // wta and dwta
 std::unique_ptr<HashFunctions> make_minhash(const HashSpec& spec);
@@ -68,5 +67,4 @@ class Densifier {
   uint32_t bins_;
   std::vector<uint32_t> filled_;
 };
-
 }  // namespace dslide

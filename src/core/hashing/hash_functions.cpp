@@ -5,7 +5,6 @@
 
 namespace dslide {
 namespace {
-
 void check_ascending(const Csr& x, size_t row, size_t dimension) {
   int64_t least = 0;
   for (int64_t i = x.offsets[row]; i < x.offsets[row + 1]; ++i) {
@@ -15,7 +14,6 @@ void check_ascending(const Csr& x, size_t row, size_t dimension) {
     least = column + 1;
   }
 }
-
 }  // namespace
 
 std::unique_ptr<HashFunctions> HashFunctions::make(const HashSpec& spec) {
@@ -42,5 +40,4 @@ void HashFunctions::sparse(const Csr& x, uint32_t* codes) const {
     sparse_part(x, begin, end, codes);
   });
 }
-
 }  // namespace dslide

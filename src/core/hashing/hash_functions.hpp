@@ -16,7 +16,6 @@
 #include "data/csr.hpp"
 
 namespace dslide {
-
 enum class Family { simhash, wta, dwta, minhash };
 
 struct HashSpec {
@@ -58,5 +57,4 @@ class HashFunctions {
 
   const HashSpec spec_;
 };
-
 }  // namespace dslide

@@ -7,10 +7,8 @@
 
 namespace dslide {
 namespace {
-
 constexpr size_t ROWS = 16;               // rows per task
 constexpr size_t PREFETCH_NEURONS = 256;  // at most, per bucket
-
 }  // namespace
 
 // Calls row(row index, scratch) for each row, which fills scratch.taken; sorts and concatenates the hits.
@@ -81,7 +79,7 @@ std::vector<uint32_t> Query::ranking(const Hits& hits, const RowSeeds& seeds) co
   for (size_t row = 0; row + 1 < hits.offsets.size(); ++row) {
     const uint64_t seed = seeds.of(row);
     for (auto i = static_cast<size_t>(hits.offsets[row]); i < static_cast<size_t>(hits.offsets[row + 1]); ++i) {
-      const uint64_t random = mix(seed, neurons_of_.to_global(static_cast<size_t>(hits.neurons[i])));
+      const uint64_t random = mix(seed, neurons_of_.to_global(hits.neurons[i]));
       result[i] = std::min<uint32_t>(hits.counts[i], 1023) << 22 | static_cast<uint32_t>(~random >> 42);
     }
   }
@@ -127,8 +125,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   }
   for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
   const auto without_counter = [&](int32_t neuron) { return s.seen.owns_slot(neuron) && !s.counters.contains(neuron); };
-  // All neurons with a count above `last_count` are taken; those with exactly `last_count` compete for the remaining
-  // places.
+  // All neurons with a count above `last_count` are taken; those with just `last_count` compete for what is left.
   size_t last_count = s.buckets.size(), left = limit;
   while (last_count >= at_least && s.tallies[last_count] <= left) left -= s.tallies[last_count--];
   if (last_count < at_least) left = 0;
@@ -147,9 +144,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
                        static_cast<double>(s.tallies[last_count]);
   uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
-  const auto tie_break_of = [&](int32_t neuron) {
-    return tie_break(mix(seed, neurons_of_.to_global(static_cast<size_t>(neuron))), neuron);
-  };
+  const auto tie_break_of = [&](int32_t neuron) { return tie_break(mix(seed, neurons_of_.to_global(neuron)), neuron); };
   for (s.tie_breaks.clear(); s.tie_breaks.size() < left; likely = UINT64_MAX) {
     s.tie_breaks.clear();
     for (size_t i = 0; i < s.counters.size(); ++i) {
@@ -167,5 +162,4 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + left - 1, s.tie_breaks.end());
   for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.tie_breaks[i]), last_count);
 }
-
 }  // namespace dslide

@@ -6,12 +6,11 @@
 #include "hashing/counters.hpp"
 #include "hashing/seen_filter.hpp"
 #include "hashing/tables.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/rng.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 // Neurons retrieved by each row, ascending within a row.
 struct Hits {
   std::vector<int64_t> offsets;  // (rows + 1)
@@ -73,5 +72,4 @@ class Query {
   std::vector<Scratch> scratch_;
   std::vector<Hits> found_;  // by group of rows
 };
-
 }  // namespace dslide

@@ -14,7 +14,6 @@ const TablesSpec& checked(const TablesSpec& spec) {
   check_range("table_bits", spec.table_bits, 1, 24);
   return spec;
 }
-
 }  // namespace
 
 Tables::Tables(const TablesSpec& spec)
@@ -141,5 +140,4 @@ Occupancy Tables::occupancy() const {
 }
 
 size_t Tables::bytes() const { return (codes_.size() + offsets_.size() + ids_.size()) * sizeof(uint32_t); }
-
 }  // namespace dslide

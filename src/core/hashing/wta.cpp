@@ -9,7 +9,6 @@
 
 namespace dslide {
 namespace {
-
 constexpr size_t POSITIONS = 8;  // coordinates per bin
 constexpr size_t CODE_BITS = 3;
 constexpr size_t ROWS = 16;  // rows processed at a time
@@ -129,9 +128,7 @@ class Wta final : public HashFunctions {
   std::vector<uint32_t> slot_offsets_;  // (dimension + 1): where a coordinate's slots begin in slots_
   std::vector<uint32_t> slots_;         // bin * positions + position
 };
-
 }  // namespace
 
 std::unique_ptr<HashFunctions> make_wta(const HashSpec& spec) { return std::make_unique<Wta>(spec); }
-
 }  // namespace dslide

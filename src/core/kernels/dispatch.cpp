@@ -4,7 +4,6 @@
 #include "kernels/kernels.hpp"
 
 namespace dslide {
-
 namespace reference { const Kernels& table(); }
 #if defined(__x86_64__)
 namespace v2 { const Kernels& table(); }
@@ -16,7 +15,6 @@ namespace native_baseline { const Kernels& table(); }
 #endif
 
 namespace {
-
 Kernels named(const char* name, const Kernels& table) {
   Kernels k = table;
   k.name = name;
@@ -52,7 +50,6 @@ const std::vector<Kernels>& sets() {
   }();
   return all;
 }
-
 }  // namespace
 
 const Kernels& kernels(const std::string& name) {
@@ -77,5 +74,4 @@ std::vector<std::string> kernel_levels() {
   for (const Kernels& k : sets()) names.emplace_back(k.name);
   return names;
 }
-
 }  // namespace dslide

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 #include "runtime/bf16.hpp"
-#include "runtime/prefetch.hpp"
+#include "runtime/memory.hpp"
 
 namespace dslide {
-
 // Coefficients of one Adam update of one row.
 struct AdamStep {
   float rate;  // learning rate
@@ -20,8 +19,7 @@ struct AdamStep {
   float keep;      // decoupled weight decay: factor on the weight, 1 - rate * weight_decay
 };
 
-constexpr uint32_t COLUMN_SEED =
-    0x9E37;  // 2^16 / golden ratio: spreads the random numbers of neighbouring columns evenly
+constexpr uint32_t COLUMN_SEED = 0x9E37;  // 2^16 / golden ratio: spreads the random numbers of neighbours evenly
 
 constexpr size_t CHAINS = 12;  // independent multiply-adds: two FMA pipes need 8 to 10 in flight
 
@@ -99,8 +97,7 @@ struct Kernels {
   // the loss, and its gradient, with all targets 0.
   float (*sigmoid_gradient)(float* z, const float* shift, const float* weight, size_t n, float scale);
 
-  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums that stay in registers: measures the
-  // peak multiply-add rate.
+  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums in registers: the peak rate.
   void (*multiply_add)(size_t rounds, float factor, float addend, float* sums);
 
   // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
@@ -111,8 +108,7 @@ struct Kernels {
 
   void (*widen)(const Bf16* from, float* to, size_t n);
 
-  // One optimizer step on a row of n weights w with gradient g; m and v are its moments, both with the same storage
-  // type.
+  // One optimizer step on a row of n weights w with gradient g; m and v are its moments, stored alike.
   //
   // bf16 storage uses stochastic rounding: up with a probability that is the fraction of the way to the upper
   // neighbour. So steps much smaller than a bf16 ulp count on average; rounding to nearest would drop them all. The
@@ -133,5 +129,4 @@ const Kernels& kernels(const std::string& name);
 
 // Names of the sets this CPU supports, "reference" first, best last.
 std::vector<std::string> kernel_levels();
-
 }  // namespace dslide

@@ -4,13 +4,12 @@
 #include <cstring>
 #include <vector>
 #include "kernels/kernels.hpp"
-#include "runtime/aligned.hpp"
 #include "runtime/checks.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr double TRIALS_SECONDS = 0.2;  // total of one measurement
 constexpr size_t ROUNDS = 1 << 20;      // a few milliseconds
 constexpr size_t PRODUCTS = 100, PRODUCT_ROWS = 96, PRODUCT_COLUMNS = 64,
@@ -41,9 +40,8 @@ void check_threads(int threads) { require(threads >= 1, "at least one thread is 
 double multiply_add_speed(int threads) {
   const Kernels& k = kernels();
   const size_t sums = CHAINS * k.lanes;
-  std::vector<AlignedFloats> each(static_cast<size_t>(threads), AlignedFloats(sums));
-  const double seconds =
-      shortest(threads, [&](int thread) { k.multiply_add(ROUNDS, 0.999f, 0.001f, each[thread].data()); });
+  std::vector<AlignedFloats> each(threads, AlignedFloats(sums));
+  const double seconds = shortest(threads, [&](int t) { k.multiply_add(ROUNDS, 0.999f, 0.001f, each[t].data()); });
   return 2e-9 * static_cast<double>(ROUNDS * sums * each.size()) / seconds;
 }
 
@@ -55,11 +53,9 @@ double copy_speed(int threads) {
     from[thread].assign(bytes, 1);
     to[thread].assign(bytes, 0);
   });
-  const double seconds =
-      shortest(threads, [&](int thread) { std::memcpy(to[thread].data(), from[thread].data(), bytes); });
+  const double seconds = shortest(threads, [&](int t) { std::memcpy(to[t].data(), from[t].data(), bytes); });
   return 2e-9 * static_cast<double>(bytes * parts) / seconds;
 }
-
 }  // namespace
 
 Speeds measure_speeds(int threads) {
@@ -74,7 +70,7 @@ double product_speed_now(int threads) {
     AlignedFloats a = AlignedFloats(PRODUCT_ROWS * lda, 0.5f), b = AlignedFloats(PRODUCT_DEPTH * ldb, 0.5f),
                   c = AlignedFloats(PRODUCT_ROWS * ldc);
   };
-  std::vector<Matrices> each(static_cast<size_t>(threads));
+  std::vector<Matrices> each(threads);
   const auto multiply = [&](int thread, size_t times) {
     Matrices& m = each[thread];
     for (size_t i = 0; i < times; ++i) {
@@ -86,5 +82,4 @@ double product_speed_now(int threads) {
   const double seconds = seconds_of(threads, [&](int thread) { multiply(thread, PRODUCTS); });
   return 2e-9 * static_cast<double>(PRODUCTS * PRODUCT_ROWS * PRODUCT_COLUMNS * PRODUCT_DEPTH * each.size()) / seconds;
 }
-
 }  // namespace dslide

@@ -6,7 +6,6 @@
 
 namespace dslide::reference {
 namespace {
-
 double product_of(float a, float b) { return double{a} * b; }
 double product_of(Bf16Pair a, Bf16Pair b) {
   const auto half = [](uint32_t bits) { return double{std::bit_cast<float>(bits << 16)}; };
@@ -212,37 +211,15 @@ void adagrad(StoredArray w, StoredArray v, const float* g, size_t n, float rate,
 void sgd(StoredArray w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
   for (size_t i = 0; i < n; ++i) put(w, i, w[i] * keep - rate * g[i], random_bits(seed, i));
 }
-
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t = {"reference",
-                            1,
-                            gemm<float>,
-                            gemm<Bf16Pair>,
-                            dot<Bf16Pair>,
-                            pair_up,
-                            pair_neighbours,
-                            pack,
-                            dot<float>,
-                            axpy,
-                            signed_sums,
-                            positive_bits,
-                            add_choices,
-                            shifted_max,
-                            softmax_stats,
-                            softmax_gradient,
-                            exponentials,
-                            column_sums,
-                            sigmoid_gradient,
-                            multiply_add,
-                            weighted_sum<float>,
-                            weighted_sum<Bf16>,
-                            widen,
-                            adam,
-                            adagrad,
-                            sgd};
+  // clang-format off: it would take a line for each
+  static const Kernels t = {
+      "reference", 1, gemm<float>, gemm<Bf16Pair>, dot<Bf16Pair>, pair_up, pair_neighbours, pack, dot<float>, axpy,
+      signed_sums, positive_bits, add_choices, shifted_max, softmax_stats, softmax_gradient, exponentials, column_sums,
+      sigmoid_gradient, multiply_add, weighted_sum<float>, weighted_sum<Bf16>, widen, adam, adagrad, sgd};
+  // clang-format on
   return t;
 }
-
 }  // namespace dslide::reference

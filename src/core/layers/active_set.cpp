@@ -7,7 +7,6 @@
 
 namespace dslide {
 namespace {
-
 // Values are not negative.
 void sort_unique(std::vector<int32_t>& v) {
   if (v.size() < 256) {  // a comparison sort is faster for short lists
@@ -53,7 +52,6 @@ void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& rand
     if (next == certain.end() || *next != ids[i]) log_weight[i] = weight;
   }
 }
-
 }  // namespace
 
 ActiveSet ActiveSet::everything(size_t neurons, size_t rows) {
@@ -112,7 +110,7 @@ ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits
   a.neuron_begin.assign(a.ids.size() + 1, 0);
   for (size_t s = 0; s < slots; ++s) {
     a.position[s] = position_of[neuron_of_slot[s]];
-    ++a.neuron_begin[static_cast<size_t>(a.position[s]) + 1];
+    ++a.neuron_begin[a.position[s] + 1];
   }
   std::partial_sum(a.neuron_begin.begin(), a.neuron_begin.end(), a.neuron_begin.begin());
   a.neuron_row.resize(slots);
@@ -148,5 +146,4 @@ std::vector<int64_t> ActiveSet::find(const Csr& lists) const {
   });
   return found;
 }
-
 }  // namespace dslide

@@ -2,8 +2,7 @@
 //
 // Three kinds: all neurons; one set shared by all rows of the batch; one set per row. A neuron that is certain to be
 // active (a label, a hash hit) has weight 1. A random negative has the inverse of its inclusion probability as weight,
-// so that weighted sums over active neurons are unbiased estimates of sums over all neurons; the log-weights are added
-// to logits.
+// so that weighted sums are unbiased estimates of sums over all neurons; the log-weights are added to logits.
 #pragma once
 #include <vector>
 #include "data/csr.hpp"
@@ -11,7 +10,6 @@
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 struct RandomNegatives {
   size_t count = 0;  // neurons drawn, with replacement, for the batch (shared set) or for each row
   uint64_t seed = 0;
@@ -65,5 +63,4 @@ class ActiveSet {
   // Locates the neurons in `lists`, row by row: their positions in ids (shared) or slots (per row); -1 if not active.
   std::vector<int64_t> find(const Csr& lists) const;
 };
-
 }  // namespace dslide

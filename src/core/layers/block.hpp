@@ -6,11 +6,10 @@
 #include "layers/active_set.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 constexpr size_t BLOCK = 64;  // neurons per block
 inline size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
 
@@ -44,7 +43,7 @@ struct EntriesByBlock {
   template <class Position> EntriesByBlock(const int64_t* offsets, const Position& position, Range rows, size_t blocks)
       : begin(blocks + 1, 0) {
     for (int64_t e = offsets[rows.begin]; e < offsets[rows.end]; ++e) {
-      if (position(e) >= 0) ++begin[static_cast<size_t>(position(e)) / BLOCK + 1];
+      if (position(e) >= 0) ++begin[position(e) / BLOCK + 1];
     }
     for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
     entries.resize(begin[blocks]);
@@ -123,11 +122,10 @@ struct BlockTerms {
     for (size_t c = 0; c < BLOCK; ++c) {
       const bool used = c < count;
       const float log_weight = used ? active.log_weight[first + c] : 0.0f;
-      bias[c] = used ? biases.at(static_cast<size_t>(active.ids[first + c]), 0) : PADDING_LOGIT;
+      bias[c] = used ? biases.at(active.ids[first + c], 0) : PADDING_LOGIT;
       shift[c] = bias[c] + log_weight;
       weight[c] = used ? std::exp(log_weight) : 0.0f;
     }
   }
 };
-
 }  // namespace dslide

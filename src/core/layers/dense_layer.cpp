@@ -7,7 +7,6 @@
 
 namespace dslide {
 namespace {
-
 constexpr size_t ROWS = 96;              // rows of the batch at a time: their logits (24 KB) stay in L1
 constexpr size_t PREFETCH_DISTANCE = 2;  // in neurons: a second prefetch right before the step
 
@@ -15,7 +14,6 @@ constexpr size_t PREFETCH_DISTANCE = 2;  // in neurons: a second prefetch right 
 template <class Float> Float* kept_gradients(Float* kept, const ActiveSet& active, size_t first, size_t r) {
   return kept + (first / BLOCK * active.rows + r) * BLOCK;
 }
-
 }  // namespace
 
 // Arguments of one pass over the blocks of active neurons.
@@ -29,8 +27,8 @@ struct DenseLayer::Pass {
   int parts = threads();
 };
 
-DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, Products products)
-    : weights_(weights), bias_(bias), products_(products) {
+DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products)
+    : weights_(weights), bias_(bias), bf16_products_(bf16_products) {
   check_bias(bias, weights.rows);
   require(weights.stride % 16 == 0, "rows of weights must be padded to a multiple of 16");
 }
@@ -50,7 +48,7 @@ PrefetchQueue DenseLayer::prefetch_queue(const ActiveSet& active, Range stepped,
                                          std::vector<CacheLines>& ranges) const {
   ranges.clear();
   const auto add = [&](Range positions, const Parameters& of, auto member) {
-    for (size_t p = positions.begin; p < positions.end; ++p) (of.*member)(static_cast<size_t>(active.ids[p]), ranges);
+    for (size_t p = positions.begin; p < positions.end; ++p) (of.*member)(active.ids[p], ranges);
   };
   add(stepped, weights_, &Parameters::add_moments);
   add(next, weights_, &Parameters::add_value);
@@ -67,7 +65,7 @@ void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float
   const float* rows[BLOCK];
   widened.resize(weights_.scratch_floats(BLOCK));
   for (size_t c = 0; c < count; ++c) {
-    rows[c] = weights_.row(static_cast<size_t>(active.ids[first + c]), widened.data() + weights_.scratch_floats(c));
+    rows[c] = weights_.row(active.ids[first + c], widened.data() + weights_.scratch_floats(c));
   }
   kernels().pack(rows, count, BLOCK, weights_.stride, packed, PACKED);
 }
@@ -104,7 +102,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
         for (size_t i = 0; i < chunk; ++i) {
           float* out = z + (r + i) * ldz + first;
           for (size_t c = 0; c < count; ++c) {
-            out[c] = logits[i * BLOCK + c] + bias_.at(static_cast<size_t>(active.ids[first + c]), 0);
+            out[c] = logits[i * BLOCK + c] + bias_.at(active.ids[first + c], 0);
           }
         }
       }
@@ -144,8 +142,7 @@ template <class MakeGradient> bool DenseLayer::learn_blocks(const Pass& pass, co
     s.packed.resize(inputs * PACKED);
     s.gradient.resize(ld * BLOCK);
     s.logits.resize(ROWS * BLOCK);
-    for (size_t block = block_count(end - begin);
-         block-- > 0;) {  // backwards: the forward pass's last blocks are still in cache
+    for (size_t block = block_count(end - begin); block-- > 0;) {  // backwards: the forward's last are still in cache
       const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
       if (pass.dx) gather(active, first, count, s.gathered);
       float bias_gradient[BLOCK] = {};
@@ -195,8 +192,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
       const float* w = weights_.row(neuron, s.widened.data());
       std::fill_n(s.gradient.begin(), inputs, 0.0f);
       float bias_gradient = 0;
-      for (auto e = static_cast<size_t>(active.neuron_begin[p]); e < static_cast<size_t>(active.neuron_begin[p + 1]);
-           ++e) {
+      for (int64_t e = active.neuron_begin[p]; e < active.neuron_begin[p + 1]; ++e) {
         const size_t row = active.neuron_row[e];
         const float g = dz[active.neuron_slot[e]];
         kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
@@ -243,7 +239,7 @@ bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, floa
     std::vector<Correction> corrections;
     double loss = 0;
   };
-  std::vector<State> states(static_cast<size_t>(pass.parts));
+  std::vector<State> states(pass.parts);
   const bool finite =
       learn_blocks(pass, [&](size_t first, size_t count, size_t r, size_t chunk, Scratch& s, int thread) {
     State& state = states[thread];
@@ -291,5 +287,4 @@ void DenseLayer::sum_dx(Range rows, float* dx) const {
     for (size_t t = 1; t < scratch_.size(); ++t) kernels().axpy(1.0f, &scratch_[t].dx[r * ld], out, inputs);
   });
 }
-
 }  // namespace dslide

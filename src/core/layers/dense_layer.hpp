@@ -12,11 +12,10 @@
 #include "layers/active_set.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 struct FoundLabels;
 class PriorByBlock;
 
@@ -28,13 +27,11 @@ struct SoftmaxSums {
   float* mean;       // (rows x stride), or null: not computed
 };
 
-// Operand type of the matrix products of softmax; sums are floats.
-enum class Products { floats, bf16 };
-
 class DenseLayer {
  public:
-  // weights: (neurons x inputs), bias: (neurons x 1)
-  DenseLayer(const Parameters& weights, const Parameters& bias, Products products = Products::floats);
+  // weights: (neurons x inputs), bias: (neurons x 1). With `bf16_products` the operands of softmax's matrix products
+  // are rounded to bf16; sums are floats.
+  DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products);
   const Parameters& weights() const { return weights_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
@@ -52,11 +49,9 @@ class DenseLayer {
   //     null) and, in `kept`, the exponentials.
   //   softmax_backward, given the logarithms of the normalisers of these rows: turns `dx`, which must hold sums.mean,
   //     into the gradients of the inputs; returns the loss.
-  //   softmax_step, after all rows: the optimizer step of the active neurons, while dx is being exchanged between
-  //   ranks.
+  //   softmax_step, after all rows, while dx is exchanged between ranks: the optimizer step of the active neurons.
   //     False: some gradient was not finite.
-  // `kept` has kept_size() floats, or is null: then the step recomputes the logits. With bf16 products, inputs, weights
-  // and exponentials are rounded to nearest even.
+  // `kept` has kept_size() floats, or is null: then the step recomputes the logits.
   static size_t kept_size(const ActiveSet& active);
   void softmax_forward(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels,
                        const SoftmaxSums& sums, float* kept);
@@ -65,8 +60,7 @@ class DenseLayer {
   bool softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                     float scale, const float* kept, const Optimizer& optimizer);
 
-  // Sigmoid in one call; or first the loss for some rows at a time, with the gradients of the logits in `kept`, and
-  // then the step.
+  // Sigmoid in one call; or the loss for some rows at a time, with gradients of logits in `kept`, and then the step.
   bool sigmoid_learn(const float* x, const ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
                      const Optimizer& optimizer, double* loss);
   double sigmoid_backward(const float* x, const ActiveSet& active, Range rows, const FoundLabels& labels, float scale,
@@ -123,11 +117,10 @@ class DenseLayer {
   void sum_dx(Range rows, float* dx) const;
 
   Parameters weights_, bias_;
-  Products products_;
+  bool bf16_products_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls
   // (inputs x rows), by chunk: the current inputs as right operand of softmax
   std::tuple<AlignedFloats, Aligned<Bf16Pair>> transposed_;
   AlignedFloats batch_;  // (rows x inputs), padded leading dimension: the current inputs
 };
-
 }  // namespace dslide

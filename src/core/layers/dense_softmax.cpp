@@ -20,7 +20,6 @@
 #include "layers/softmax_layout.hpp"
 
 namespace dslide {
-
 size_t DenseLayer::kept_size(const ActiveSet& active) {
   return block_count(active.ids.size()) * kept_block<float>(active.rows);  // pairs take less space
 }
@@ -31,7 +30,7 @@ void DenseLayer::gather(const ActiveSet& active, size_t first, size_t count, Ali
   gathered.resize(ld * BLOCK);
   for (size_t c = 0; c < count; ++c) {
     float* row = &gathered[c * ld];
-    const float* stored = weights_.row(static_cast<size_t>(active.ids[first + c]), row);
+    const float* stored = weights_.row(active.ids[first + c], row);
     if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
   }
 }
@@ -266,13 +265,13 @@ template <class Number> struct DenseLayer::Softmax {
 
 void DenseLayer::softmax_forward(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels,
                                  const SoftmaxSums& sums, float* kept) {
-  if (products_ == Products::bf16) return Softmax<Bf16Pair>{*this}.forward(x, active, rows, labels, sums, kept);
+  if (bf16_products_) return Softmax<Bf16Pair>{*this}.forward(x, active, rows, labels, sums, kept);
   Softmax<float>{*this}.forward(x, active, rows, labels, sums, kept);
 }
 
 bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                               float scale, const float* kept, const Optimizer& optimizer) {
-  if (products_ == Products::bf16) {
+  if (bf16_products_) {
     return Softmax<Bf16Pair>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);
   }
   return Softmax<float>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);
@@ -313,19 +312,19 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
     std::vector<CacheLines> next;  // weights of the next row's labels
     const auto each_label = [&](size_t row, const auto& use) {
       const int64_t* const offsets = labels.lists.offsets;
-      for (auto e = static_cast<size_t>(offsets[row]); e < static_cast<size_t>(offsets[row + 1]); ++e) {
-        if (labels.found[e] >= 0) use(e, static_cast<size_t>(active.ids[labels.found[e]]));
+      for (int64_t e = offsets[row]; e < offsets[row + 1]; ++e) {
+        if (labels.found[e] >= 0) use(e, active.ids[labels.found[e]]);
       }
     };
     for (size_t i = begin; i < end; ++i) {
       const size_t row = range.begin + i;
       next.clear();
-      if (i + 1 < end) each_label(row + 1, [&](size_t, size_t neuron) { weights_.add_value(neuron, next); });
+      if (i + 1 < end) each_label(row + 1, [&](int64_t, size_t neuron) { weights_.add_value(neuron, next); });
       for (const CacheLines& range_of : next) prefetch(range_of);
       float* const out = dx + row * inputs;
       const float factor = scale * std::exp(reference[row] - log_norm[row]);
       for (size_t j = 0; j < inputs; ++j) out[j] *= factor;
-      each_label(row, [&](size_t e, size_t neuron) {
+      each_label(row, [&](int64_t e, size_t neuron) {
         losses[i] += softmax_label_loss(labels.lists.values[e], labels.logits[e], log_norm[row]);
         kernel.axpy(-scale * labels.lists.values[e], weights_.row(neuron, widened.data()), out, inputs);
       });
@@ -335,5 +334,4 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
   for (const double row : losses) loss += row;
   return loss;
 }
-
 }  // namespace dslide

@@ -6,7 +6,6 @@
 
 namespace dslide {
 namespace {
-
 constexpr int64_t PREFETCH_DISTANCE = 8;               // in features
 constexpr size_t PREFETCH_LINES = 4;                   // of a feature's links
 constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
@@ -19,7 +18,7 @@ struct Transposed {
 
   Transposed(const Csr& matrix, const std::vector<double>& norms, size_t columns)
       : begin(columns + 1, 0), row(matrix.nnz()), value(matrix.values ? row.size() : 0) {
-    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(matrix.ids[e]) + 1];
+    for (size_t e = 0; e < row.size(); ++e) ++begin[matrix.ids[e] + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
     std::vector<int64_t> next(begin.begin(), begin.end() - 1);
     for (size_t i = 0; i < matrix.rows; ++i) {
@@ -40,18 +39,14 @@ struct SparseSums {
 
   explicit SparseSums(size_t n) : sum(n, 0.0), is_touched(n, 0) {}
   void add(int32_t i, double x) {
-    const size_t at = i;
-    if (!is_touched[at]) {
-      is_touched[at] = 1;
+    if (!is_touched[i]) {
+      is_touched[i] = 1;
       touched.push_back(i);
     }
-    sum[at] += x;
+    sum[i] += x;
   }
   void clear() {
-    for (const int32_t i : touched) {
-      sum[i] = 0;
-      is_touched[i] = 0;
-    }
+    for (const int32_t i : touched) sum[i] = 0, is_touched[i] = 0;
     touched.clear();
   }
 };
@@ -94,17 +89,13 @@ std::vector<float> centroid_shares(const Csr& x, const std::vector<double>& norm
         for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], x.values[e] / norms[row]);
       }
       double square = 0;
-      for (const int32_t i : sums.touched) {
-        const double sum = sums.sum[i];
-        square += sum * sum;
-      }
+      for (const int32_t i : sums.touched) square += sums.sum[i] * sums.sum[i];
       if (square > 0) share[l] = static_cast<float>(std::pow(square, -power / 2));
       sums.clear();
     }
   });
   return share;
 }
-
 }  // namespace
 
 std::vector<double> row_norms(const Csr& x) {
@@ -123,7 +114,7 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
   const std::vector<float> share = centroid_shares(x, norms, features, Transposed(y, norms, labels), labels, power);
   const Transposed by_feature(x, norms, features);
   const int parts = threads();
-  std::vector<BuiltRows> found(static_cast<size_t>(parts));
+  std::vector<BuiltRows> found(parts);
   parallel_for(features, 1, parts, [&](size_t first, size_t last, int thread) {
     BuiltRows& part = found[thread];
     SparseSums sums(labels);
@@ -181,7 +172,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
   // Nearly all links lead to neurons that are not active. The bit set, unlike the positions, stays in L1/L2.
   const auto is_active = [&](size_t neuron) { return (is_active_[neuron / 64] >> neuron % 64 & 1) != 0; };
   const int parts = threads();
-  std::vector<BuiltRows> found(static_cast<size_t>(parts));
+  std::vector<BuiltRows> found(parts);
   parallel_for(active.rows, 1, parts, [&](size_t first, size_t last, int thread) {
     BuiltRows& part = found[thread];
     std::vector<float> sum(active.ids.size(), 0.0f);
@@ -199,7 +190,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
       touched.clear();
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
         if (e + 2 * PREFETCH_DISTANCE < x.offsets[last]) {  // the links of a later feature, the offsets of one after
-          const int32_t* const soon = weights_.begin(static_cast<size_t>(x.ids[e + PREFETCH_DISTANCE]));
+          const int32_t* const soon = weights_.begin(x.ids[e + PREFETCH_DISTANCE]);
           for (size_t line = 0; line < PREFETCH_LINES; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
           __builtin_prefetch(weights_.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
         }
@@ -222,8 +213,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
       part.counts.push_back(static_cast<int64_t>(touched.size()));
     }
   });
-  for (const int32_t id : active.ids) is_active_[static_cast<size_t>(id) / 64] = 0;
+  for (const int32_t id : active.ids) is_active_[id / 64] = 0;
   concatenate(found, active.prior.begin, active.prior.position, active.prior.value);
 }
-
 }  // namespace dslide

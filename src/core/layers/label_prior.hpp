@@ -12,11 +12,10 @@
 #include <vector>
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 // Links by feature: those of feature i are begin[i] .. begin[i + 1], by ascending label.
 struct LabelPriorLists {
   Aligned<int64_t> begin;  // (features + 1)
@@ -56,5 +55,4 @@ class LabelPrior {
   std::vector<uint64_t> is_active_;  // a bit for each neuron: whether it is active; 0 between calls
   std::vector<int32_t> position_;    // by active neuron: position in active.ids
 };
-
 }  // namespace dslide

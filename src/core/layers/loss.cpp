@@ -5,7 +5,6 @@
 
 namespace dslide {
 namespace {
-
 // use(element, slot) for each of a row's labels that is active.
 template <class Use> void each_label(const ActiveSet& active, const Labels& labels, size_t row, const Use& use) {
   const size_t first = active.is_per_row ? 0 : active.slots_of(row).begin;
@@ -22,7 +21,6 @@ template <class RowLoss> double sum_rows(size_t rows, const RowLoss& row_loss) {
   for (const double x : loss) total += x;
   return total;
 }
-
 }  // namespace
 
 void row_shares(const Csr& weights, float* shares) {
@@ -84,5 +82,4 @@ Correction sigmoid_label(float target, float weight, float logit) {
   const double chance = 1 / (1 + std::exp(-x));
   return {target * yes - weight * no, static_cast<float>(target * (chance - 1) - weight * chance)};
 }
-
 }  // namespace dslide

@@ -5,7 +5,6 @@
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 Optimizer::Optimizer(Kind kind, float beta1, float beta2, float epsilon, float weight_decay)
     : kind_(kind), beta1_(beta1), beta2_(beta2), epsilon_(epsilon), weight_decay_(weight_decay) {
   double power1 = 1, power2 = 1;
@@ -23,7 +22,6 @@ AdamStep Optimizer::adam_step(uint32_t clock) const {
 }
 
 namespace {
-
 // Whether the squared norm is finite: then no weight or moment becomes infinite.
 bool has_finite_norm(const float* gradient, size_t n) { return std::isfinite(kernels().dot(gradient, gradient, n)); }
 
@@ -48,7 +46,6 @@ uint32_t rounding_seed(const Parameters& p, size_t row) {
 CacheLines cache_lines(const StoredArray& x, size_t count) {
   return {static_cast<const char*>(x.data), (count * x.item_bytes() + CACHE_LINE - 1) / CACHE_LINE};
 }
-
 }  // namespace
 
 const float* Parameters::row(size_t i, float* scratch) const {
@@ -123,5 +120,4 @@ void initialise(const StoredArray& value, size_t rows, size_t width, size_t stri
     }
   });
 }
-
 }  // namespace dslide

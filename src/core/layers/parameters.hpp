@@ -6,11 +6,10 @@
 #pragma once
 #include <vector>
 #include "kernels/kernels.hpp"
-#include "runtime/prefetch.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 class Optimizer {
  public:
   enum class Kind { adam, adagrad, sgd };
@@ -79,5 +78,4 @@ void check_bias(const Parameters& bias, size_t neurons);
 // `rows_of` and `columns_of` are the positions of these rows and columns in the whole matrix.
 void initialise(const StoredArray& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
                 uint64_t seed, const Stripe& rows_of, const Stripe& columns_of);
-
 }  // namespace dslide

@@ -5,11 +5,10 @@
 #include <vector>
 #include "kernels/kernels.hpp"
 #include "layers/block.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 template <class Number> constexpr bool IS_FLOAT = std::is_same_v<Number, float>;
 
 // Numbers that hold n floats.
@@ -77,5 +76,4 @@ inline void pair_rows(const float* rows, size_t count, size_t n, size_t ld, Bf16
   const AlignedFloats zeros(n);
   kernel.pair_up(rows + (count - 1) * ld, zeros.data(), n, out + count / 2 * ld_out);
 }
-
 }  // namespace dslide

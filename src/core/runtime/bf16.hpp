@@ -7,7 +7,6 @@
 #include <cstdint>
 
 namespace dslide {
-
 // The upper half of a float32: the same range, 8 significant bits.
 struct Bf16 {
   uint16_t bits;
@@ -48,5 +47,4 @@ struct StoredArray {
   // The elements from the i-th on; null stays null.
   StoredArray from(size_t i) const { return {data ? static_cast<char*>(data) + i * item_bytes() : nullptr, is_bf16}; }
 };
-
 }  // namespace dslide

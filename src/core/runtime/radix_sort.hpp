@@ -4,7 +4,6 @@
 #include <vector>
 
 namespace dslide {
-
 // Stable sort by key(item), a 32-bit number of at most `largest`. `scratch` is working memory.
 template <class T, class Key>
 void radix_sort(std::vector<T>& items, std::vector<T>& scratch, uint32_t largest, const Key& key) {
@@ -19,5 +18,4 @@ void radix_sort(std::vector<T>& items, std::vector<T>& scratch, uint32_t largest
     items.swap(scratch);
   }
 }
-
 }  // namespace dslide

@@ -15,7 +15,6 @@
 
 namespace dslide {
 namespace {
-
 // Flushes denormals to zero during its lifetime: each costs about a hundred cycles and carries no information here.
 class FlushDenormals {
  public:
@@ -169,7 +168,6 @@ State& get() {
   (void)once;
   return *state;
 }
-
 }  // namespace
 
 void set_threads(int threads) {
@@ -188,5 +186,4 @@ void run_threads(int parts, const std::function<void(int)>& fn) {
   }
   s.pool->run(fn);
 }
-
 }  // namespace dslide

@@ -11,7 +11,6 @@
 
 namespace dslide {
 namespace {
-
 static_assert(std::endian::native == std::endian::little, "messages are copies of memory");
 
 constexpr uint8_t MAGIC[2] = {'D', 'W'};
@@ -109,7 +108,7 @@ template <class F> struct RowScratch {
       const uint64_t bits = mask(at);
       std::memcpy(masks + at / 8, &bits, std::min<size_t>(8, mask_bytes - at / 8));
       for (uint64_t rest = bits; rest != 0; rest &= rest - 1) {
-        std::memcpy(out, &values[at + static_cast<size_t>(std::countr_zero(rest))], sizeof(typename F::Value));
+        std::memcpy(out, &values[at + std::countr_zero(rest)], sizeof(typename F::Value));
         out += sizeof(typename F::Value);
       }
     }
@@ -121,7 +120,7 @@ template <class F> struct RowScratch {
       uint64_t bits = 0;
       std::memcpy(&bits, masks + at / 8, std::min<size_t>(8, mask_bytes - at / 8));
       for (uint64_t rest = bits; rest != 0; rest &= rest - 1) {
-        std::memcpy(&values[at + static_cast<size_t>(std::countr_zero(rest))], in, sizeof(typename F::Value));
+        std::memcpy(&values[at + std::countr_zero(rest)], in, sizeof(typename F::Value));
         in += sizeof(typename F::Value);
       }
     }
@@ -133,7 +132,7 @@ size_t count_bits(const uint8_t* bytes, size_t n) {
   for (size_t at = 0; at < n; at += 8) {
     uint64_t bits = 0;
     std::memcpy(&bits, bytes + at, std::min<size_t>(8, n - at));
-    count += static_cast<size_t>(std::popcount(bits));
+    count += std::popcount(bits);
   }
   return count;
 }
@@ -184,14 +183,11 @@ std::vector<size_t> read_masks(std::span<const uint8_t> message, const Layout& l
           " bytes, dense ", layout.dense_bytes());
   return before;
 }
-
 }  // namespace
 
 WireFormat wire_format(std::string_view name) {
-  constexpr std::string_view names[] = {"float32", "bf16", "int8"};
-  const size_t format = std::find(names, names + 3, name) - names;
-  require(format < 3, "there is no wire format '", name, "': float32, bf16 or int8");
-  return static_cast<WireFormat>(format);
+  return named<WireFormat>(name, {"float32", "bf16", "int8"}, "there is no wire format '", name,
+                           "': float32, bf16 or int8");
 }
 
 size_t wire_size(size_t rows, size_t columns, WireFormat format) {
@@ -269,5 +265,4 @@ void wire_decode(std::span<const uint8_t> message, const ColumnView<float>& out,
     });
   });
 }
-
 }  // namespace dslide

@@ -4,7 +4,6 @@
 
 namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 inline U load_bits(const void* p) {
   U v;
   memcpy(&v, p, sizeof v);
@@ -70,7 +69,6 @@ void pair_neighbours(const float* x, size_t n, Bf16Pair* out) {
   for (; i + 1 < n; i += 2) out[i / 2].bits = joined(x[i], x[i + 1]);
   if (i < n) out[i / 2].bits = joined(x[i], 0.0f);
 }
-
 }  // namespace
 
 void register_bf16_pairs(Kernels& table) {
@@ -79,5 +77,4 @@ void register_bf16_pairs(Kernels& table) {
   table.pair_up = pair_up;
   table.pair_neighbours = pair_neighbours;
 }
-
 }  // namespace dslide::DSLIDE_LEVEL

@@ -5,7 +5,6 @@
 
 namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 6;    // a tile of 6 rows x 4 vectors uses 24 of 32 registers
 constexpr size_t STRETCH = 32;  // steps of k between prefetches
@@ -112,6 +111,5 @@ template <class Of, bool ACCUMULATE> void product(size_t m, size_t n, size_t k, 
     }
   }
 }
-
 }  // namespace
 }  // namespace dslide::DSLIDE_LEVEL

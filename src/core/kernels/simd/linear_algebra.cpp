@@ -3,7 +3,6 @@
 
 namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 struct Floats {  // element type for gemm.hpp
   using Number = float;
   using Vector = V;
@@ -99,7 +98,6 @@ void multiply_add(size_t rounds, float factor, float addend, float* sums) {
 #pragma GCC unroll 12
   for (size_t i = 0; i < CHAINS; ++i) store(sums + i * W, sum[i]);
 }
-
 }  // namespace
 
 // Filled on first use: there must be no static initialisers.
@@ -119,5 +117,4 @@ const Kernels& table() {
   register_simhash(t);
   return t;
 }
-
 }  // namespace dslide::DSLIDE_LEVEL

@@ -3,7 +3,6 @@
 
 namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 typedef uint16_t H __attribute__((vector_size(2 * W * sizeof(uint16_t))));
 
 inline float get(const float* p) { return *p; }
@@ -98,8 +97,7 @@ inline void put(NoMoment, float, uint32_t) {}
 template <class A, class B> constexpr bool SAME = false;
 template <class A> constexpr bool SAME<A, A> = true;
 
-// Random numbers of columns, and those 2 W columns further. The addition is in 16 bits: the upper half of each lane
-// stays zero.
+// Random numbers of columns, and those 2 W columns further: in 16 bits, the upper half of each lane stays zero.
 template <class Columns> inline Columns random_of(uint32_t seed, Columns columns) {
   return (columns * COLUMN_SEED + seed) & 0xffffu;
 }
@@ -248,7 +246,6 @@ template <class Stored> void weighted_sum(float* out, size_t n, const int32_t* i
 void widen(const Bf16* from, float* to, size_t n) {
   for (size_t i = 0; i < n; ++i) to[i] = get(from + i);  // vectorised by the compiler
 }
-
 }  // namespace
 
 void register_parameter_rows(Kernels& table) {
@@ -259,5 +256,4 @@ void register_parameter_rows(Kernels& table) {
   table.adagrad = adagrad;
   table.sgd = sgd;
 }
-
 }  // namespace dslide::DSLIDE_LEVEL

@@ -1,5 +1,4 @@
-// Vector types and helpers of the SIMD kernels. The vector width follows from the level a file is compiled for; kernels
-// are written once.
+// Vector types and helpers of the SIMD kernels. The vector width follows from the level a file is compiled for.
 //
 // Only plain types and functions with internal linkage here and in the kernels: the linker could pick an AVX-512 copy
 // of a library header's inline function for the whole program, which then crashes on an older CPU. For the same reason
@@ -14,7 +13,6 @@
 #include "kernels/kernels.hpp"
 
 namespace dslide::DSLIDE_LEVEL {
-
 // Register the kernels of bf16_pairs.cpp, parameter_rows.cpp, losses.cpp and simhash.cpp.
 void register_bf16_pairs(Kernels& table);
 void register_parameter_rows(Kernels& table);
@@ -22,7 +20,6 @@ void register_losses(Kernels& table);
 void register_simhash(Kernels& table);
 
 namespace {
-
 #if defined(__AVX512F__)
 constexpr size_t W = 16;  // floats in a vector
 #elif defined(__AVX2__)
@@ -67,8 +64,7 @@ template <class X, class Lanes> inline X shuffled(X a, X b, Lanes from) { return
 template <class X, class Lanes> inline X shuffled(X a, Lanes from) { return __builtin_shuffle(a, from); }
 #endif
 
-// Maximum and minimum; b if either is NaN, as the instructions define it. (GCC makes two instructions of a > b ? a :
-// b.)
+// Maximum and minimum; b if either is NaN, as the instructions do. (GCC makes two instructions of a > b ? a : b.)
 #if defined(__AVX512F__)
 inline V vmax(V a, V b) { return _mm512_maskz_max_ps(0xffff, a, b); }
 inline V vmin(V a, V b) { return _mm512_maskz_min_ps(0xffff, a, b); }
@@ -116,6 +112,5 @@ inline V vsqrt(V v) {
   for (size_t i = 0; i < W; ++i) x[i] = sqrtf(x[i]);  // compiles to one vector instruction
   return load(x);
 }
-
 }  // namespace
 }  // namespace dslide::DSLIDE_LEVEL
