@@ -1,5 +1,4 @@
-// Each file binds one part of the core to Python: it checks types and shapes of arguments, releases the GIL and calls
-// the core. No logic.
+// Each file binds one part of the core to Python: it checks arguments, releases the GIL and calls the core. No logic.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

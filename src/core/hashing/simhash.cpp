@@ -105,8 +105,7 @@ class SimHash final : public HashFunctions {
   // Bit p of the word is the sign of a coordinate in projection 64 word + p: 1 is plus.
   uint64_t signs(size_t coordinate, size_t word) const { return mix(spec_.seed, coordinate, word); }
 
-  // The index of the signed sum that each projection takes from each group, from coordinate d on: choices is (panels,
-  // BLOCK_GROUPS, PANEL), the layout of the kernel add_choices().
+  // The signed sum that each projection takes from each group, from coordinate d on: (panels, BLOCK_GROUPS, PANEL).
   void choose(size_t d, size_t groups, uint8_t* choices) const {
     static_assert(PANEL == 8 && std::endian::native == std::endian::little);
     for (size_t g = 0; g < groups; ++g) {

@@ -54,9 +54,8 @@ class Wta final : public HashFunctions {
 
  private:
   void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
-    std::vector<float> columns(spec_.dimension * ROWS);  // (dimension, rows)
-    std::vector<uint32_t> won(bins_ * ROWS);             // (bins, rows)
-    std::vector<uint32_t> row_codes(bins_);
+    std::vector<float> columns(spec_.dimension * ROWS);         // (dimension, rows)
+    std::vector<uint32_t> won(bins_ * ROWS), row_codes(bins_);  // (bins, rows), (bins)
     Densifier densify(probe_seed(), bins_);
     for (size_t first = begin; first < end; first += ROWS) {
       const size_t count = std::min(ROWS, end - first);
@@ -94,7 +93,6 @@ class Wta final : public HashFunctions {
 
   float value_of(float value) const { return value == 0.0f ? zero_ : value; }
 
-  uint64_t permutation_seed() const { return mix(spec_.seed, 0); }
   uint64_t probe_seed() const { return mix(spec_.seed, 1); }
 
   void draw_coordinates() {
@@ -106,7 +104,7 @@ class Wta final : public HashFunctions {
       const size_t wanted = std::min(per_permutation * positions_, bins_ * positions_ - coordinates_.size());
       for (size_t i = 0; i < wanted; ++i) {
         const uint32_t left = static_cast<uint32_t>(spec_.dimension - i);
-        std::swap(order[i], order[i + below(mix(permutation_seed(), permutation, i), left)]);
+        std::swap(order[i], order[i + below(mix(mix(spec_.seed, 0), permutation, i), left)]);
         coordinates_.push_back(order[i]);
       }
     }

@@ -62,10 +62,8 @@ const Kernels& kernels(const std::string& name) {
 }
 
 const Kernels& kernels() {
-  static const Kernels& chosen = [&]() -> const Kernels& {
-    const char* forced = std::getenv("DSLIDE_ISA");
-    return forced && *forced ? kernels(std::string(forced)) : sets().back();
-  }();
+  static const char* const forced = std::getenv("DSLIDE_ISA");
+  static const Kernels& chosen = forced && *forced ? kernels(forced) : sets().back();
   return chosen;
 }
 

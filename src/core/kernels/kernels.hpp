@@ -20,10 +20,8 @@ struct AdamStep {
 };
 
 constexpr uint32_t COLUMN_SEED = 0x9E37;  // 2^16 / golden ratio: spreads the random numbers of neighbours evenly
-
-constexpr size_t CHAINS = 12;  // independent multiply-adds: two FMA pipes need 8 to 10 in flight
-
-constexpr float HEADROOM = 60;  // exp(60) is 1e26: a sum over 2^31 neurons does not overflow
+constexpr size_t CHAINS = 12;             // independent multiply-adds: two FMA pipes need 8 to 10 in flight
+constexpr float HEADROOM = 60;            // exp(60) is 1e26: a sum over 2^31 neurons does not overflow
 
 struct Kernels {
   const char* name;

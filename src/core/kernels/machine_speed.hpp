@@ -10,7 +10,6 @@ struct Speeds {
 // The best of several short trials; takes about half a second.
 Speeds measure_speeds(int threads);
 
-// Speed of in-cache matrix products at this moment, in 10^9 operations/s: one trial of a few milliseconds. Load from
-// other processes on the same cores shows in it.
+// Speed of in-cache matrix products now, in 10^9 operations/s: a trial of a few ms, in which load by others shows.
 double product_speed_now(int threads);
 }  // namespace dslide

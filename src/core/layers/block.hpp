@@ -13,12 +13,10 @@ namespace dslide {
 constexpr size_t BLOCK = 64;  // neurons per block
 inline size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
 
-constexpr size_t CHUNK = 128;  // rows of the batch at a time: a block's logits for them stay in L1/L2
-constexpr size_t LANES = 16;   // floats in the widest vector
-
+constexpr size_t CHUNK = 128;                    // rows of the batch at a time: a block's logits for them stay in L1/L2
+constexpr size_t LANES = 16;                     // floats in the widest vector
 constexpr size_t PACKED = padded_stride(BLOCK);  // leading dimension of a packed block
-
-constexpr float PADDING_LOGIT = -1e30f;  // its exponential is 0
+constexpr float PADDING_LOGIT = -1e30f;          // its exponential is 0
 
 // An element of a row's list that falls into a block: row of the batch, column in the block, index of the element.
 struct Entry {

@@ -110,8 +110,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
   });
 }
 
-// Optimizer step of a block's neurons with the gradients of weights (count x inputs, padded) and biases (count). False:
-// some were not finite.
+// Optimizer step of a block's neurons; gradients: (count x inputs, padded) and (count). False: some were not finite.
 bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
                             const float* bias_gradient, const Optimizer& optimizer) const {
   bool finite = true;
@@ -133,7 +132,7 @@ bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count,
 template <class MakeGradient> bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradient) {
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
-  const size_t inputs = weights_.stride, ld = padded_stride(inputs), rows = pass.rows.end - pass.rows.begin;
+  const size_t inputs = weights_.stride, ld = padded_stride(inputs), rows = pass.rows.size();
   copy_padded(pass.x, pass.rows, batch_);
   std::atomic<bool> finite = true;
   begin_dx(pass.dx ? rows : 0, pass.parts);

@@ -132,8 +132,7 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
       }
       sums.clear();
       if (best.size() > max_labels) {  // ties to the lower label
-        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(max_labels), best.end(),
-                         [](const auto& a, const auto& b) {
+        std::nth_element(best.begin(), best.begin() + max_labels, best.end(), [](const auto& a, const auto& b) {
           return a.first > b.first || (a.first == b.first && a.second < b.second);
         });
         best.resize(max_labels);
@@ -141,10 +140,9 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
       std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
       const size_t before = part.ids.size();
       for (const auto& [weight, label] : best) {
-        const size_t global = label;
-        if (own.contains(global)) part.add(static_cast<int32_t>(own.to_local(global)), weight);
+        if (own.contains(label)) part.add(own.to_local(label), weight);
       }
-      part.counts.push_back(static_cast<int64_t>(part.ids.size() - before));
+      part.counts.push_back(part.ids.size() - before);
     }
   });
   LabelPriorLists lists;
