@@ -2,17 +2,14 @@
 #pragma once
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
-
 #include "bindings.hpp"
 #include "data/csr.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
+using Offsets = In<int64_t, 1>;
+using Ids = In<int32_t, 1>;
+using Floats = In<float, 1>;
 
 constexpr size_t ANY_ID = 0x80000000u;  // upper bound of ids that are not checked against a size
 
@@ -22,7 +19,7 @@ inline Stripe stripe(size_t first, size_t step) {
 }
 
 // The number of rows. Checks that the offsets start at 0, do not decrease and end at `elements`.
-inline size_t check_offsets(const In<int64_t, 1>& offsets, size_t elements) {
+template <class Array> size_t check_offsets(const Array& offsets, size_t elements) {
   require(offsets.shape(0) > 0, "offsets must have one element more than there are rows");
   const size_t rows = offsets.shape(0) - 1;
   require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == elements, "offsets don't span the ids");
@@ -31,7 +28,7 @@ inline size_t check_offsets(const In<int64_t, 1>& offsets, size_t elements) {
 }
 
 // CSR lists without values, with valid offsets and with ids below `bound`.
-inline Csr lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_t rows, size_t bound) {
+template <class Offsets, class Ids> Csr lists(const Offsets& offsets, const Ids& ids, size_t rows, size_t bound) {
   require(check_offsets(offsets, ids.shape(0)) == rows, "offsets must have one element more than there are rows");
   const int32_t* id = ids.data();
   uint32_t largest = 0;  // a negative id is huge as unsigned; branch-free, so that the loop is vectorised
@@ -41,24 +38,17 @@ inline Csr lists(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, size_
 }
 
 // The same for optional arguments; a null view if they are None.
-inline Csr lists(const std::optional<In<int64_t, 1>>& offsets, const std::optional<In<int32_t, 1>>& ids, size_t rows,
-                 size_t bound) {
+inline Csr lists(const std::optional<Offsets>& offsets, const std::optional<Ids>& ids, size_t rows, size_t bound) {
   return offsets && ids ? lists(*offsets, *ids, rows, bound) : Csr{};
 }
 
 // The same with a value for each id.
-inline Csr matrix(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& values, size_t rows,
-                  size_t bound, const char* mismatch = "as many values as ids are needed") {
+template <class Offsets, class Ids, class Floats>
+Csr matrix(const Offsets& offsets, const Ids& ids, const Floats& values, size_t rows, size_t bound,
+           const char* mismatch = "as many values as ids are needed") {
   require(ids.shape(0) == values.shape(0), mismatch);
   Csr csr = lists(offsets, ids, rows, bound);
   csr.values = values.data();
   return csr;
 }
-
-// A batch's labels with their targets.
-inline Csr labels_of(const In<int64_t, 1>& offsets, const In<int32_t, 1>& ids, const In<float, 1>& targets, size_t rows,
-                     size_t bound) {
-  return matrix(offsets, ids, targets, rows, bound, "as many targets as labels are needed");
-}
-
 }  // namespace dslide

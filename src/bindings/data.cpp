@@ -1,18 +1,14 @@
 // Text files and sparse rows.
 #include <nanobind/stl/pair.h>
-
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
-
 #include "bindings.hpp"
-#include "data/gather_rows.hpp"
+#include "data/csr.hpp"
 #include "data/parse_rows.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 nb::tuple arrays(CsrArrays csr) {
   return nb::make_tuple(owned(std::move(csr.offsets), {csr.rows + 1}), owned(std::move(csr.ids), {csr.nnz}),
                         owned(std::move(csr.values), {csr.nnz}));
@@ -23,21 +19,14 @@ nb::object seen(const IndexSeen& s) { return nb::make_tuple(s.min, s.min_line, s
 nb::dict parse(nb::bytes text, std::pair<int64_t, int64_t> features, std::pair<int64_t, int64_t> labels, bool comments,
                size_t chunk_bytes, int parts) {
   const std::string_view view(text.c_str(), text.size());
-  if (!view.empty() && view.back() != '\n') throw std::invalid_argument("the text must end with a newline");
-  const ParseOptions options{{features.first, features.second},
-                             {labels.first, labels.second},
-                             comments,
-                             chunk_bytes,
-                             parts > 0 ? parts : threads()};
-  ParsedRows rows;
-  {
-    nb::gil_scoped_release release;
-    rows = parse_rows(view, options);
-  }
+  require(view.empty() || view.back() == '\n', "the text must end with a newline");
+  const IndexLimits x{features.first, features.second}, y{labels.first, labels.second};
+  const ParseOptions options{x, y, comments, chunk_bytes, parts > 0 ? parts : threads()};
+  ParsedRows rows = released([&] { return parse_rows(view, options); });
   nb::dict out;
   if (rows.fault != Fault::none) {
-    out["fault"] =
-        nb::make_tuple(name(rows.fault), rows.fault_line, nb::bytes(rows.fault_text.data(), rows.fault_text.size()));
+    const nb::bytes word(rows.fault_text.data(), rows.fault_text.size());
+    out["fault"] = nb::make_tuple(name(rows.fault), rows.fault_line, word);
     return out;
   }
   out["fault"] = nb::none();
@@ -53,24 +42,17 @@ nb::dict parse(nb::bytes text, std::pair<int64_t, int64_t> features, std::pair<i
 
 nb::tuple gather(In<int64_t, 1> indptr, In<int32_t, 1> indices, In<float, 1> values, int64_t columns,
                  In<int64_t, 1> ids) {
-  if (indptr.size() == 0) throw std::invalid_argument("indptr must not be empty");
+  require(indptr.size() > 0, "indptr must not be empty");
   const Csr from{indptr.size() - 1, indptr.data(), indices.data(), values.data()};
-  CsrArrays rows;
-  {
-    nb::gil_scoped_release release;
-    rows = gather_rows(from, std::min(indices.size(), values.size()), columns, {ids.data(), ids.size()});
-  }
-  return arrays(std::move(rows));
+  const size_t nnz = std::min(indices.size(), values.size());
+  return arrays(released([&] { return gather_rows(from, nnz, columns, {ids.data(), ids.size()}); }));
 }
-
 }  // namespace
 
 void bind_data(nb::module_& m) {
-  m.def("parse_rows", &parse, nb::arg("text"), nb::arg("features"), nb::arg("labels"), nb::arg("comments"),
-        nb::arg("chunk_bytes") = size_t{1} << 18, nb::arg("threads") = 0,
-        "Parses lines `label,label:weight feature:value ...`; threads = 0: the number of the core.");
-  m.def("gather_rows", &gather, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"), nb::arg("columns"),
-        nb::arg("ids"), "The selected rows of a CSR matrix: (indptr, indices, values).");
+  m.def("parse_rows", &parse, "text"_a, "features"_a, "labels"_a, "comments"_a, "chunk_bytes"_a = size_t{1} << 18,
+        "threads"_a = 0, "Parses lines `label,label:weight feature:value ...`; threads = 0: the number of the core.");
+  m.def("gather_rows", &gather, "indptr"_a, "indices"_a, "values"_a, "columns"_a, "ids"_a,
+        "The selected rows of a CSR matrix: (indptr, indices, values).");
 }
-
 }  // namespace dslide

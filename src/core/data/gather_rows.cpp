@@ -1,15 +1,11 @@
-#include "data/gather_rows.hpp"
-
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
-#include <string>
-
+#include "data/csr.hpp"
+#include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t MIN_PARALLEL = 1 << 15;  // values; for fewer, a copy takes less time than waking threads
 
 // The offsets of the selected rows, checked, and memory for their elements.
@@ -19,23 +15,19 @@ CsrArrays allocate_rows(const Csr& from, int64_t nnz, std::span<const int64_t> i
   out.offsets[0] = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t row = ids[i];
-    if (row < 0 || row >= rows) {
-      throw std::out_of_range("there is no row " + std::to_string(row) + " among " + std::to_string(rows));
-    }
+    if (row < 0 || row >= rows) throw std::out_of_range(text("there is no row ", row, " among ", rows));
     const int64_t begin = from.offsets[row], end = from.offsets[row + 1];
-    if (begin < 0 || begin > end || end > nnz) {
-      throw std::runtime_error("row " + std::to_string(row) + " has damaged bounds");
-    }
+    if (begin < 0 || begin > end || end > nnz) throw std::runtime_error(text("row ", row, " has damaged bounds"));
     out.offsets[i + 1] = out.offsets[i] + (end - begin);
   }
-  out.allocate(static_cast<size_t>(out.offsets[ids.size()]));
+  out.allocate(out.offsets[ids.size()]);
   return out;
 }
 
 void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, const CsrArrays& out, Range rows) {
   for (size_t i = rows.begin; i < rows.end; ++i) {
     const int64_t source = from.offsets[ids[i]], target = out.offsets[i];
-    const auto count = static_cast<size_t>(out.offsets[i + 1] - target);
+    const size_t count = out.offsets[i + 1] - target;
     if (i + 1 < rows.end) {  // rows are far apart: prefetch the first lines of the next one
       const int64_t next = from.offsets[ids[i + 1]];
       __builtin_prefetch(from.ids + next);
@@ -43,18 +35,16 @@ void copy_rows(const Csr& from, int64_t columns, std::span<const int64_t> ids, c
     }
     uint32_t largest = 0;  // a negative id is huge as unsigned
     for (size_t k = 0; k < count; ++k) {
-      const int32_t id = from.ids[static_cast<size_t>(source) + k];
+      const int32_t id = from.ids[source + k];
       largest = std::max(largest, static_cast<uint32_t>(id));
-      out.ids[static_cast<size_t>(target) + k] = id;
+      out.ids[target + k] = id;
     }
     if (count > 0) std::memcpy(out.values.get() + target, from.values + source, count * sizeof(float));
     if (count > 0 && largest >= columns) {
-      throw std::runtime_error("row " + std::to_string(ids[i]) + " has an index that is not below " +
-                               std::to_string(columns));
+      throw std::runtime_error(text("row ", ids[i], " has an index that is not below ", columns));
     }
   }
 }
-
 }  // namespace
 
 CsrArrays gather_rows(const Csr& from, size_t nnz, int64_t columns, std::span<const int64_t> ids) {
@@ -66,5 +56,4 @@ CsrArrays gather_rows(const Csr& from, size_t nnz, int64_t columns, std::span<co
   }
   return out;
 }
-
 }  // namespace dslide

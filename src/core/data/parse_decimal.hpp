@@ -9,15 +9,11 @@
 #include <system_error>
 
 namespace dslide {
-
 inline bool is_digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
 enum class ParseResult { ok, malformed, too_large };
 
-namespace detail {
-
-// Slow path for any number of digits and any exponent. [begin, end) is a well-formed unsigned number, `written` its
-// exponent.
+// Slow path for any number of digits. [begin, end) is a well-formed unsigned number, `written` its exponent.
 inline ParseResult exact_float(const char* begin, const char* end, int64_t written, float& out) {
   out = 0;
   if (std::from_chars(begin, end, out).ec == std::errc()) {
@@ -39,10 +35,7 @@ inline ParseResult exact_float(const char* begin, const char* end, int64_t writt
   return magnitude > 0 && !leading ? ParseResult::too_large : ParseResult::ok;
 }
 
-}  // namespace detail
-
-// Parses `[+-] digits [. digits] [e [+-] digits]` (one digit on either side of the point is enough) and moves `p`
-// behind it.
+// Parses `[+-] digits [. digits] [e [+-] digits]` (one digit beside the point is enough); moves `p` behind it.
 inline ParseResult scan_float(const char*& p, float& out) {
   static constexpr float float_tens[] = {1e0f, 1e1f, 1e2f, 1e3f, 1e4f, 1e5f, 1e6f, 1e7f, 1e8f, 1e9f, 1e10f};
   static constexpr double double_tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
@@ -81,13 +74,12 @@ inline ParseResult scan_float(const char*& p, float& out) {
     const double wide = exponent < 0 ? exact / double_tens[-exponent] : exact * double_tens[exponent];
     out = static_cast<float>(wide);
     if ((std::bit_cast<uint64_t>(wide) & 0x1FFFFFFF) == 0x10000000) {
-      result = detail::exact_float(begin, p, written, out);
+      result = exact_float(begin, p, written, out);
     }
   } else {
-    result = detail::exact_float(begin, p, written, out);
+    result = exact_float(begin, p, written, out);
   }
   if (negative) out = -out;
   return result;
 }
-
 }  // namespace dslide

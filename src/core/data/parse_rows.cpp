@@ -1,18 +1,15 @@
 #include "data/parse_rows.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
-
 #include "data/parse_decimal.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 bool is_space(char c) { return c == ' ' || c == '\t'; }
 
 // At the end of a line's content; every line ends with a newline, so `p + 1` exists behind a carriage return.
@@ -34,8 +31,7 @@ struct RowBuilder {
   bool end_row(int64_t line) {
     if (!increasing && !sort_row()) return false;
     if (nnz > row_begin) {
-      if (ids[row_begin] < seen.min) seen.min = ids[row_begin], seen.min_line = line;
-      if (ids[nnz - 1] > seen.max) seen.max = ids[nnz - 1], seen.max_line = line;
+      seen.add({ids[row_begin], ids[nnz - 1], line, line});
     }
     ends.push_back(static_cast<int64_t>(nnz));
     row_begin = nnz;
@@ -169,11 +165,8 @@ class TextChunk {
       case ParseResult::malformed: break;
     }
     const char* word = begin + (*begin == '-' || *begin == '+');
-    const auto spells = [word](const char* lower) {
-      for (int i = 0; i < 3; ++i) {
-        if ((word[i] | 0x20) != lower[i]) return false;  // stops at the newline
-      }
-      return true;
+    const auto spells = [word](const char* lower) {  // reads no further than the newline
+      return (word[0] | 0x20) == lower[0] && (word[1] | 0x20) == lower[1] && (word[2] | 0x20) == lower[2];
     };
     return spells("nan") || spells("inf") ? Fault::not_finite : Fault::value;
   }
@@ -213,14 +206,7 @@ ParsedMatrix join(std::vector<TextChunk>& chunks, RowBuilder TextChunk::* which,
     first_value.push_back(nnz);
     rows += chunk.ends.size();
     nnz += chunk.nnz;
-    if (chunk.seen.min < seen.min) {
-      seen.min = chunk.seen.min;
-      seen.min_line = first_line[i] + chunk.seen.min_line;
-    }
-    if (chunk.seen.max > seen.max) {
-      seen.max = chunk.seen.max;
-      seen.max_line = first_line[i] + chunk.seen.max_line;
-    }
+    seen.add(chunk.seen, first_line[i]);
   }
   CsrArrays csr(rows);
   csr.allocate(nnz);
@@ -237,22 +223,12 @@ ParsedMatrix join(std::vector<TextChunk>& chunks, RowBuilder TextChunk::* which,
   });
   return {std::move(csr), seen};
 }
-
 }  // namespace
 
 const char* name(Fault fault) {
-  switch (fault) {
-    case Fault::none: return "none";
-    case Fault::label: return "label";
-    case Fault::label_range: return "label_range";
-    case Fault::label_weight: return "label_weight";
-    case Fault::feature: return "feature";
-    case Fault::feature_range: return "feature_range";
-    case Fault::value: return "value";
-    case Fault::not_finite: return "not_finite";
-    case Fault::sum_not_finite: return "sum_not_finite";
-  }
-  return "";
+  constexpr const char* names[] = {"none",          "label", "label_range", "label_weight",  "feature",
+                                   "feature_range", "value", "not_finite",  "sum_not_finite"};
+  return names[static_cast<size_t>(fault)];
 }
 
 ParsedRows parse_rows(std::string_view text, const ParseOptions& options) {
@@ -278,10 +254,9 @@ ParsedRows parse_rows(std::string_view text, const ParseOptions& options) {
     out.rows += rows;
     out.blank_end = chunk.blank_end + (chunk.blank_end == rows ? out.blank_end : 0);
   }
-  out.lines = static_cast<size_t>(lines);
+  out.lines = lines;
   out.x = join(chunks, &TextChunk::x, first_line, options.threads);
   out.y = join(chunks, &TextChunk::y, first_line, options.threads);
   return out;
 }
-
 }  // namespace dslide

@@ -3,15 +3,11 @@
 // Works on a block of complete lines in memory. The caller reads, decompresses and splits into blocks, and formats
 // error messages. Indices are returned as written (1-based files are not shifted): only the whole file shows the base.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
-
 #include "data/csr.hpp"
 
 namespace dslide {
-
 // Allowed indices, as written: low <= index < end.
 struct IndexLimits {
   int64_t low, end;
@@ -28,6 +24,12 @@ struct ParseOptions {
 struct IndexSeen {
   int64_t min = INT64_MAX, max = -1;
   int64_t min_line = 0, max_line = 0;
+
+  // Adds later indices; `first_line` is added to their lines.
+  void add(const IndexSeen& later, int64_t first_line = 0) {
+    if (later.min < min) min = later.min, min_line = first_line + later.min_line;
+    if (later.max > max) max = later.max, max_line = first_line + later.max_line;
+  }
 };
 
 // One matrix: ids ascend within a row, duplicates are summed.
@@ -52,5 +54,4 @@ struct ParsedRows {
 
 // `text` must be empty or end with a newline.
 ParsedRows parse_rows(std::string_view text, const ParseOptions& options);
-
 }  // namespace dslide

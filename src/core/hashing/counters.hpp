@@ -2,12 +2,10 @@
 // not on the size of the layer, so it stays in L1/L2.
 #pragma once
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace dslide {
-
 class Counters {
  public:
   struct Entry {
@@ -53,5 +51,4 @@ class Counters {
   int shift_ = 63;
   std::vector<uint32_t> used_;  // slots
 };
-
 }  // namespace dslide

@@ -1,24 +1,19 @@
 #include "hashing/hash_functions.hpp"
-
 #include "hashing/hash_family.hpp"
 #include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 void check_ascending(const Csr& x, size_t row, size_t dimension) {
   int64_t least = 0;
   for (int64_t i = x.offsets[row]; i < x.offsets[row + 1]; ++i) {
     const int64_t column = x.ids[i];
-    if (column < least || column >= static_cast<int64_t>(dimension)) {
-      throw std::invalid_argument("row " + std::to_string(row) + ": column numbers must ascend and be below " +
-                                  std::to_string(dimension) + ", but there is " + std::to_string(column));
-    }
+    require(column >= least && column < static_cast<int64_t>(dimension), "row ", row,
+            ": column numbers must ascend and be below ", dimension, ", but there is ", column);
     least = column + 1;
   }
 }
-
 }  // namespace
 
 std::unique_ptr<HashFunctions> HashFunctions::make(const HashSpec& spec) {
@@ -45,5 +40,4 @@ void HashFunctions::sparse(const Csr& x, uint32_t* codes) const {
     sparse_part(x, begin, end, codes);
   });
 }
-
 }  // namespace dslide

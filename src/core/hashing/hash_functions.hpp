@@ -12,14 +12,10 @@
 // A vector gets the same bucket numbers in dense and sparse form (missing coordinates are 0, for wta too), with any
 // number of threads and any instruction set.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-
 #include "data/csr.hpp"
 
 namespace dslide {
-
 enum class Family { simhash, wta, dwta, minhash };
 
 struct HashSpec {
@@ -61,5 +57,4 @@ class HashFunctions {
 
   const HashSpec spec_;
 };
-
 }  // namespace dslide

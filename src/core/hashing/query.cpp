@@ -1,32 +1,25 @@
 #include "hashing/query.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
-#include "runtime/aligned.hpp"
 #include "runtime/checks.hpp"
-#include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t ROWS = 16;               // rows per task
 constexpr size_t PREFETCH_NEURONS = 256;  // at most, per bucket
-
 }  // namespace
 
 // Calls row(row index, scratch) for each row, which fills scratch.taken; sorts and concatenates the hits.
-template <class Row>
-Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
+template <class Row> Hits Query::each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row) {
   const std::lock_guard lock(mutex_);
   const int parts = threads();
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(parts)));
   const size_t pieces = (rows + ROWS - 1) / ROWS;
   found_.resize(std::max(found_.size(), pieces));
   parallel_for_dynamic(rows, ROWS, parts, [&](size_t begin, size_t end, int thread) {
-    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    Scratch& s = scratch_[thread];
     Hits& found = found_[begin / ROWS];
     found.offsets.assign(1, 0);
     found.neurons.clear();
@@ -64,10 +57,7 @@ void Query::look_up(const uint32_t* codes, size_t row, Scratch& s) const {
   codes += row * tables;
   s.next_buckets.resize(tables);
   for (size_t t = 0; t < tables; ++t) {
-    if (codes[t] >= tables_.buckets()) {
-      throw std::invalid_argument("row " + std::to_string(row) + ": codes must be below " +
-                                  std::to_string(tables_.buckets()) + ", not " + std::to_string(codes[t]));
-    }
+    require(codes[t] < tables_.buckets(), "row ", row, ": codes must be below ", tables_.buckets(), ", not ", codes[t]);
     const auto bucket = s.next_buckets[t] = tables_.bucket(t, codes[t]);
     for (size_t i = 0; i < std::min(bucket.size(), PREFETCH_NEURONS); i += CACHE_LINE / sizeof(int32_t)) {
       __builtin_prefetch(bucket.data() + i, 0, 2);
@@ -89,7 +79,7 @@ std::vector<uint32_t> Query::ranking(const Hits& hits, const RowSeeds& seeds) co
   for (size_t row = 0; row + 1 < hits.offsets.size(); ++row) {
     const uint64_t seed = seeds.of(row);
     for (auto i = static_cast<size_t>(hits.offsets[row]); i < static_cast<size_t>(hits.offsets[row + 1]); ++i) {
-      const uint64_t random = mix(seed, neurons_of_.to_global(static_cast<size_t>(hits.neurons[i])));
+      const uint64_t random = mix(seed, neurons_of_.to_global(hits.neurons[i]));
       result[i] = std::min<uint32_t>(hits.counts[i], 1023) << 22 | static_cast<uint32_t>(~random >> 42);
     }
   }
@@ -123,7 +113,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   s.seen.reset(tables_.spec().neurons);
   int32_t* end = s.repeats.data();
   for (const auto bucket : s.buckets) end = s.seen.insert(bucket.data(), bucket.size(), end);
-  const auto repeats = static_cast<size_t>(end - s.repeats.data());
+  const size_t repeats = end - s.repeats.data();
   s.tallies.assign(s.buckets.size() + 1, 0);
   s.tallies[1] = all - repeats;
   s.counters.reset(repeats);
@@ -135,8 +125,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   }
   for (size_t i = 0; i < s.counters.size(); ++i) ++s.tallies[s.counters[i].count];
   const auto without_counter = [&](int32_t neuron) { return s.seen.owns_slot(neuron) && !s.counters.contains(neuron); };
-  // All neurons with a count above `last_count` are taken; those with exactly `last_count` compete for the remaining
-  // places.
+  // All neurons with a count above `last_count` are taken; those with just `last_count` compete for what is left.
   size_t last_count = s.buckets.size(), left = limit;
   while (last_count >= at_least && s.tallies[last_count] <= left) left -= s.tallies[last_count--];
   if (last_count < at_least) left = 0;
@@ -155,9 +144,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
   const double share = (static_cast<double>(left) + 4 * std::sqrt(static_cast<double>(left)) + 4) /
                        static_cast<double>(s.tallies[last_count]);
   uint64_t likely = share < 1 ? static_cast<uint64_t>(share * 0x1p64) : UINT64_MAX;
-  const auto tie_break_of = [&](int32_t neuron) {
-    return tie_break(mix(seed, neurons_of_.to_global(static_cast<size_t>(neuron))), neuron);
-  };
+  const auto tie_break_of = [&](int32_t neuron) { return tie_break(mix(seed, neurons_of_.to_global(neuron)), neuron); };
   for (s.tie_breaks.clear(); s.tie_breaks.size() < left; likely = UINT64_MAX) {
     s.tie_breaks.clear();
     for (size_t i = 0; i < s.counters.size(); ++i) {
@@ -172,8 +159,7 @@ void Query::take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& 
       }
     }
   }
-  std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + static_cast<ptrdiff_t>(left) - 1, s.tie_breaks.end());
+  std::nth_element(s.tie_breaks.begin(), s.tie_breaks.begin() + left - 1, s.tie_breaks.end());
   for (size_t i = 0; i < left; ++i) s.take(neuron_of(s.tie_breaks[i]), last_count);
 }
-
 }  // namespace dslide

@@ -1,20 +1,16 @@
 // Hash look-up: which neurons share buckets with a row of the batch, and which of them become active.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
-
 #include "hashing/counters.hpp"
 #include "hashing/seen_filter.hpp"
 #include "hashing/tables.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/rng.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 // Neurons retrieved by each row, ascending within a row.
 struct Hits {
   std::vector<int64_t> offsets;  // (rows + 1)
@@ -65,8 +61,7 @@ class Query {
     void take(int32_t neuron, size_t count) { taken.push_back(uint64_t{static_cast<uint32_t>(neuron)} << 32 | count); }
   };
 
-  template <class Row>
-  Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
+  template <class Row> Hits each_row(const uint32_t* codes, size_t rows, bool with_counts, const Row& row);
   void look_up(const uint32_t* codes, size_t row, Scratch& s) const;
   void take_vanilla(size_t limit, uint64_t seed, Scratch& s) const;
   void take_counted(size_t at_least, size_t limit, uint64_t seed, Scratch& s) const;
@@ -77,5 +72,4 @@ class Query {
   std::vector<Scratch> scratch_;
   std::vector<Hits> found_;  // by group of rows
 };
-
 }  // namespace dslide

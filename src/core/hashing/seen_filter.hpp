@@ -5,12 +5,10 @@
 #pragma once
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace dslide {
-
 // Splits a neuron's number: its lowest bits are the slot, the others a tag that identifies it in the slot. The lowest
 // bits are as good as a hash, because the neurons that a row retrieves are random.
 struct SlotAndTag {
@@ -61,5 +59,4 @@ class SeenFilter {
   SlotAndTag split_;
   std::vector<uint16_t> tags_ = std::vector<uint16_t>(2);  // by slot; 0: free
 };
-
 }  // namespace dslide

@@ -9,14 +9,12 @@
 #include <array>
 #include <bit>
 #include <cstring>
-
 #include "hashing/hash_family.hpp"
 #include "kernels/kernels.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t GROUP = 4;             // coordinates per group
 constexpr size_t CHOICES = 1 << GROUP;  // sign combinations per group
 constexpr size_t PANEL = 8;             // projections summed at a time
@@ -34,8 +32,7 @@ inline uint64_t bits_to_bytes(uint64_t byte) {
   return (one_each + 0x7F7F7F7F7F7F7F7Full) >> 7 & 0x0101010101010101ull;
 }
 
-// sums (64) += x with the 64 signs in `bits`. Powers of two come from memory, since SSE has no shift by a different
-// amount per lane.
+// sums (64) += x with the 64 signs in `bits`. Powers of two come from memory: SSE cannot shift lanes differently.
 inline void add_signed(float x, uint64_t bits, float* sums) {
   static constexpr auto POWERS = [] {
     std::array<uint32_t, 32> powers{};
@@ -108,8 +105,7 @@ class SimHash final : public HashFunctions {
   // Bit p of the word is the sign of a coordinate in projection 64 word + p: 1 is plus.
   uint64_t signs(size_t coordinate, size_t word) const { return mix(spec_.seed, coordinate, word); }
 
-  // The index of the signed sum that each projection takes from each group, from coordinate d on: choices is (panels,
-  // BLOCK_GROUPS, PANEL), the layout of the kernel add_choices().
+  // The signed sum that each projection takes from each group, from coordinate d on: (panels, BLOCK_GROUPS, PANEL).
   void choose(size_t d, size_t groups, uint8_t* choices) const {
     static_assert(PANEL == 8 && std::endian::native == std::endian::little);
     for (size_t g = 0; g < groups; ++g) {
@@ -132,8 +128,7 @@ class SimHash final : public HashFunctions {
     for (size_t i = 0; i < depth; i += CACHE_LINE / sizeof(float)) __builtin_prefetch(at + i);
   }
 
-  // The signed sums of all groups in coordinates [d, d + depth) of TILE rows from `row` on; the last row is repeated
-  // past the end.
+  // The signed sums of all groups in coordinates [d, d + depth) of TILE rows from `row` on; the last row is repeated.
   static void sum_groups(const DenseRows& x, size_t row, size_t end, size_t d, size_t depth, Tile* group_sums) {
     const float* rows[TILE];
     for (size_t r = 0; r < TILE; ++r) rows[r] = x[std::min(row + r, end - 1)] + d;
@@ -159,9 +154,7 @@ class SimHash final : public HashFunctions {
 
   size_t words_;  // 64-bit words of signs per coordinate
 };
-
 }  // namespace
 
 std::unique_ptr<HashFunctions> make_simhash(const HashSpec& spec) { return std::make_unique<SimHash>(spec); }
-
 }  // namespace dslide

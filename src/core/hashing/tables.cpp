@@ -1,9 +1,7 @@
 #include "hashing/tables.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <mutex>
-
 #include "runtime/checks.hpp"
 #include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
@@ -16,7 +14,6 @@ const TablesSpec& checked(const TablesSpec& spec) {
   check_range("table_bits", spec.table_bits, 1, 24);
   return spec;
 }
-
 }  // namespace
 
 Tables::Tables(const TablesSpec& spec)
@@ -29,16 +26,11 @@ Tables::Tables(const TablesSpec& spec)
 
 void Tables::set_codes(const int32_t* neurons, size_t count, const uint32_t* codes) {
   for (size_t i = 0; i < count; ++i) {
-    if (neurons[i] < 0 || static_cast<size_t>(neurons[i]) >= spec_.neurons) {
-      throw std::invalid_argument("neuron numbers must be below " + std::to_string(spec_.neurons) + ", not " +
-                                  std::to_string(neurons[i]));
-    }
+    require(neurons[i] >= 0 && static_cast<size_t>(neurons[i]) < spec_.neurons, "neuron numbers must be below ",
+            spec_.neurons, ", not ", neurons[i]);
   }
   for (size_t i = 0; i < count * spec_.tables; ++i) {
-    if (codes[i] >= buckets_) {
-      throw std::invalid_argument("codes must be below " + std::to_string(buckets_) + ", not " +
-                                  std::to_string(codes[i]));
-    }
+    require(codes[i] < buckets_, "codes must be below ", buckets_, ", not ", codes[i]);
   }
   parallel_for(spec_.tables, [&](size_t begin, size_t end, int) {
     for (size_t i = 0; i < count; ++i) {
@@ -103,7 +95,7 @@ void Tables::keep_newest(std::span<int32_t> bucket, size_t table) const {
   const auto oldest = std::lower_bound(bucket.begin(), bucket.end(), first);
   std::rotate(bucket.begin(), oldest, bucket.end());
   std::copy(bucket.end() - static_cast<ptrdiff_t>(spec_.bucket_size), bucket.end(), bucket.begin());
-  std::sort(bucket.begin(), bucket.begin() + static_cast<ptrdiff_t>(spec_.bucket_size));
+  std::sort(bucket.begin(), bucket.begin() + spec_.bucket_size);
 }
 
 // Moves the bucket_size neurons with the smallest tie-breaks to the front, in ascending order.
@@ -112,10 +104,10 @@ void Tables::keep_sample(std::span<int32_t> bucket, size_t table, std::vector<Ti
   for (const int32_t neuron : bucket) {
     scratch.push_back(tie_break(mix(spec_.seed, table, static_cast<uint64_t>(neuron)), neuron));
   }
-  const auto kept = scratch.begin() + static_cast<ptrdiff_t>(spec_.bucket_size);
+  const auto kept = scratch.begin() + spec_.bucket_size;
   std::nth_element(scratch.begin(), kept, scratch.end());
   std::transform(scratch.begin(), kept, bucket.begin(), neuron_of);
-  std::sort(bucket.begin(), bucket.begin() + static_cast<ptrdiff_t>(spec_.bucket_size));
+  std::sort(bucket.begin(), bucket.begin() + spec_.bucket_size);
 }
 
 Occupancy Tables::occupancy() const {
@@ -136,7 +128,7 @@ Occupancy Tables::occupancy() const {
     const std::lock_guard lock(adding);
     largest = std::max(largest, own_largest);
     empty += own_empty;
-    by_size.resize(static_cast<size_t>(std::bit_width(largest)));
+    by_size.resize(std::bit_width(largest));
     for (size_t i = 0; i < by_size.size(); ++i) by_size[i] += sizes[i + 1];
     for (size_t t = begin; t < end; ++t) {
       kept += offsets_[t * (buckets_ + 1) + buckets_];
@@ -148,5 +140,4 @@ Occupancy Tables::occupancy() const {
 }
 
 size_t Tables::bytes() const { return (codes_.size() + offsets_.size() + ids_.size()) * sizeof(uint32_t); }
-
 }  // namespace dslide

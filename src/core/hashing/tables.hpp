@@ -1,18 +1,14 @@
 // Hash tables over the neurons of a layer: which neurons are in which bucket of which table.
 //
 // The buckets of a table are the rows of a CSR matrix (offsets and neuron numbers), rebuilt from the neurons' codes by
-// counting sort: no locks, no allocation, no state but the codes. So a rebuild after some codes changed equals a build
-// from scratch.
+// counting sort: no locks, no allocation. A rebuild after some codes changed equals a build from scratch.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 
 namespace dslide {
-
 // What a bucket with more neurons than its limit keeps.
 //   fifo       the neurons inserted last; insertion starts at a random neuron per table and wraps around, so that the
 //              evicted neurons differ between tables
@@ -82,5 +78,4 @@ class Tables {
   Aligned<int32_t> ids_;         // (tables, neurons), filled as far as neurons are kept
   std::vector<size_t> dropped_;  // (tables), evicted neurons
 };
-
 }  // namespace dslide

@@ -5,12 +5,10 @@
 // the value of a zero: 0 (wta) or -infinity (dwta). A bin without finite values is empty and borrows its code.
 #include <limits>
 #include <numeric>
-
 #include "hashing/hash_family.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t POSITIONS = 8;  // coordinates per bin
 constexpr size_t CODE_BITS = 3;
 constexpr size_t ROWS = 16;  // rows processed at a time
@@ -56,9 +54,8 @@ class Wta final : public HashFunctions {
 
  private:
   void dense_part(const DenseRows& x, size_t begin, size_t end, uint32_t* codes) const override {
-    std::vector<float> columns(spec_.dimension * ROWS);  // (dimension, rows)
-    std::vector<uint32_t> won(bins_ * ROWS);             // (bins, rows)
-    std::vector<uint32_t> row_codes(bins_);
+    std::vector<float> columns(spec_.dimension * ROWS);         // (dimension, rows)
+    std::vector<uint32_t> won(bins_ * ROWS), row_codes(bins_);  // (bins, rows), (bins)
     Densifier densify(probe_seed(), bins_);
     for (size_t first = begin; first < end; first += ROWS) {
       const size_t count = std::min(ROWS, end - first);
@@ -72,7 +69,7 @@ class Wta final : public HashFunctions {
       for (size_t r = 0; r < count; ++r) {
         for (size_t bin = 0; bin < bins_; ++bin) row_codes[bin] = won[bin * ROWS + r];
         densify(row_codes);
-        finish(row_codes, codes + (first + r) * spec_.tables);
+        combine_tables(spec_, CODE_BITS, row_codes.data(), codes + (first + r) * spec_.tables);
       }
     }
   }
@@ -85,25 +82,17 @@ class Wta final : public HashFunctions {
     for (size_t row = begin; row < end; ++row) {
       std::fill(values.begin(), values.end(), zero_);
       for (int64_t i = x.offsets[row]; i < x.offsets[row + 1]; ++i) {
-        const size_t d = static_cast<size_t>(x.ids[i]);
+        const size_t d = x.ids[i];
         for (uint32_t s = slot_offsets_[d]; s < slot_offsets_[d + 1]; ++s) values[slots_[s]] = value_of(x.values[i]);
       }
       for (size_t bin = 0; bin < bins_; ++bin) row_codes[bin] = winner(&values[bin * positions_], positions_);
       densify(row_codes);
-      finish(row_codes, codes + row * spec_.tables);
+      combine_tables(spec_, CODE_BITS, row_codes.data(), codes + row * spec_.tables);
     }
   }
 
   float value_of(float value) const { return value == 0.0f ? zero_ : value; }
 
-  void finish(const std::vector<uint32_t>& row_codes, uint32_t* codes) const {
-    for (size_t t = 0; t < spec_.tables; ++t) {
-      const uint32_t* table_codes = &row_codes[t * spec_.k];
-      codes[t] = combine_codes(spec_.k, CODE_BITS, spec_.table_bits, [&](size_t j) { return table_codes[j]; });
-    }
-  }
-
-  uint64_t permutation_seed() const { return mix(spec_.seed, 0); }
   uint64_t probe_seed() const { return mix(spec_.seed, 1); }
 
   void draw_coordinates() {
@@ -115,7 +104,7 @@ class Wta final : public HashFunctions {
       const size_t wanted = std::min(per_permutation * positions_, bins_ * positions_ - coordinates_.size());
       for (size_t i = 0; i < wanted; ++i) {
         const uint32_t left = static_cast<uint32_t>(spec_.dimension - i);
-        std::swap(order[i], order[i + below(mix(permutation_seed(), permutation, i), left)]);
+        std::swap(order[i], order[i + below(mix(mix(spec_.seed, 0), permutation, i), left)]);
         coordinates_.push_back(order[i]);
       }
     }
@@ -137,9 +126,7 @@ class Wta final : public HashFunctions {
   std::vector<uint32_t> slot_offsets_;  // (dimension + 1): where a coordinate's slots begin in slots_
   std::vector<uint32_t> slots_;         // bin * positions + position
 };
-
 }  // namespace
 
 std::unique_ptr<HashFunctions> make_wta(const HashSpec& spec) { return std::make_unique<Wta>(spec); }
-
 }  // namespace dslide

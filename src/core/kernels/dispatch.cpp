@@ -1,35 +1,20 @@
 // Selects the kernels for this CPU.
 #include <cstdlib>
 #include <stdexcept>
-
 #include "kernels/kernels.hpp"
 
 namespace dslide {
-
-namespace reference {
-const Kernels& table();
-}
+namespace reference { const Kernels& table(); }
 #if defined(__x86_64__)
-namespace v2 {
-const Kernels& table();
-}
-namespace v3 {
-const Kernels& table();
-}
-namespace v4 {
-const Kernels& table();
-}
-namespace v4bf16 {
-void register_bf16_pairs(Kernels& table);
-}
+namespace v2 { const Kernels& table(); }
+namespace v3 { const Kernels& table(); }
+namespace v4 { const Kernels& table(); }
+namespace v4bf16 { void register_bf16_pairs(Kernels& table); }
 #else
-namespace native_baseline {
-const Kernels& table();
-}
+namespace native_baseline { const Kernels& table(); }
 #endif
 
 namespace {
-
 Kernels named(const char* name, const Kernels& table) {
   Kernels k = table;
   k.name = name;
@@ -65,7 +50,6 @@ const std::vector<Kernels>& sets() {
   }();
   return all;
 }
-
 }  // namespace
 
 const Kernels& kernels(const std::string& name) {
@@ -78,10 +62,8 @@ const Kernels& kernels(const std::string& name) {
 }
 
 const Kernels& kernels() {
-  static const Kernels& chosen = [&]() -> const Kernels& {
-    const char* forced = std::getenv("DSLIDE_ISA");
-    return forced && *forced ? kernels(std::string(forced)) : sets().back();
-  }();
+  static const char* const forced = std::getenv("DSLIDE_ISA");
+  static const Kernels& chosen = forced && *forced ? kernels(forced) : sets().back();
   return chosen;
 }
 
@@ -90,5 +72,4 @@ std::vector<std::string> kernel_levels() {
   for (const Kernels& k : sets()) names.emplace_back(k.name);
   return names;
 }
-
 }  // namespace dslide

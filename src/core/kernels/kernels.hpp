@@ -4,16 +4,12 @@
 // bf16_pairs.cpp once more for v4 with AVX512-BF16). reference.cpp holds slow, simple ones with the same signatures:
 // the oracle of the tests, and the implementation if DSLIDE_ISA=reference. Any length is allowed, including 0.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
-
 #include "runtime/bf16.hpp"
-#include "runtime/prefetch.hpp"
+#include "runtime/memory.hpp"
 
 namespace dslide {
-
 // Coefficients of one Adam update of one row.
 struct AdamStep {
   float rate;  // learning rate
@@ -23,12 +19,9 @@ struct AdamStep {
   float keep;      // decoupled weight decay: factor on the weight, 1 - rate * weight_decay
 };
 
-constexpr uint32_t COLUMN_SEED =
-    0x9E37;  // 2^16 / golden ratio: spreads the random numbers of neighbouring columns evenly
-
-constexpr size_t CHAINS = 12;  // independent multiply-adds: two FMA pipes need 8 to 10 in flight
-
-constexpr float HEADROOM = 60;  // exp(60) is 1e26: a sum over 2^31 neurons does not overflow
+constexpr uint32_t COLUMN_SEED = 0x9E37;  // 2^16 / golden ratio: spreads the random numbers of neighbours evenly
+constexpr size_t CHAINS = 12;             // independent multiply-adds: two FMA pipes need 8 to 10 in flight
+constexpr float HEADROOM = 60;            // exp(60) is 1e26: a sum over 2^31 neurons does not overflow
 
 struct Kernels {
   const char* name;
@@ -102,8 +95,7 @@ struct Kernels {
   // the loss, and its gradient, with all targets 0.
   float (*sigmoid_gradient)(float* z, const float* shift, const float* weight, size_t n, float scale);
 
-  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums that stay in registers: measures the
-  // peak multiply-add rate.
+  // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums in registers: the peak rate.
   void (*multiply_add)(size_t rounds, float factor, float addend, float* sums);
 
   // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
@@ -114,8 +106,7 @@ struct Kernels {
 
   void (*widen)(const Bf16* from, float* to, size_t n);
 
-  // One optimizer step on a row of n weights w with gradient g; m and v are its moments, both with the same storage
-  // type.
+  // One optimizer step on a row of n weights w with gradient g; m and v are its moments, stored alike.
   //
   // bf16 storage uses stochastic rounding: up with a probability that is the fraction of the way to the upper
   // neighbour. So steps much smaller than a bf16 ulp count on average; rounding to nearest would drop them all. The
@@ -136,5 +127,4 @@ const Kernels& kernels(const std::string& name);
 
 // Names of the sets this CPU supports, "reference" first, best last.
 std::vector<std::string> kernel_levels();
-
 }  // namespace dslide

@@ -1,18 +1,15 @@
 #include "kernels/machine_speed.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <stdexcept>
 #include <vector>
-
 #include "kernels/kernels.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/checks.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr double TRIALS_SECONDS = 0.2;  // total of one measurement
 constexpr size_t ROUNDS = 1 << 20;      // a few milliseconds
 constexpr size_t PRODUCTS = 100, PRODUCT_ROWS = 96, PRODUCT_COLUMNS = 64,
@@ -20,8 +17,7 @@ constexpr size_t PRODUCTS = 100, PRODUCT_ROWS = 96, PRODUCT_COLUMNS = 64,
 constexpr size_t MIN_COPIED = 64 << 20, MIN_COPIED_PER_THREAD = 16 << 20;  // bytes: far larger than the caches
 
 // Seconds that `fn` takes on all threads together.
-template <class Fn>
-double seconds_of(int threads, const Fn& fn) {
+template <class Fn> double seconds_of(int threads, const Fn& fn) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   run_threads(threads, fn);
@@ -29,8 +25,7 @@ double seconds_of(int threads, const Fn& fn) {
 }
 
 // The shortest time in seconds over at least three trials; the first one wakes the threads and warms the caches.
-template <class Fn>
-double shortest(int threads, const Fn& fn) {
+template <class Fn> double shortest(int threads, const Fn& fn) {
   double best = 1e9, total = 0;
   for (int trial = 0; trial < 3 || total < TRIALS_SECONDS; ++trial) {
     const double seconds = seconds_of(threads, fn);
@@ -40,16 +35,13 @@ double shortest(int threads, const Fn& fn) {
   return best;
 }
 
-void check_threads(int threads) {
-  if (threads < 1) throw std::invalid_argument("at least one thread is needed to measure speeds");
-}
+void check_threads(int threads) { require(threads >= 1, "at least one thread is needed to measure speeds"); }
 
 double multiply_add_speed(int threads) {
   const Kernels& k = kernels();
   const size_t sums = CHAINS * k.lanes;
-  std::vector<AlignedFloats> each(static_cast<size_t>(threads), AlignedFloats(sums));
-  const double seconds = shortest(
-      threads, [&](int thread) { k.multiply_add(ROUNDS, 0.999f, 0.001f, each[static_cast<size_t>(thread)].data()); });
+  std::vector<AlignedFloats> each(threads, AlignedFloats(sums));
+  const double seconds = shortest(threads, [&](int t) { k.multiply_add(ROUNDS, 0.999f, 0.001f, each[t].data()); });
   return 2e-9 * static_cast<double>(ROUNDS * sums * each.size()) / seconds;
 }
 
@@ -58,15 +50,12 @@ double copy_speed(int threads) {
   // First touch by the thread that uses the memory: on NUMA machines it is then local.
   std::vector<std::vector<char>> from(parts), to(parts);
   run_threads(threads, [&](int thread) {
-    from[static_cast<size_t>(thread)].assign(bytes, 1);
-    to[static_cast<size_t>(thread)].assign(bytes, 0);
+    from[thread].assign(bytes, 1);
+    to[thread].assign(bytes, 0);
   });
-  const double seconds = shortest(threads, [&](int thread) {
-    std::memcpy(to[static_cast<size_t>(thread)].data(), from[static_cast<size_t>(thread)].data(), bytes);
-  });
+  const double seconds = shortest(threads, [&](int t) { std::memcpy(to[t].data(), from[t].data(), bytes); });
   return 2e-9 * static_cast<double>(bytes * parts) / seconds;
 }
-
 }  // namespace
 
 Speeds measure_speeds(int threads) {
@@ -81,9 +70,9 @@ double product_speed_now(int threads) {
     AlignedFloats a = AlignedFloats(PRODUCT_ROWS * lda, 0.5f), b = AlignedFloats(PRODUCT_DEPTH * ldb, 0.5f),
                   c = AlignedFloats(PRODUCT_ROWS * ldc);
   };
-  std::vector<Matrices> each(static_cast<size_t>(threads));
+  std::vector<Matrices> each(threads);
   const auto multiply = [&](int thread, size_t times) {
-    Matrices& m = each[static_cast<size_t>(thread)];
+    Matrices& m = each[thread];
     for (size_t i = 0; i < times; ++i) {
       kernels().gemm(PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_DEPTH, m.a.data(), lda, 1, m.b.data(), ldb, m.c.data(), ldc,
                      false, nullptr);
@@ -93,5 +82,4 @@ double product_speed_now(int threads) {
   const double seconds = seconds_of(threads, [&](int thread) { multiply(thread, PRODUCTS); });
   return 2e-9 * static_cast<double>(PRODUCTS * PRODUCT_ROWS * PRODUCT_COLUMNS * PRODUCT_DEPTH * each.size()) / seconds;
 }
-
 }  // namespace dslide

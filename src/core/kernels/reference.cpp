@@ -2,31 +2,18 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-
 #include "kernels/kernels.hpp"
 
-namespace dslide {
-namespace reference {
+namespace dslide::reference {
 namespace {
-
-void gemm(size_t m, size_t n, size_t k, const float* a, size_t a_row, size_t a_col, const float* b, size_t ldb,
-          float* c, size_t ldc, bool accumulate, PrefetchQueue*) {
-  for (size_t i = 0; i < m; ++i) {
-    for (size_t j = 0; j < n; ++j) {
-      double sum = accumulate ? c[i * ldc + j] : 0.0;
-      for (size_t p = 0; p < k; ++p) sum += double{a[i * a_row + p * a_col]} * b[p * ldb + j];
-      c[i * ldc + j] = static_cast<float>(sum);
-    }
-  }
-}
-
+double product_of(float a, float b) { return double{a} * b; }
 double product_of(Bf16Pair a, Bf16Pair b) {
   const auto half = [](uint32_t bits) { return double{std::bit_cast<float>(bits << 16)}; };
   return half(a.bits) * half(b.bits) + half(a.bits >> 16) * half(b.bits >> 16);
 }
 
-void gemm_pairs(size_t m, size_t n, size_t k, const Bf16Pair* a, size_t a_row, size_t a_col, const Bf16Pair* b,
-                size_t ldb, float* c, size_t ldc, bool accumulate, PrefetchQueue*) {
+template <class Number> void gemm(size_t m, size_t n, size_t k, const Number* a, size_t a_row, size_t a_col,
+                                  const Number* b, size_t ldb, float* c, size_t ldc, bool accumulate, PrefetchQueue*) {
   for (size_t i = 0; i < m; ++i) {
     for (size_t j = 0; j < n; ++j) {
       double sum = accumulate ? c[i * ldc + j] : 0.0;
@@ -36,34 +23,28 @@ void gemm_pairs(size_t m, size_t n, size_t k, const Bf16Pair* a, size_t a_row, s
   }
 }
 
-float dot_pairs(const Bf16Pair* a, const Bf16Pair* b, size_t n) {
+template <class Number> float dot(const Number* a, const Number* b, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += product_of(a[i], b[i]);
   return static_cast<float>(sum);
 }
 
+Bf16Pair pair_of(float low, float high) {
+  return {uint32_t{round_to_bf16(low).bits} | uint32_t{round_to_bf16(high).bits} << 16};
+}
+
 void pair_up(const float* low, const float* high, size_t n, Bf16Pair* out) {
-  for (size_t i = 0; i < n; ++i)
-    out[i].bits = uint32_t{round_to_bf16(low[i]).bits} | uint32_t{round_to_bf16(high[i]).bits} << 16;
+  for (size_t i = 0; i < n; ++i) out[i] = pair_of(low[i], high[i]);
 }
 
 void pair_neighbours(const float* x, size_t n, Bf16Pair* out) {
-  for (size_t i = 0; i < n; i += 2) {
-    const float second = i + 1 < n ? x[i + 1] : 0.0f;
-    out[i / 2].bits = uint32_t{round_to_bf16(x[i]).bits} | uint32_t{round_to_bf16(second).bits} << 16;
-  }
+  for (size_t i = 0; i < n; i += 2) out[i / 2] = pair_of(x[i], i + 1 < n ? x[i + 1] : 0.0f);
 }
 
 void pack(const float* const* rows, size_t count, size_t width, size_t n, float* out, size_t ld) {
   for (size_t p = 0; p < n; ++p) {
     for (size_t c = 0; c < width; ++c) out[p * ld + c] = c < count ? rows[c][p] : 0.0f;
   }
-}
-
-float dot(const float* a, const float* b, size_t n) {
-  double sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += double{a[i]} * b[i];
-  return static_cast<float>(sum);
 }
 
 void axpy(float a, const float* x, float* y, size_t n) {
@@ -172,24 +153,16 @@ void multiply_add(size_t rounds, float factor, float addend, float* sums) {
   }
 }
 
-template <class Stored, class Read>
-void add_rows(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Stored* base,
-              size_t stride, const Read& read) {
+float read(float x) { return x; }
+float read(Bf16 x) { return dslide::widen(x); }
+
+template <class Stored> void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count,
+                                          const Stored* base, size_t stride) {
   for (size_t j = 0; j < n; ++j) {
     double sum = out[j];
-    for (size_t i = 0; i < count; ++i) sum += double{values[i]} * read(base[static_cast<size_t>(ids[i]) * stride + j]);
+    for (size_t i = 0; i < count; ++i) sum += double{values[i]} * read(base[ids[i] * stride + j]);
     out[j] = static_cast<float>(sum);
   }
-}
-
-void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
-                  size_t stride) {
-  add_rows(out, n, ids, values, count, base, stride, [](float x) { return x; });
-}
-
-void weighted_sum_bf16(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Bf16* base,
-                       size_t stride) {
-  add_rows(out, n, ids, values, count, base, stride, [](Bf16 x) { return dslide::widen(x); });
 }
 
 void widen(const Bf16* from, float* to, size_t n) {
@@ -238,38 +211,15 @@ void adagrad(StoredArray w, StoredArray v, const float* g, size_t n, float rate,
 void sgd(StoredArray w, const float* g, size_t n, float rate, float keep, uint32_t seed) {
   for (size_t i = 0; i < n; ++i) put(w, i, w[i] * keep - rate * g[i], random_bits(seed, i));
 }
-
 }  // namespace
 
 const Kernels& table() {
-  static const Kernels t{"reference",
-                         1,
-                         gemm,
-                         gemm_pairs,
-                         dot_pairs,
-                         pair_up,
-                         pair_neighbours,
-                         pack,
-                         dot,
-                         axpy,
-                         signed_sums,
-                         positive_bits,
-                         add_choices,
-                         shifted_max,
-                         softmax_stats,
-                         softmax_gradient,
-                         exponentials,
-                         column_sums,
-                         sigmoid_gradient,
-                         multiply_add,
-                         weighted_sum,
-                         weighted_sum_bf16,
-                         widen,
-                         adam,
-                         adagrad,
-                         sgd};
+  // clang-format off: it would take a line for each
+  static const Kernels t = {
+      "reference", 1, gemm<float>, gemm<Bf16Pair>, dot<Bf16Pair>, pair_up, pair_neighbours, pack, dot<float>, axpy,
+      signed_sums, positive_bits, add_choices, shifted_max, softmax_stats, softmax_gradient, exponentials, column_sums,
+      sigmoid_gradient, multiply_add, weighted_sum<float>, weighted_sum<Bf16>, widen, adam, adagrad, sgd};
+  // clang-format on
   return t;
 }
-
-}  // namespace reference
-}  // namespace dslide
+}  // namespace dslide::reference

@@ -1,16 +1,12 @@
 #include "layers/active_set.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
 #include "runtime/radix_sort.hpp"
 #include "runtime/rng.hpp"
-#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 // Values are not negative.
 void sort_unique(std::vector<int32_t>& v) {
   if (v.size() < 256) {  // a comparison sort is faster for short lists
@@ -47,8 +43,7 @@ float negative_log_weight(const RandomNegatives& negatives) {
 void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& random, float weight,
            std::vector<int32_t>& ids, std::vector<float>& log_weight) {
   ids.resize(certain.size() + random.size());
-  ids.resize(static_cast<size_t>(
-      std::set_union(certain.begin(), certain.end(), random.begin(), random.end(), ids.begin()) - ids.begin()));
+  ids.resize(std::set_union(certain.begin(), certain.end(), random.begin(), random.end(), ids.begin()) - ids.begin());
   log_weight.assign(ids.size(), 0.0f);
   if (weight == 0.0f || ids.size() == certain.size()) return;
   auto next = certain.begin();
@@ -57,7 +52,6 @@ void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& rand
     if (next == certain.end() || *next != ids[i]) log_weight[i] = weight;
   }
 }
-
 }  // namespace
 
 ActiveSet ActiveSet::everything(size_t neurons, size_t rows) {
@@ -99,7 +93,7 @@ ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits
 
   a.row_begin.assign(rows + 1, 0);
   for (size_t i = 0; i < rows; ++i) a.row_begin[i + 1] = a.row_begin[i] + static_cast<int64_t>(ids[i].size());
-  const auto slots = static_cast<size_t>(a.row_begin[rows]);
+  const size_t slots = a.row_begin[rows];
   a.ids.reserve(slots);
   a.log_weight.reserve(slots);
   for (size_t i = 0; i < rows; ++i) {
@@ -111,12 +105,12 @@ ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits
 
   // Transpose by counting sort: slots are visited row by row, so a neuron's rows are ascending.
   std::vector<int32_t> position_of(neurons, -1);
-  for (size_t p = 0; p < a.ids.size(); ++p) position_of[static_cast<size_t>(a.ids[p])] = static_cast<int32_t>(p);
+  for (size_t p = 0; p < a.ids.size(); ++p) position_of[a.ids[p]] = static_cast<int32_t>(p);
   a.position.resize(slots);
   a.neuron_begin.assign(a.ids.size() + 1, 0);
   for (size_t s = 0; s < slots; ++s) {
-    a.position[s] = position_of[static_cast<size_t>(neuron_of_slot[s])];
-    ++a.neuron_begin[static_cast<size_t>(a.position[s]) + 1];
+    a.position[s] = position_of[neuron_of_slot[s]];
+    ++a.neuron_begin[a.position[s] + 1];
   }
   std::partial_sum(a.neuron_begin.begin(), a.neuron_begin.end(), a.neuron_begin.begin());
   a.neuron_row.resize(slots);
@@ -124,7 +118,7 @@ ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits
   std::vector<int64_t> next(a.neuron_begin.begin(), a.neuron_begin.end() - 1);
   for (size_t i = 0; i < rows; ++i) {
     for (int64_t s = a.row_begin[i]; s < a.row_begin[i + 1]; ++s) {
-      const auto at = static_cast<size_t>(next[static_cast<size_t>(a.position[static_cast<size_t>(s)])]++);
+      const size_t at = next[a.position[s]]++;
       a.neuron_row[at] = static_cast<int32_t>(i);
       a.neuron_slot[at] = s;
     }
@@ -134,27 +128,22 @@ ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits
 
 std::vector<int64_t> ActiveSet::find(const Csr& lists) const {
   std::vector<int64_t> found(lists.nnz());
-  parallel_for(rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) {
-      for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) {
-        const int32_t id = lists.ids[e];
-        int64_t at = -1;
-        if (is_everything) {
-          at = id;
-        } else if (!is_per_row) {
-          const auto it = std::lower_bound(ids.begin(), ids.end(), id);
-          if (it != ids.end() && *it == id) at = it - ids.begin();
-        } else {
-          const auto first = position.begin() + row_begin[i], last = position.begin() + row_begin[i + 1];
-          const auto it = std::lower_bound(
-              first, last, id, [&](int32_t p, int32_t value) { return ids[static_cast<size_t>(p)] < value; });
-          if (it != last && ids[static_cast<size_t>(*it)] == id) at = it - position.begin();
-        }
-        found[static_cast<size_t>(e)] = at;
+  parallel_each(rows, [&](size_t i) {
+    for (int64_t e = lists.offsets[i]; e < lists.offsets[i + 1]; ++e) {
+      const int32_t id = lists.ids[e];
+      found[e] = -1;
+      if (is_everything) {
+        found[e] = id;
+      } else if (!is_per_row) {
+        const auto it = std::lower_bound(ids.begin(), ids.end(), id);
+        if (it != ids.end() && *it == id) found[e] = it - ids.begin();
+      } else {
+        const auto first = position.begin() + row_begin[i], last = position.begin() + row_begin[i + 1];
+        const auto it = std::lower_bound(first, last, id, [&](int32_t p, int32_t value) { return ids[p] < value; });
+        if (it != last && ids[*it] == id) found[e] = it - position.begin();
       }
     }
   });
   return found;
 }
-
 }  // namespace dslide

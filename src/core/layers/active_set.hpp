@@ -2,19 +2,14 @@
 //
 // Three kinds: all neurons; one set shared by all rows of the batch; one set per row. A neuron that is certain to be
 // active (a label, a hash hit) has weight 1. A random negative has the inverse of its inclusion probability as weight,
-// so that weighted sums over active neurons are unbiased estimates of sums over all neurons; the log-weights are added
-// to logits.
+// so that weighted sums are unbiased estimates of sums over all neurons; the log-weights are added to logits.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <vector>
-
 #include "data/csr.hpp"
 #include "runtime/stripe.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 struct RandomNegatives {
   size_t count = 0;  // neurons drawn, with replacement, for the batch (shared set) or for each row
   uint64_t seed = 0;
@@ -62,10 +57,10 @@ class ActiveSet {
   }
   // The log-weights of a row's slots.
   const float* log_weights_of(size_t row) const { return log_weight.data() + (is_per_row ? row_begin[row] : 0); }
+  bool fits(size_t neurons) const { return ids.empty() || static_cast<size_t>(ids.back()) < neurons; }
   // Mean number of active neurons per row.
   double mean() const { return rows ? static_cast<double>(slots()) / static_cast<double>(rows) : 0.0; }
   // Locates the neurons in `lists`, row by row: their positions in ids (shared) or slots (per row); -1 if not active.
   std::vector<int64_t> find(const Csr& lists) const;
 };
-
 }  // namespace dslide

@@ -2,27 +2,21 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <vector>
-
 #include "layers/active_set.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 constexpr size_t BLOCK = 64;  // neurons per block
 inline size_t block_count(size_t neurons) { return (neurons + BLOCK - 1) / BLOCK; }
 
-constexpr size_t CHUNK = 128;  // rows of the batch at a time: a block's logits for them stay in L1/L2
-constexpr size_t LANES = 16;   // floats in the widest vector
-
+constexpr size_t CHUNK = 128;                    // rows of the batch at a time: a block's logits for them stay in L1/L2
+constexpr size_t LANES = 16;                     // floats in the widest vector
 constexpr size_t PACKED = padded_stride(BLOCK);  // leading dimension of a packed block
-
-constexpr float PADDING_LOGIT = -1e30f;  // its exponential is 0
+constexpr float PADDING_LOGIT = -1e30f;          // its exponential is 0
 
 // An element of a row's list that falls into a block: row of the batch, column in the block, index of the element.
 struct Entry {
@@ -44,10 +38,10 @@ struct EntriesByBlock {
 
   EntriesByBlock() = default;
   // position(element): its position in the active set, negative if it is not active.
-  template <class Position>
-  EntriesByBlock(const int64_t* offsets, const Position& position, Range rows, size_t blocks) : begin(blocks + 1, 0) {
+  template <class Position> EntriesByBlock(const int64_t* offsets, const Position& position, Range rows, size_t blocks)
+      : begin(blocks + 1, 0) {
     for (int64_t e = offsets[rows.begin]; e < offsets[rows.end]; ++e) {
-      if (position(e) >= 0) ++begin[static_cast<size_t>(position(e)) / BLOCK + 1];
+      if (position(e) >= 0) ++begin[position(e) / BLOCK + 1];
     }
     for (size_t b = 0; b < blocks; ++b) begin[b + 1] += begin[b];
     entries.resize(begin[blocks]);
@@ -55,7 +49,7 @@ struct EntriesByBlock {
     for (size_t i = rows.begin; i < rows.end; ++i) {
       for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
         if (position(e) < 0) continue;
-        const auto at = static_cast<size_t>(position(e));
+        const size_t at = position(e);
         entries[next[at / BLOCK]++] = {static_cast<uint32_t>(i), static_cast<uint32_t>(at % BLOCK), e};
       }
     }
@@ -70,9 +64,7 @@ struct FoundLabels {
         positions(active.ids.size()),
         lists(lists_),
         found(active.find(lists_)),
-        by_block(
-            lists_.offsets, [&](int64_t e) { return found[static_cast<size_t>(e)]; }, {0, rows},
-            block_count(positions)),
+        by_block(lists_.offsets, [&](int64_t e) { return found[e]; }, {0, rows}, block_count(positions)),
         logits(found.size()) {}
   // The labels of a block, from row `row` of the batch on.
   const Entry* begin(size_t block, size_t row) const { return by_block.from(block, row); }
@@ -82,7 +74,7 @@ struct FoundLabels {
   // plus the column's bias.
   void store_logits(size_t block, Range some, const float* z, size_t ldz, const float* bias) {
     for (const Entry* e = begin(block, some.begin); e != end(block) && e->row < some.end; ++e) {
-      logits[static_cast<size_t>(e->element)] = z[e->column * ldz + (e->row - some.begin)] + bias[e->column];
+      logits[e->element] = z[e->column * ldz + (e->row - some.begin)] + bias[e->column];
     }
   }
 
@@ -98,7 +90,7 @@ class PriorByBlock {
  public:
   PriorByBlock(const PriorLogits& prior, Range rows, size_t blocks) : prior_(prior) {
     if (prior.begin.empty()) return;
-    by_block_ = {prior.begin.data(), [&](int64_t e) { return prior.position[static_cast<size_t>(e)]; }, rows, blocks};
+    by_block_ = {prior.begin.data(), [&](int64_t e) { return prior.position[e]; }, rows, blocks};
   }
   // The index of a block's first entry in row `row` or a later one: the initial `next` of add().
   size_t first(size_t block, size_t row) const {
@@ -110,7 +102,7 @@ class PriorByBlock {
     if (by_block_.begin.empty()) return;
     for (; next < by_block_.begin[block + 1] && by_block_.entries[next].row < r + count; ++next) {
       const Entry& e = by_block_.entries[next];
-      z[(e.row - r) * z_row + e.column * z_column] += prior_.value[static_cast<size_t>(e.element)];
+      z[(e.row - r) * z_row + e.column * z_column] += prior_.value[e.element];
     }
   }
 
@@ -128,11 +120,10 @@ struct BlockTerms {
     for (size_t c = 0; c < BLOCK; ++c) {
       const bool used = c < count;
       const float log_weight = used ? active.log_weight[first + c] : 0.0f;
-      bias[c] = used ? biases.at(static_cast<size_t>(active.ids[first + c]), 0) : PADDING_LOGIT;
+      bias[c] = used ? biases.at(active.ids[first + c], 0) : PADDING_LOGIT;
       shift[c] = bias[c] + log_weight;
       weight[c] = used ? std::exp(log_weight) : 0.0f;
     }
   }
 };
-
 }  // namespace dslide

@@ -1,26 +1,19 @@
 #include "layers/dense_layer.hpp"
-
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
-#include <stdexcept>
-
 #include "layers/block.hpp"
-#include "runtime/thread_pool.hpp"
+#include "runtime/checks.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t ROWS = 96;              // rows of the batch at a time: their logits (24 KB) stay in L1
 constexpr size_t PREFETCH_DISTANCE = 2;  // in neurons: a second prefetch right before the step
 
 // Kept gradients of the logits of the block at position `first`, from row r on: (rows x 64), block after block.
-template <class Float>
-Float* kept_gradients(Float* kept, const ActiveSet& active, size_t first, size_t r) {
+template <class Float> Float* kept_gradients(Float* kept, const ActiveSet& active, size_t first, size_t r) {
   return kept + (first / BLOCK * active.rows + r) * BLOCK;
 }
-
 }  // namespace
 
 // Arguments of one pass over the blocks of active neurons.
@@ -34,20 +27,19 @@ struct DenseLayer::Pass {
   int parts = threads();
 };
 
-DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, Products products)
-    : weights_(weights), bias_(bias), products_(products) {
+DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products)
+    : weights_(weights), bias_(bias), bf16_products_(bf16_products) {
   check_bias(bias, weights.rows);
-  if (weights.stride % 16 != 0) throw std::invalid_argument("rows of weights must be padded to a multiple of 16");
+  require(weights.stride % 16 == 0, "rows of weights must be padded to a multiple of 16");
 }
 
 // Copies rows of x with a padded leading dimension: row r is at r * padded_stride(inputs).
 void DenseLayer::copy_padded(const float* x, Range rows, AlignedFloats& batch) const {
   const size_t inputs = weights_.stride, ld = padded_stride(inputs);
   if (batch.size() < rows.end * ld) batch.resize(rows.end * ld);
-  parallel_for(rows.size(), [&](size_t begin, size_t end, int) {
-    for (size_t r = rows.begin + begin; r < rows.begin + end; ++r) {
-      std::memcpy(&batch[r * ld], x + r * inputs, inputs * sizeof(float));
-    }
+  parallel_each(rows.size(), [&](size_t i) {
+    const size_t r = rows.begin + i;
+    std::memcpy(&batch[r * ld], x + r * inputs, inputs * sizeof(float));
   });
 }
 
@@ -56,7 +48,7 @@ PrefetchQueue DenseLayer::prefetch_queue(const ActiveSet& active, Range stepped,
                                          std::vector<CacheLines>& ranges) const {
   ranges.clear();
   const auto add = [&](Range positions, const Parameters& of, auto member) {
-    for (size_t p = positions.begin; p < positions.end; ++p) (of.*member)(static_cast<size_t>(active.ids[p]), ranges);
+    for (size_t p = positions.begin; p < positions.end; ++p) (of.*member)(active.ids[p], ranges);
   };
   add(stepped, weights_, &Parameters::add_moments);
   add(next, weights_, &Parameters::add_value);
@@ -73,7 +65,7 @@ void DenseLayer::pack(const ActiveSet& active, size_t first, size_t count, float
   const float* rows[BLOCK];
   widened.resize(weights_.scratch_floats(BLOCK));
   for (size_t c = 0; c < count; ++c) {
-    rows[c] = weights_.row(static_cast<size_t>(active.ids[first + c]), widened.data() + weights_.scratch_floats(c));
+    rows[c] = weights_.row(active.ids[first + c], widened.data() + weights_.scratch_floats(c));
   }
   kernels().pack(rows, count, BLOCK, weights_.stride, packed, PACKED);
 }
@@ -85,11 +77,11 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
     parallel_for(active.ids.size(), [&](size_t begin, size_t end, int) {
       AlignedFloats widened(weights_.scratch_floats(1));
       for (size_t p = begin; p < end; ++p) {
-        const auto neuron = static_cast<size_t>(active.ids[p]);
+        const size_t neuron = active.ids[p];
         const float* w = weights_.row(neuron, widened.data());
         for (int64_t s = active.neuron_begin[p]; s < active.neuron_begin[p + 1]; ++s) {
-          const auto row = static_cast<size_t>(active.neuron_row[static_cast<size_t>(s)]);
-          z[active.neuron_slot[static_cast<size_t>(s)]] = kernel.dot(x + row * inputs, w, inputs) + bias_.at(neuron, 0);
+          const size_t row = active.neuron_row[s];
+          z[active.neuron_slot[s]] = kernel.dot(x + row * inputs, w, inputs) + bias_.at(neuron, 0);
         }
       }
     });
@@ -110,7 +102,7 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
         for (size_t i = 0; i < chunk; ++i) {
           float* out = z + (r + i) * ldz + first;
           for (size_t c = 0; c < count; ++c) {
-            out[c] = logits[i * BLOCK + c] + bias_.at(static_cast<size_t>(active.ids[first + c]), 0);
+            out[c] = logits[i * BLOCK + c] + bias_.at(active.ids[first + c], 0);
           }
         }
       }
@@ -118,18 +110,17 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
   });
 }
 
-// Optimizer step of a block's neurons with the gradients of weights (count x inputs, padded) and biases (count). False:
-// some were not finite.
+// Optimizer step of a block's neurons; gradients: (count x inputs, padded) and (count). False: some were not finite.
 bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
                             const float* bias_gradient, const Optimizer& optimizer) const {
   bool finite = true;
   for (size_t c = 0; c < count; ++c) {
     if (c + PREFETCH_DISTANCE < count) {
-      const auto later = static_cast<size_t>(active.ids[first + c + PREFETCH_DISTANCE]);
+      const size_t later = active.ids[first + c + PREFETCH_DISTANCE];
       weights_.prefetch_row(later);
       bias_.prefetch_row(later);
     }
-    const auto neuron = static_cast<size_t>(active.ids[first + c]);
+    const size_t neuron = active.ids[first + c];
     finite = weights_.update(neuron, gradient + c * padded_stride(weights_.stride), optimizer) && finite;
     finite = bias_.update(neuron, bias_gradient + c, optimizer) && finite;
   }
@@ -138,21 +129,19 @@ bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count,
 
 // make_gradient(first position, count, first row, rows, scratch, thread) -> {dz of that block and chunk, its leading
 // dimension}; called for a block's chunks in order.
-template <class MakeGradient>
-bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradient) {
+template <class MakeGradient> bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradient) {
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
-  const size_t inputs = weights_.stride, ld = padded_stride(inputs), rows = pass.rows.end - pass.rows.begin;
+  const size_t inputs = weights_.stride, ld = padded_stride(inputs), rows = pass.rows.size();
   copy_padded(pass.x, pass.rows, batch_);
   std::atomic<bool> finite = true;
   begin_dx(pass.dx ? rows : 0, pass.parts);
   parallel_for(active.ids.size(), BLOCK, static_cast<int>(scratch_.size()), [&](size_t begin, size_t end, int thread) {
-    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    Scratch& s = scratch_[thread];
     s.packed.resize(inputs * PACKED);
     s.gradient.resize(ld * BLOCK);
     s.logits.resize(ROWS * BLOCK);
-    for (size_t block = block_count(end - begin);
-         block-- > 0;) {  // backwards: the forward pass's last blocks are still in cache
+    for (size_t block = block_count(end - begin); block-- > 0;) {  // backwards: the forward's last are still in cache
       const size_t first = begin + block * BLOCK, count = std::min(BLOCK, end - first);
       if (pass.dx) gather(active, first, count, s.gathered);
       float bias_gradient[BLOCK] = {};
@@ -182,10 +171,9 @@ bool DenseLayer::learn_blocks(const Pass& pass, const MakeGradient& make_gradien
 bool DenseLayer::learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                        const Optimizer& optimizer) {
   if (active.is_per_row) return learn_per_row(x, active, dz, dx, optimizer);
-  return learn_blocks({x, active, {0, active.rows}, dx, &optimizer, nullptr},
-                      [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
-                        return std::pair<const float*, size_t>(dz + r * ldz + first, ldz);
-                      });
+  return learn_blocks(
+      {x, active, {0, active.rows}, dx, &optimizer, nullptr},
+      [&](size_t first, size_t, size_t r, size_t, Scratch&, int) { return std::pair(dz + r * ldz + first, ldz); });
 }
 
 bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx,
@@ -195,17 +183,16 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
   std::atomic<bool> finite = true;
   begin_dx(active.rows, threads());
   parallel_for(active.ids.size(), 1, static_cast<int>(scratch_.size()), [&](size_t begin, size_t end, int thread) {
-    Scratch& s = scratch_[static_cast<size_t>(thread)];
+    Scratch& s = scratch_[thread];
     s.gradient.resize(std::max(s.gradient.size(), inputs));
     s.widened.resize(weights_.scratch_floats(1));
     for (size_t p = begin; p < end; ++p) {
-      const auto neuron = static_cast<size_t>(active.ids[p]);
+      const size_t neuron = active.ids[p];
       const float* w = weights_.row(neuron, s.widened.data());
       std::fill_n(s.gradient.begin(), inputs, 0.0f);
       float bias_gradient = 0;
-      for (auto e = static_cast<size_t>(active.neuron_begin[p]); e < static_cast<size_t>(active.neuron_begin[p + 1]);
-           ++e) {
-        const auto row = static_cast<size_t>(active.neuron_row[e]);
+      for (int64_t e = active.neuron_begin[p]; e < active.neuron_begin[p + 1]; ++e) {
+        const size_t row = active.neuron_row[e];
         const float g = dz[active.neuron_slot[e]];
         kernel.axpy(g, x + row * inputs, s.gradient.data(), inputs);
         kernel.axpy(g, w, &s.dx[row * padded_stride(inputs)], inputs);
@@ -235,8 +222,8 @@ double DenseLayer::sigmoid_backward(const float* x, const ActiveSet& active, Ran
 bool DenseLayer::sigmoid_step(const float* x, const ActiveSet& active, const float* kept, const Optimizer& optimizer) {
   return learn_blocks({x, active, {0, active.rows}, nullptr, &optimizer, nullptr},
                       [&](size_t first, size_t, size_t r, size_t, Scratch&, int) {
-                        return std::pair<const float*, size_t>(kept_gradients(kept, active, first, r), BLOCK);
-                      });
+    return std::pair(kept_gradients(kept, active, first, r), BLOCK);
+  });
 }
 
 bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss) {
@@ -251,57 +238,52 @@ bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, floa
     std::vector<Correction> corrections;
     double loss = 0;
   };
-  std::vector<State> states(static_cast<size_t>(pass.parts));
+  std::vector<State> states(pass.parts);
   const bool finite =
       learn_blocks(pass, [&](size_t first, size_t count, size_t r, size_t chunk, Scratch& s, int thread) {
-        State& state = states[static_cast<size_t>(thread)];
-        const size_t block = first / BLOCK;
-        if (r == pass.rows.begin) {
-          pack(active, first, count, s.packed.data(), s.widened);
-          state.terms = BlockTerms(active, bias_, first, count);
-          state.label = labels.begin(block, r);
-          state.next_prior = prior.first(block, pass.rows.begin);
-        }
-        float* z = pass.kept ? kept_gradients(pass.kept, active, first, r) : s.logits.data();
-        kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false, nullptr);
-        prior.add(block, r, chunk, z, BLOCK, 1, state.next_prior);
-        const Entry* const begin = state.label;
-        state.corrections.clear();
-        for (; state.label != labels.end(block) && state.label->row < r + chunk; ++state.label) {
-          const Entry& e = *state.label;
-          const float logit = z[(e.row - r) * BLOCK + e.column] + state.terms.bias[e.column];
-          state.corrections.push_back(sigmoid_label(labels.target(e.element), state.terms.weight[e.column], logit));
-          state.loss += state.corrections.back().loss;
-        }
-        for (size_t i = 0; i < chunk; ++i) {
-          state.loss += kernel.sigmoid_gradient(z + i * BLOCK, state.terms.bias, state.terms.weight, BLOCK, scale);
-        }
-        for (size_t k = 0; k < state.corrections.size(); ++k) {
-          z[(begin[k].row - r) * BLOCK + begin[k].column] += scale * state.corrections[k].gradient;
-        }
-        return std::pair<const float*, size_t>(z, BLOCK);
-      });
+    State& state = states[thread];
+    const size_t block = first / BLOCK;
+    if (r == pass.rows.begin) {
+      pack(active, first, count, s.packed.data(), s.widened);
+      state.terms = BlockTerms(active, bias_, first, count);
+      state.label = labels.begin(block, r);
+      state.next_prior = prior.first(block, pass.rows.begin);
+    }
+    float* z = pass.kept ? kept_gradients(pass.kept, active, first, r) : s.logits.data();
+    kernel.gemm(chunk, BLOCK, inputs, &batch_[r * ld], ld, 1, s.packed.data(), PACKED, z, BLOCK, false, nullptr);
+    prior.add(block, r, chunk, z, BLOCK, 1, state.next_prior);
+    const Entry* const begin = state.label;
+    state.corrections.clear();
+    for (; state.label != labels.end(block) && state.label->row < r + chunk; ++state.label) {
+      const Entry& e = *state.label;
+      const float logit = z[(e.row - r) * BLOCK + e.column] + state.terms.bias[e.column];
+      state.corrections.push_back(sigmoid_label(labels.target(e.element), state.terms.weight[e.column], logit));
+      state.loss += state.corrections.back().loss;
+    }
+    for (size_t i = 0; i < chunk; ++i) {
+      state.loss += kernel.sigmoid_gradient(z + i * BLOCK, state.terms.bias, state.terms.weight, BLOCK, scale);
+    }
+    for (size_t k = 0; k < state.corrections.size(); ++k) {
+      z[(begin[k].row - r) * BLOCK + begin[k].column] += scale * state.corrections[k].gradient;
+    }
+    return std::pair(z, BLOCK);
+  });
   *loss = 0;
   for (const State& s : states) *loss += s.loss;
   return finite;
 }
 
 void DenseLayer::begin_dx(size_t rows, int parts) {
-  scratch_.resize(static_cast<size_t>(parts));
-  run_threads(parts, [&](int thread) {
-    scratch_[static_cast<size_t>(thread)].dx.assign(rows * padded_stride(weights_.stride), 0.0f);
-  });
+  scratch_.resize(parts);
+  run_threads(parts, [&](int thread) { scratch_[thread].dx.assign(rows * padded_stride(weights_.stride), 0.0f); });
 }
 
 void DenseLayer::sum_dx(Range rows, float* dx) const {
   const size_t inputs = weights_.stride, ld = padded_stride(inputs);
-  parallel_for(rows.size(), [&](size_t begin, size_t end, int) {
-    for (size_t r = begin; r < end; ++r) {
-      float* out = dx + (rows.begin + r) * inputs;
-      std::memcpy(out, &scratch_[0].dx[r * ld], inputs * sizeof(float));
-      for (size_t t = 1; t < scratch_.size(); ++t) kernels().axpy(1.0f, &scratch_[t].dx[r * ld], out, inputs);
-    }
+  parallel_each(rows.size(), [&](size_t r) {
+    float* out = dx + (rows.begin + r) * inputs;
+    std::memcpy(out, &scratch_[0].dx[r * ld], inputs * sizeof(float));
+    for (size_t t = 1; t < scratch_.size(); ++t) kernels().axpy(1.0f, &scratch_[t].dx[r * ld], out, inputs);
   });
 }
-
 }  // namespace dslide

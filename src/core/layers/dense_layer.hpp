@@ -7,17 +7,15 @@
 // Inputs x and their gradients dx are (rows x stride), with the stride of the weights; columns from the layer's number
 // of inputs on must be zero.
 #pragma once
-#include <cstddef>
+#include <tuple>
 #include <vector>
-
 #include "layers/active_set.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 struct FoundLabels;
 class PriorByBlock;
 
@@ -29,13 +27,11 @@ struct SoftmaxSums {
   float* mean;       // (rows x stride), or null: not computed
 };
 
-// Operand type of the matrix products of softmax; sums are floats.
-enum class Products { floats, bf16 };
-
 class DenseLayer {
  public:
-  // weights: (neurons x inputs), bias: (neurons x 1)
-  DenseLayer(const Parameters& weights, const Parameters& bias, Products products = Products::floats);
+  // weights: (neurons x inputs), bias: (neurons x 1). With `bf16_products` the operands of softmax's matrix products
+  // are rounded to bf16; sums are floats.
+  DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products);
   const Parameters& weights() const { return weights_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
@@ -53,11 +49,9 @@ class DenseLayer {
   //     null) and, in `kept`, the exponentials.
   //   softmax_backward, given the logarithms of the normalisers of these rows: turns `dx`, which must hold sums.mean,
   //     into the gradients of the inputs; returns the loss.
-  //   softmax_step, after all rows: the optimizer step of the active neurons, while dx is being exchanged between
-  //   ranks.
+  //   softmax_step, after all rows, while dx is exchanged between ranks: the optimizer step of the active neurons.
   //     False: some gradient was not finite.
-  // `kept` has kept_size() floats, or is null: then the step recomputes the logits. With bf16 products, inputs, weights
-  // and exponentials are rounded to nearest even.
+  // `kept` has kept_size() floats, or is null: then the step recomputes the logits.
   static size_t kept_size(const ActiveSet& active);
   void softmax_forward(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels,
                        const SoftmaxSums& sums, float* kept);
@@ -66,8 +60,7 @@ class DenseLayer {
   bool softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                     float scale, const float* kept, const Optimizer& optimizer);
 
-  // Sigmoid in one call; or first the loss for some rows at a time, with the gradients of the logits in `kept`, and
-  // then the step.
+  // Sigmoid in one call; or the loss for some rows at a time, with gradients of logits in `kept`, and then the step.
   bool sigmoid_learn(const float* x, const ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
                      const Optimizer& optimizer, double* loss);
   double sigmoid_backward(const float* x, const ActiveSet& active, Range rows, const FoundLabels& labels, float scale,
@@ -86,8 +79,7 @@ class DenseLayer {
  private:
   // The operands of softmax, as floats or bf16 pairs. Pairs are of columns in a left operand, of rows in a right one.
   // All leading dimensions are padded_stride().
-  template <class Number>
-  struct Operands {
+  template <class Number> struct Operands {
     Aligned<Number> left;          // (64 x inputs): the block as left operand
     Aligned<Number> right;         // the same as right operand; only for pairs
     Aligned<Number> exponentials;  // (64 x rows of a chunk), transposed left operand; only for pairs
@@ -104,8 +96,7 @@ class DenseLayer {
     AlignedFloats recomputed;               // softmax: exponentials of a block that were not kept
     AlignedFloats reference, sum;           // softmax: (rows)
     AlignedFloats unused_sum;               // softmax: (rows), output of a kernel that nobody reads
-    Operands<float> floats;
-    Operands<Bf16Pair> pairs;
+    std::tuple<Operands<float>, Operands<Bf16Pair>> operands;
     std::vector<CacheLines> ranges;  // memory to prefetch
   };
 
@@ -117,22 +108,19 @@ class DenseLayer {
   bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
                   const float* bias_gradient, const Optimizer& optimizer) const;
   void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
-  template <class Number>
-  struct Softmax;  // the algorithm for one operand type
+  template <class Number> struct Softmax;  // the algorithm for one operand type
   struct Pass;
-  template <class MakeGradient>
-  bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
+  template <class MakeGradient> bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
   bool sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
   void begin_dx(size_t rows, int parts);
   void sum_dx(Range rows, float* dx) const;
 
   Parameters weights_, bias_;
-  Products products_;
-  std::vector<Scratch> scratch_;        // one per thread, kept between calls
-  AlignedFloats transposed_;            // (inputs x rows), by chunk: the current inputs as right operand of softmax
-  Aligned<Bf16Pair> transposed_pairs_;  // the same as pairs
-  AlignedFloats batch_;                 // (rows x inputs), padded leading dimension: the current inputs
+  bool bf16_products_;
+  std::vector<Scratch> scratch_;  // one per thread, kept between calls
+  // (inputs x rows), by chunk: the current inputs as right operand of softmax
+  std::tuple<AlignedFloats, Aligned<Bf16Pair>> transposed_;
+  AlignedFloats batch_;  // (rows x inputs), padded leading dimension: the current inputs
 };
-
 }  // namespace dslide

@@ -15,13 +15,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
 #include "layers/softmax_layout.hpp"
 
 namespace dslide {
-
 size_t DenseLayer::kept_size(const ActiveSet& active) {
   return block_count(active.ids.size()) * kept_block<float>(active.rows);  // pairs take less space
 }
@@ -32,32 +30,19 @@ void DenseLayer::gather(const ActiveSet& active, size_t first, size_t count, Ali
   gathered.resize(ld * BLOCK);
   for (size_t c = 0; c < count; ++c) {
     float* row = &gathered[c * ld];
-    const float* stored = weights_.row(static_cast<size_t>(active.ids[first + c]), row);
+    const float* stored = weights_.row(active.ids[first + c], row);
     if (stored != row) std::memcpy(row, stored, inputs * sizeof(float));
   }
 }
 
 // The algorithm for floats or bf16 pairs.
-template <class Number>
-struct DenseLayer::Softmax {
+template <class Number> struct DenseLayer::Softmax {
   DenseLayer& layer;
   size_t inputs = layer.weights_.stride, ld = padded_stride(inputs), inner = numbers_for<Number>(inputs),
          ld_left = padded_stride(inner);
 
-  Operands<Number>& operands(Scratch& s) const {
-    if constexpr (IS_FLOAT<Number>) {
-      return s.floats;
-    } else {
-      return s.pairs;
-    }
-  }
-  Aligned<Number>& transposed() const {
-    if constexpr (IS_FLOAT<Number>) {
-      return layer.transposed_;
-    } else {
-      return layer.transposed_pairs_;
-    }
-  }
+  static Operands<Number>& operands(Scratch& s) { return std::get<Operands<Number>>(s.operands); }
+  Aligned<Number>& transposed() const { return std::get<Aligned<Number>>(layer.transposed_); }
   static const Number* exponentials_in(const float* block, size_t row) {
     return reinterpret_cast<const Number*>(block + kept_at<Number>(row));
   }
@@ -139,9 +124,9 @@ struct DenseLayer::Softmax {
     const int parts = threads();
     transpose_rows(x, rows, range);
     const PriorByBlock prior(active.prior, range, block_count(active.ids.size()));
-    layer.scratch_.resize(static_cast<size_t>(parts));
+    layer.scratch_.resize(parts);
     parallel_for(active.ids.size(), BLOCK, parts, [&](size_t begin, size_t end, int thread) {
-      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+      Scratch& s = layer.scratch_[thread];
       s.reference.assign(rows + LANES, -std::numeric_limits<float>::infinity());
       s.sum.assign(rows + LANES, 0.0f);
       if (!kept) s.recomputed.resize(kept_block<Number>(rows));
@@ -231,7 +216,7 @@ struct DenseLayer::Softmax {
   // Where a chunk's scaled inputs are computed: in place, or for pairs a float buffer that is rounded later.
   float* scaled_rows(const Chunk& chunk, Scratch& s) const {
     if constexpr (IS_FLOAT<Number>) {
-      return &s.floats.scaled[chunk.begin * ld];
+      return &operands(s).scaled[chunk.begin * ld];
     } else {
       s.dx.resize(std::max(s.dx.size(), CHUNK * ld));
       return s.dx.data();
@@ -245,11 +230,11 @@ struct DenseLayer::Softmax {
     const PriorByBlock prior(kept ? none : active.prior, {0, rows}, block_count(active.ids.size()));
     if (!kept) transpose_rows(x, rows, {0, rows});
     const int parts = threads();
-    layer.scratch_.resize(static_cast<size_t>(parts));
+    layer.scratch_.resize(parts);
     std::atomic<bool> finite = true;
     for (Scratch& s : layer.scratch_) s.reference.assign(rows, -std::numeric_limits<float>::infinity());
     parallel_for_dynamic(active.ids.size(), BLOCK, parts, [&](size_t first, size_t end, int thread) {
-      Scratch& s = layer.scratch_[static_cast<size_t>(thread)];
+      Scratch& s = layer.scratch_[thread];
       const Operands<Number>& o = operands(s);
       const size_t count = end - first, block = first / BLOCK;
       const float* const e = kept ? kept + block * kept_block<Number>(rows)
@@ -280,13 +265,13 @@ struct DenseLayer::Softmax {
 
 void DenseLayer::softmax_forward(const float* x, const ActiveSet& active, Range rows, FoundLabels* labels,
                                  const SoftmaxSums& sums, float* kept) {
-  if (products_ == Products::bf16) return Softmax<Bf16Pair>{*this}.forward(x, active, rows, labels, sums, kept);
+  if (bf16_products_) return Softmax<Bf16Pair>{*this}.forward(x, active, rows, labels, sums, kept);
   Softmax<float>{*this}.forward(x, active, rows, labels, sums, kept);
 }
 
 bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                               float scale, const float* kept, const Optimizer& optimizer) {
-  if (products_ == Products::bf16) {
+  if (bf16_products_) {
     return Softmax<Bf16Pair>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);
   }
   return Softmax<float>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);
@@ -295,26 +280,25 @@ bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const Fou
 // Combines the sums of all threads, rescaled to one reference per row.
 void DenseLayer::join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const {
   const size_t inputs = weights_.stride, ld = padded_stride(inputs);
-  parallel_for(range.size(), [&](size_t begin, size_t end, int) {
-    for (size_t i = range.begin + begin; i < range.begin + end; ++i) {
-      float reference = -std::numeric_limits<float>::infinity(), sum = 0;
-      float* const mean = sums.mean ? sums.mean + i * inputs : nullptr;
-      if (mean) std::fill_n(mean, inputs, 0.0f);
-      const auto each_part = [&](const auto& use) {
-        for (int t = 0; t < parts; ++t) {
-          const Range own = part(active.ids.size(), static_cast<size_t>(parts), static_cast<size_t>(t), BLOCK);
-          if (own.begin < own.end) use(scratch_[static_cast<size_t>(t)]);
-        }
-      };
-      each_part([&](const Scratch& s) { reference = std::max(reference, s.reference[i]); });
-      each_part([&](const Scratch& s) {
-        const float factor = std::exp(s.reference[i] - reference);
-        sum += factor * s.sum[i];
-        if (mean) kernels().axpy(factor, &s.dx[(i - range.begin) * ld], mean, inputs);
-      });
-      sums.reference[i] = reference;
-      sums.sum[i] = sum;
-    }
+  parallel_each(range.size(), [&](size_t row) {
+    const size_t i = range.begin + row;
+    float reference = -std::numeric_limits<float>::infinity(), sum = 0;
+    float* const mean = sums.mean ? sums.mean + i * inputs : nullptr;
+    if (mean) std::fill_n(mean, inputs, 0.0f);
+    const auto each_part = [&](const auto& use) {
+      for (int t = 0; t < parts; ++t) {
+        const Range own = part(active.ids.size(), parts, t, BLOCK);
+        if (own.begin < own.end) use(scratch_[t]);
+      }
+    };
+    each_part([&](const Scratch& s) { reference = std::max(reference, s.reference[i]); });
+    each_part([&](const Scratch& s) {
+      const float factor = std::exp(s.reference[i] - reference);
+      sum += factor * s.sum[i];
+      if (mean) kernels().axpy(factor, &s.dx[row * ld], mean, inputs);
+    });
+    sums.reference[i] = reference;
+    sums.sum[i] = sum;
   });
 }
 
@@ -328,19 +312,19 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
     std::vector<CacheLines> next;  // weights of the next row's labels
     const auto each_label = [&](size_t row, const auto& use) {
       const int64_t* const offsets = labels.lists.offsets;
-      for (auto e = static_cast<size_t>(offsets[row]); e < static_cast<size_t>(offsets[row + 1]); ++e) {
-        if (labels.found[e] >= 0) use(e, static_cast<size_t>(active.ids[static_cast<size_t>(labels.found[e])]));
+      for (int64_t e = offsets[row]; e < offsets[row + 1]; ++e) {
+        if (labels.found[e] >= 0) use(e, active.ids[labels.found[e]]);
       }
     };
     for (size_t i = begin; i < end; ++i) {
       const size_t row = range.begin + i;
       next.clear();
-      if (i + 1 < end) each_label(row + 1, [&](size_t, size_t neuron) { weights_.add_value(neuron, next); });
+      if (i + 1 < end) each_label(row + 1, [&](int64_t, size_t neuron) { weights_.add_value(neuron, next); });
       for (const CacheLines& range_of : next) prefetch(range_of);
       float* const out = dx + row * inputs;
       const float factor = scale * std::exp(reference[row] - log_norm[row]);
       for (size_t j = 0; j < inputs; ++j) out[j] *= factor;
-      each_label(row, [&](size_t e, size_t neuron) {
+      each_label(row, [&](int64_t e, size_t neuron) {
         losses[i] += softmax_label_loss(labels.lists.values[e], labels.logits[e], log_norm[row]);
         kernel.axpy(-scale * labels.lists.values[e], weights_.row(neuron, widened.data()), out, inputs);
       });
@@ -350,5 +334,4 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
   for (const double row : losses) loss += row;
   return loss;
 }
-
 }  // namespace dslide

@@ -1,14 +1,11 @@
 #include "layers/label_prior.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr int64_t PREFETCH_DISTANCE = 8;               // in features
 constexpr size_t PREFETCH_LINES = 4;                   // of a feature's links
 constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
@@ -21,12 +18,12 @@ struct Transposed {
 
   Transposed(const Csr& matrix, const std::vector<double>& norms, size_t columns)
       : begin(columns + 1, 0), row(matrix.nnz()), value(matrix.values ? row.size() : 0) {
-    for (size_t e = 0; e < row.size(); ++e) ++begin[static_cast<size_t>(matrix.ids[e]) + 1];
+    for (size_t e = 0; e < row.size(); ++e) ++begin[matrix.ids[e] + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
     std::vector<int64_t> next(begin.begin(), begin.end() - 1);
     for (size_t i = 0; i < matrix.rows; ++i) {
       for (int64_t e = matrix.offsets[i]; e < matrix.offsets[i + 1]; ++e) {
-        const auto at = static_cast<size_t>(next[static_cast<size_t>(matrix.ids[e])]++);
+        const size_t at = next[matrix.ids[e]]++;
         row[at] = static_cast<int32_t>(i);
         if (matrix.values) value[at] = static_cast<float>(matrix.values[e] / norms[i]);
       }
@@ -42,18 +39,14 @@ struct SparseSums {
 
   explicit SparseSums(size_t n) : sum(n, 0.0), is_touched(n, 0) {}
   void add(int32_t i, double x) {
-    const auto at = static_cast<size_t>(i);
-    if (!is_touched[at]) {
-      is_touched[at] = 1;
+    if (!is_touched[i]) {
+      is_touched[i] = 1;
       touched.push_back(i);
     }
-    sum[at] += x;
+    sum[i] += x;
   }
   void clear() {
-    for (const int32_t i : touched) {
-      sum[static_cast<size_t>(i)] = 0;
-      is_touched[static_cast<size_t>(i)] = 0;
-    }
+    for (const int32_t i : touched) sum[i] = 0, is_touched[i] = 0;
     touched.clear();
   }
 };
@@ -92,31 +85,25 @@ std::vector<float> centroid_shares(const Csr& x, const std::vector<double>& norm
     SparseSums sums(features);
     for (size_t l = first; l < last; ++l) {
       for (int64_t k = y.begin[l]; k < y.begin[l + 1]; ++k) {
-        const auto row = static_cast<size_t>(y.row[static_cast<size_t>(k)]);
+        const size_t row = y.row[k];
         for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) sums.add(x.ids[e], x.values[e] / norms[row]);
       }
       double square = 0;
-      for (const int32_t i : sums.touched) {
-        const double sum = sums.sum[static_cast<size_t>(i)];
-        square += sum * sum;
-      }
+      for (const int32_t i : sums.touched) square += sums.sum[i] * sums.sum[i];
       if (square > 0) share[l] = static_cast<float>(std::pow(square, -power / 2));
       sums.clear();
     }
   });
   return share;
 }
-
 }  // namespace
 
 std::vector<double> row_norms(const Csr& x) {
   std::vector<double> norms(x.rows);
-  parallel_for(x.rows, [&](size_t first, size_t last, int) {
-    for (size_t i = first; i < last; ++i) {
-      double square = 0;
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) square += double{x.values[e]} * x.values[e];
-      norms[i] = square > 0 ? std::sqrt(square) : 1.0;
-    }
+  parallel_each(x.rows, [&](size_t i) {
+    double square = 0;
+    for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) square += double{x.values[e]} * x.values[e];
+    norms[i] = square > 0 ? std::sqrt(square) : 1.0;
   });
   return norms;
 }
@@ -127,37 +114,35 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
   const std::vector<float> share = centroid_shares(x, norms, features, Transposed(y, norms, labels), labels, power);
   const Transposed by_feature(x, norms, features);
   const int parts = threads();
-  std::vector<BuiltRows> found(static_cast<size_t>(parts));
+  std::vector<BuiltRows> found(parts);
   parallel_for(features, 1, parts, [&](size_t first, size_t last, int thread) {
-    BuiltRows& part = found[static_cast<size_t>(thread)];
+    BuiltRows& part = found[thread];
     SparseSums sums(labels);
     std::vector<std::pair<float, int32_t>> best;  // weight and label
     for (size_t i = first; i < last; ++i) {
       for (int64_t k = by_feature.begin[i]; k < by_feature.begin[i + 1]; ++k) {
-        const int32_t row = by_feature.row[static_cast<size_t>(k)];
-        const double value = by_feature.value[static_cast<size_t>(k)];
+        const int32_t row = by_feature.row[k];
+        const double value = by_feature.value[k];
         for (int64_t e = y.offsets[row]; e < y.offsets[row + 1]; ++e) sums.add(y.ids[e], value);
       }
       best.clear();
       for (const int32_t l : sums.touched) {
-        const auto weight = static_cast<float>(sums.sum[static_cast<size_t>(l)]) * share[static_cast<size_t>(l)];
+        const auto weight = static_cast<float>(sums.sum[l]) * share[l];
         if (weight != 0 && !(skip_same && static_cast<size_t>(l) == i)) best.emplace_back(weight, l);
       }
       sums.clear();
       if (best.size() > max_labels) {  // ties to the lower label
-        std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(max_labels), best.end(),
-                         [](const auto& a, const auto& b) {
-                           return a.first > b.first || (a.first == b.first && a.second < b.second);
-                         });
+        std::nth_element(best.begin(), best.begin() + max_labels, best.end(), [](const auto& a, const auto& b) {
+          return a.first > b.first || (a.first == b.first && a.second < b.second);
+        });
         best.resize(max_labels);
       }
       std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
       const size_t before = part.ids.size();
       for (const auto& [weight, label] : best) {
-        const auto global = static_cast<size_t>(label);
-        if (own.contains(global)) part.add(static_cast<int32_t>(own.to_local(global)), weight);
+        if (own.contains(label)) part.add(own.to_local(label), weight);
       }
-      part.counts.push_back(static_cast<int64_t>(part.ids.size() - before));
+      part.counts.push_back(part.ids.size() - before);
     }
   });
   LabelPriorLists lists;
@@ -178,16 +163,16 @@ LabelPrior::LabelPrior(const Csr& weights, const float* share, size_t neurons, f
 void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
   for (size_t p = 0; p < active.ids.size(); ++p) {
-    const auto neuron = static_cast<size_t>(active.ids[p]);
+    const size_t neuron = active.ids[p];
     position_[neuron] = static_cast<int32_t>(p);
     is_active_[neuron / 64] |= uint64_t{1} << neuron % 64;
   }
   // Nearly all links lead to neurons that are not active. The bit set, unlike the positions, stays in L1/L2.
   const auto is_active = [&](size_t neuron) { return (is_active_[neuron / 64] >> neuron % 64 & 1) != 0; };
   const int parts = threads();
-  std::vector<BuiltRows> found(static_cast<size_t>(parts));
+  std::vector<BuiltRows> found(parts);
   parallel_for(active.rows, 1, parts, [&](size_t first, size_t last, int thread) {
-    BuiltRows& part = found[static_cast<size_t>(thread)];
+    BuiltRows& part = found[thread];
     std::vector<float> sum(active.ids.size(), 0.0f);
     std::vector<int64_t> row_of(active.ids.size(), -1);           // the last row that touched a position
     std::vector<int64_t> owner(own ? active.ids.size() : 0, -1);  // the last row with that label
@@ -196,23 +181,23 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
       const auto row = static_cast<int64_t>(i);
       if (own) {
         for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
-          const auto neuron = static_cast<size_t>(*l);
-          if (is_active(neuron)) owner[static_cast<size_t>(position_[neuron])] = row;
+          const size_t neuron = *l;
+          if (is_active(neuron)) owner[position_[neuron]] = row;
         }
       }
       touched.clear();
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
         if (e + 2 * PREFETCH_DISTANCE < x.offsets[last]) {  // the links of a later feature, the offsets of one after
-          const int32_t* const soon = weights_.begin(static_cast<size_t>(x.ids[e + PREFETCH_DISTANCE]));
+          const int32_t* const soon = weights_.begin(x.ids[e + PREFETCH_DISTANCE]);
           for (size_t line = 0; line < PREFETCH_LINES; ++line) __builtin_prefetch(soon + line * LINE, 0, 2);
           __builtin_prefetch(weights_.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
         }
         const auto unit = static_cast<float>(x.values[e] / norms[i]);
         const float value = scale_ * unit, itself = keep * unit;
         for (int64_t k = weights_.offsets[x.ids[e]]; k < weights_.offsets[x.ids[e] + 1]; ++k) {
-          const auto neuron = static_cast<size_t>(weights_.ids[k]);
+          const size_t neuron = weights_.ids[k];
           if (!is_active(neuron)) continue;
-          const auto p = static_cast<size_t>(position_[neuron]);
+          const size_t p = position_[neuron];
           if (row_of[p] != row) {
             row_of[p] = row;
             sum[p] = 0;
@@ -222,12 +207,11 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
           sum[p] += value * (is_own ? weights_.values[k] - itself * share_[neuron] : weights_.values[k]);
         }
       }
-      for (const int32_t p : touched) part.add(p, sum[static_cast<size_t>(p)]);
+      for (const int32_t p : touched) part.add(p, sum[p]);
       part.counts.push_back(static_cast<int64_t>(touched.size()));
     }
   });
-  for (const int32_t id : active.ids) is_active_[static_cast<size_t>(id) / 64] = 0;
+  for (const int32_t id : active.ids) is_active_[id / 64] = 0;
   concatenate(found, active.prior.begin, active.prior.position, active.prior.value);
 }
-
 }  // namespace dslide

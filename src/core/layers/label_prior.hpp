@@ -8,18 +8,14 @@
 // In training, a row's own contribution is subtracted from its labels' centroids. Otherwise the prior would reveal the
 // labels of the rows it was counted on, and nothing would be left to learn.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <vector>
-
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 // Links by feature: those of feature i are begin[i] .. begin[i + 1], by ascending label.
 struct LabelPriorLists {
   Aligned<int64_t> begin;  // (features + 1)
@@ -59,5 +55,4 @@ class LabelPrior {
   std::vector<uint64_t> is_active_;  // a bit for each neuron: whether it is active; 0 between calls
   std::vector<int32_t> position_;    // by active neuron: position in active.ids
 };
-
 }  // namespace dslide

@@ -1,30 +1,26 @@
 #include "layers/loss.hpp"
-
 #include <cmath>
-
 #include "kernels/kernels.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
-// Slot of a label that ActiveSet::find located.
-size_t label_slot(const ActiveSet& active, size_t row, int64_t found) {
-  return static_cast<size_t>(found) + (active.is_per_row ? 0 : active.slots_of(row).begin);
+// use(element, slot) for each of a row's labels that is active.
+template <class Use> void each_label(const ActiveSet& active, const Labels& labels, size_t row, const Use& use) {
+  const size_t first = active.is_per_row ? 0 : active.slots_of(row).begin;
+  for (int64_t e = labels.lists.offsets[row]; e < labels.lists.offsets[row + 1]; ++e) {
+    if (labels.found[e] >= 0) use(e, first + labels.found[e]);
+  }
 }
 
 // Row losses are summed in row order, so the result does not depend on threads.
-template <class RowLoss>
-double sum_rows(size_t rows, const RowLoss& row_loss) {
+template <class RowLoss> double sum_rows(size_t rows, const RowLoss& row_loss) {
   std::vector<double> loss(rows);
-  parallel_for(rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) loss[i] = row_loss(i);
-  });
+  parallel_each(rows, [&](size_t i) { loss[i] = row_loss(i); });
   double total = 0;
   for (const double x : loss) total += x;
   return total;
 }
-
 }  // namespace
 
 void row_shares(const Csr& weights, float* shares) {
@@ -38,11 +34,9 @@ void row_shares(const Csr& weights, float* shares) {
 
 void softmax_stats(const ActiveSet& active, const float* z, float* reference, float* sum) {
   const Kernels& kernel = kernels();
-  parallel_for(active.rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) {
-      const Range s = active.slots_of(i);
-      kernel.softmax_stats(1, s.size(), z + s.begin, s.size(), active.log_weights_of(i), reference + i, sum + i);
-    }
+  parallel_each(active.rows, [&](size_t i) {
+    const Range s = active.slots_of(i);
+    kernel.softmax_stats(1, s.size(), z + s.begin, s.size(), active.log_weights_of(i), reference + i, sum + i);
   });
 }
 
@@ -51,15 +45,12 @@ double softmax_gradient(const ActiveSet& active, float* z, const Labels& labels,
   return sum_rows(active.rows, [&](size_t i) {
     const Range s = active.slots_of(i);
     double loss = 0;
-    for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
-      if (labels.found[e] < 0) continue;
-      loss += softmax_label_loss(labels.lists.values[e], z[label_slot(active, i, labels.found[e])], log_norm[i]);
-    }
+    each_label(active, labels, i, [&](int64_t e, size_t slot) {
+      loss += softmax_label_loss(labels.lists.values[e], z[slot], log_norm[i]);
+    });
     kernel.softmax_gradient(1, s.size(), z + s.begin, s.size(), active.log_weights_of(i), log_norm + i, scale,
                             z + s.begin, s.size());
-    for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
-      if (labels.found[e] >= 0) z[label_slot(active, i, labels.found[e])] -= scale * labels.lists.values[e];
-    }
+    each_label(active, labels, i, [&](int64_t e, size_t slot) { z[slot] -= scale * labels.lists.values[e]; });
     return loss;
   });
 }
@@ -74,13 +65,11 @@ double sigmoid_gradient(const ActiveSet& active, float* z, const Labels& labels,
     const float* weights = weight.data() + (active.is_per_row ? s.begin : 0);
     double loss = 0;
     std::vector<std::pair<size_t, float>> changes;
-    for (int64_t e = labels.lists.offsets[i]; e < labels.lists.offsets[i + 1]; ++e) {
-      if (labels.found[e] < 0) continue;
-      const size_t slot = label_slot(active, i, labels.found[e]);
+    each_label(active, labels, i, [&](int64_t e, size_t slot) {
       const Correction c = sigmoid_label(labels.lists.values[e], weights[slot - s.begin], z[slot]);
       loss += c.loss;
       changes.emplace_back(slot, scale * c.gradient);
-    }
+    });
     loss += kernel.sigmoid_gradient(z + s.begin, no_shift.data(), weights, s.size(), scale);
     for (const auto& [slot, change] : changes) z[slot] += change;
     return loss;
@@ -93,5 +82,4 @@ Correction sigmoid_label(float target, float weight, float logit) {
   const double chance = 1 / (1 + std::exp(-x));
   return {target * yes - weight * no, static_cast<float>(target * (chance - 1) - weight * chance)};
 }
-
 }  // namespace dslide

@@ -2,17 +2,11 @@
 //
 // softmax: cross-entropy between the row's targets (summing to 1 over its labels) and the softmax over all neurons,
 //   whose normaliser is estimated from the active neurons with their sampling weights.
-// sigmoid: an independent binary classification per neuron; a positive (label) is weighted by its target, a negative by
-//   its sampling weight.
+// sigmoid: a binary classification per neuron; a label is weighted by its target, others by their sampling weight.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "layers/active_set.hpp"
 
 namespace dslide {
-
 // The batch's labels: lists.values are the targets; found[e] is where the active set has label e (ActiveSet::find), or
 // -1: such a label is skipped.
 struct Labels {
@@ -43,5 +37,4 @@ struct Correction {
   float gradient;
 };
 Correction sigmoid_label(float target, float weight, float logit);
-
 }  // namespace dslide

@@ -1,13 +1,10 @@
 #include "layers/parameters.hpp"
-
 #include <cmath>
-#include <stdexcept>
-
+#include "runtime/checks.hpp"
 #include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 Optimizer::Optimizer(Kind kind, float beta1, float beta2, float epsilon, float weight_decay)
     : kind_(kind), beta1_(beta1), beta2_(beta2), epsilon_(epsilon), weight_decay_(weight_decay) {
   double power1 = 1, power2 = 1;
@@ -25,7 +22,6 @@ AdamStep Optimizer::adam_step(uint32_t clock) const {
 }
 
 namespace {
-
 // Whether the squared norm is finite: then no weight or moment becomes infinite.
 bool has_finite_norm(const float* gradient, size_t n) { return std::isfinite(kernels().dot(gradient, gradient, n)); }
 
@@ -50,7 +46,6 @@ uint32_t rounding_seed(const Parameters& p, size_t row) {
 CacheLines cache_lines(const StoredArray& x, size_t count) {
   return {static_cast<const char*>(x.data), (count * x.item_bytes() + CACHE_LINE - 1) / CACHE_LINE};
 }
-
 }  // namespace
 
 const float* Parameters::row(size_t i, float* scratch) const {
@@ -100,7 +95,7 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
   if (!has_finite_norm(gradient, count)) return false;
   const uint32_t seed = rounding_seed(*this, i);
   for (size_t j = 0; j < count; ++j) {
-    const auto column = static_cast<size_t>(columns[j]);
+    const size_t column = columns[j];
     step(value_of(i).from(column), moment1_of(i).from(column), moment2_of(i).from(column), gradient + j, 1, clock[i],
          optimizer, seed + static_cast<uint32_t>(columns[j]) * COLUMN_SEED);
   }
@@ -109,24 +104,20 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
 }
 
 void check_bias(const Parameters& bias, size_t neurons) {
-  if (bias.rows != neurons || bias.width != 1 || bias.stride != 1 || bias.value.is_bf16) {
-    throw std::invalid_argument("bias must be neurons x 1 floats");
-  }
+  require(bias.rows == neurons && bias.width == 1 && bias.stride == 1 && !bias.value.is_bf16,
+          "bias must be neurons x 1 floats");
 }
 
 void initialise(const StoredArray& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
                 uint64_t seed, const Stripe& rows_of, const Stripe& columns_of) {
   const float reach = scale * std::sqrt(3.0f);
-  parallel_for(rows, [&](size_t begin, size_t end, int) {
-    for (size_t i = begin; i < end; ++i) {
-      const uint64_t row_seed = mix(seed, rows_of.to_global(i));
-      const StoredArray row = value.from(i * pitch);
-      for (size_t j = 0; j < stride; ++j) {
-        const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.to_global(j))) - 1);
-        row.set(j, j < width ? number : 0);
-      }
+  parallel_each(rows, [&](size_t i) {
+    const uint64_t row_seed = mix(seed, rows_of.to_global(i));
+    const StoredArray row = value.from(i * pitch);
+    for (size_t j = 0; j < stride; ++j) {
+      const float number = reach * (2 * unit_float(mix(row_seed ^ columns_of.to_global(j))) - 1);
+      row.set(j, j < width ? number : 0);
     }
   });
 }
-
 }  // namespace dslide

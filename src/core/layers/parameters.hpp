@@ -4,16 +4,12 @@
 // bias correction see only the steps that touched the row. A row touched in every step gets ordinary Adam; for a rare
 // row nothing decays between updates, and its first step has the ordinary size.
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <vector>
-
 #include "kernels/kernels.hpp"
-#include "runtime/prefetch.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
-
 class Optimizer {
  public:
   enum class Kind { adam, adagrad, sgd };
@@ -82,5 +78,4 @@ void check_bias(const Parameters& bias, size_t neurons);
 // `rows_of` and `columns_of` are the positions of these rows and columns in the whole matrix.
 void initialise(const StoredArray& value, size_t rows, size_t width, size_t stride, size_t pitch, float scale,
                 uint64_t seed, const Stripe& rows_of, const Stripe& columns_of);
-
 }  // namespace dslide

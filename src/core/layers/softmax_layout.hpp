@@ -1,25 +1,18 @@
 // Memory layout of the operands of softmax, as floats or as bf16 pairs, and the products of either.
 #pragma once
 #include <algorithm>
-#include <cstddef>
 #include <type_traits>
 #include <vector>
-
 #include "kernels/kernels.hpp"
 #include "layers/block.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
-template <class Number>
-constexpr bool IS_FLOAT = std::is_same_v<Number, float>;
+template <class Number> constexpr bool IS_FLOAT = std::is_same_v<Number, float>;
 
 // Numbers that hold n floats.
-template <class Number>
-constexpr size_t numbers_for(size_t n) {
-  return IS_FLOAT<Number> ? n : (n + 1) / 2;
-}
+template <class Number> constexpr size_t numbers_for(size_t n) { return IS_FLOAT<Number> ? n : (n + 1) / 2; }
 
 constexpr size_t whole_vectors(size_t n) { return (n + LANES - 1) / LANES * LANES; }
 
@@ -31,15 +24,11 @@ struct Chunk {
   size_t width() const { return whole_vectors(rows()); }  // columns that are computed
   size_t ld() const { return padded_stride(width()); }    // leading dimension, in numbers
   // The same for numbers that hold several rows of the batch.
-  template <class Number>
-  size_t ld_kept() const {
-    return padded_stride(whole_vectors(numbers_for<Number>(width())));
-  }
+  template <class Number> size_t ld_kept() const { return padded_stride(whole_vectors(numbers_for<Number>(width()))); }
 };
 
 // fn(chunk) for the chunks of a range of rows, which must begin at a chunk.
-template <class Fn>
-void each_chunk(Range range, const Fn& fn) {
+template <class Fn> void each_chunk(Range range, const Fn& fn) {
   for (size_t r = range.begin; r < range.end; r += CHUNK) fn(Chunk{r, std::min(r + CHUNK, range.end)});
 }
 
@@ -47,22 +36,14 @@ void each_chunk(Range range, const Fn& fn) {
 inline size_t chunk_at(size_t row, size_t height) { return row / CHUNK * padded_stride(CHUNK) * height; }
 
 // A kept block: its exponentials by chunk (BLOCK x rows), followed by the references (rows). Offsets in floats.
-template <class Number>
-size_t kept_at(size_t row) {
+template <class Number> size_t kept_at(size_t row) {
   return row / CHUNK * padded_stride(numbers_for<Number>(CHUNK)) * BLOCK;
 }
-template <class Number>
-size_t references_at(size_t rows) {
-  return kept_at<Number>(rows + CHUNK - 1);
-}
-template <class Number>
-size_t kept_block(size_t rows) {
-  return references_at<Number>(rows) + whole_vectors(rows);
-}
+template <class Number> size_t references_at(size_t rows) { return kept_at<Number>(rows + CHUNK - 1); }
+template <class Number> size_t kept_block(size_t rows) { return references_at<Number>(rows) + whole_vectors(rows); }
 
 // Appends the cache lines of a block's exponentials to a list.
-template <class Number>
-void add_exponentials(const float* block, size_t rows, std::vector<CacheLines>& ranges) {
+template <class Number> void add_exponentials(const float* block, size_t rows, std::vector<CacheLines>& ranges) {
   each_chunk({0, rows}, [&](const Chunk& chunk) {
     const size_t lines = (numbers_for<Number>(chunk.width()) * sizeof(Number) + CACHE_LINE - 1) / CACHE_LINE;
     for (size_t c = 0; c < BLOCK; ++c) {
@@ -95,5 +76,4 @@ inline void pair_rows(const float* rows, size_t count, size_t n, size_t ld, Bf16
   const AlignedFloats zeros(n);
   kernel.pair_up(rows + (count - 1) * ld, zeros.data(), n, out + count / 2 * ld_out);
 }
-
 }  // namespace dslide

@@ -1,15 +1,10 @@
 #include "layers/sparse_layer.hpp"
-
 #include <algorithm>
 #include <atomic>
-
-#include "runtime/aligned.hpp"
 #include "runtime/radix_sort.hpp"
-#include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t ROWS = 8;                // rows of the batch per task
 constexpr size_t INPUTS = 256;            // inputs per task
 constexpr size_t PREFETCH_DISTANCE = 16;  // in inputs
@@ -18,7 +13,6 @@ constexpr size_t PREFETCH_DISTANCE = 16;  // in inputs
 size_t slot_position(const ActiveSet& active, Range slots, size_t slot) {
   return active.is_per_row ? static_cast<size_t>(active.position[slot]) : slot - slots.begin;
 }
-
 }  // namespace
 
 SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : weights_(weights), bias_(bias) {
@@ -31,7 +25,7 @@ void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_
   parallel_for_dynamic(active.rows, ROWS, threads(), [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const int64_t first = x.offsets[i];
-      const auto count = static_cast<size_t>(x.offsets[i + 1] - first);
+      const size_t count = x.offsets[i + 1] - first;
       if (active.is_everything) {
         float* out = z + i * ldz;
         std::copy(bias.begin(), bias.end(), out);
@@ -40,10 +34,10 @@ void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_
       }
       const Range slots = active.slots_of(i);
       for (size_t s = slots.begin; s < slots.end; ++s) {
-        const auto neuron = static_cast<size_t>(active.ids[slot_position(active, slots, s)]);
+        const size_t neuron = active.ids[slot_position(active, slots, s)];
         float sum = bias[neuron];
         for (int64_t e = first; e < x.offsets[i + 1]; ++e) {
-          sum += x.values[e] * weights_.at(static_cast<size_t>(x.ids[e]), neuron);
+          sum += x.values[e] * weights_.at(x.ids[e], neuron);
         }
         z[s] = sum;
       }
@@ -91,11 +85,8 @@ void SparseLayer::Groups::fill(const Csr& x, Stripe own) {
 bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                         const Optimizer& optimizer) {
   const int parts = threads();
-  groups_.resize(static_cast<size_t>(parts));
-  run_threads(parts, [&](int thread) {
-    const auto t = static_cast<size_t>(thread);
-    groups_[t].fill(x, {t, static_cast<size_t>(parts)});
-  });
+  groups_.resize(parts);
+  run_threads(parts, [&](int t) { groups_[t].fill(x, {static_cast<size_t>(t), static_cast<size_t>(parts)}); });
   std::atomic<bool> finite = true;
   const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
   parallel_for_queues(parts, inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
@@ -113,19 +104,15 @@ bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size
   const Kernels& kernel = kernels();
   const size_t neurons = weights_.width;
   bool finite = true;
-  AlignedFloats gradient(neurons);
-  AlignedFloats widened(weights_.scratch_floats(1));
+  AlignedFloats gradient(neurons), widened(weights_.scratch_floats(1));
   for (size_t k = some.end; k-- > some.begin;) {  // backwards: the inputs before these are next
-    if (k >= PREFETCH_DISTANCE) weights_.prefetch_row(static_cast<size_t>(g.input[k - PREFETCH_DISTANCE]));
-    const auto input = static_cast<size_t>(g.input[k]);
-    const size_t first = g.begin[k], count = g.begin[k + 1] - first;
+    if (k >= PREFETCH_DISTANCE) weights_.prefetch_row(g.input[k - PREFETCH_DISTANCE]);
+    const size_t input = g.input[k], first = g.begin[k], count = g.begin[k + 1] - first;
     std::fill(gradient.begin(), gradient.end(), 0.0f);
     kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
     if (dx) {
       const float* w = weights_.row(input, widened.data());
-      for (size_t e = first; e < first + count; ++e) {
-        dx[g.element[e]] = kernel.dot(w, dz + static_cast<size_t>(g.row[e]) * ldz, neurons);
-      }
+      for (size_t e = first; e < first + count; ++e) dx[g.element[e]] = kernel.dot(w, dz + g.row[e] * ldz, neurons);
     }
     if (!weights_.update(input, gradient.data(), optimizer)) finite = false;
   }
@@ -139,10 +126,10 @@ bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& ac
   std::vector<uint8_t> touched(active.ids.size(), 0);
   std::vector<int32_t> positions, columns;
   for (size_t k = some.begin; k < some.end; ++k) {
-    const auto input = static_cast<size_t>(g.input[k]);
+    const size_t input = g.input[k];
     positions.clear();
     for (size_t e = g.begin[k]; e < g.begin[k + 1]; ++e) {
-      const Range slots = active.slots_of(static_cast<size_t>(g.row[e]));
+      const Range slots = active.slots_of(g.row[e]);
       float back = 0;
       for (size_t s = slots.begin; s < slots.end; ++s) {
         const size_t p = slot_position(active, slots, s);
@@ -152,16 +139,16 @@ bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& ac
           positions.push_back(static_cast<int32_t>(p));
         }
         sum[p] += g.value[e] * dz[s];
-        back += weights_.at(input, static_cast<size_t>(active.ids[p])) * dz[s];
+        back += weights_.at(input, active.ids[p]) * dz[s];
       }
       if (dx) dx[g.element[e]] = back;
     }
     gradient.clear();
     columns.clear();
     for (const int32_t p : positions) {
-      touched[static_cast<size_t>(p)] = 0;
-      gradient.push_back(sum[static_cast<size_t>(p)]);
-      columns.push_back(active.ids[static_cast<size_t>(p)]);
+      touched[p] = 0;
+      gradient.push_back(sum[p]);
+      columns.push_back(active.ids[p]);
     }
     if (!weights_.update_columns(input, columns.data(), columns.size(), gradient.data(), optimizer)) finite = false;
   }
@@ -177,9 +164,8 @@ bool SparseLayer::learn_bias(const ActiveSet& active, const float* dz, size_t ld
   }
   bool finite = true;
   for (size_t p = 0; p < gradient.size(); ++p) {
-    finite = bias_.update(static_cast<size_t>(active.ids[p]), &gradient[p], optimizer) && finite;
+    finite = bias_.update(active.ids[p], &gradient[p], optimizer) && finite;
   }
   return finite;
 }
-
 }  // namespace dslide

@@ -1,21 +1,17 @@
-// A layer over sparse input. Weights are stored input-major, one row per input, so that a batch touches only the rows
-// of its inputs.
+// A layer over sparse input. Weights are stored one row per input, so a batch touches only the rows of its inputs.
 //
 // This is the first layer of every network, and any layer behind a sampled one. If the layer itself is sampled, only
 // the columns of active neurons are read and updated.
 #pragma once
-#include <cstddef>
 #include <vector>
-
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
 #include "layers/parameters.hpp"
-#include "runtime/aligned.hpp"
+#include "runtime/memory.hpp"
 #include "runtime/stripe.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-
 class SparseLayer {
  public:
   // weights: (inputs x neurons), bias: (neurons x 1)
@@ -56,5 +52,4 @@ class SparseLayer {
   Parameters weights_, bias_;
   std::vector<Groups> groups_;  // one per thread, kept between calls
 };
-
 }  // namespace dslide

@@ -1,14 +1,12 @@
 // Prediction. The exact top-k visits all neurons block by block and never stores more logits than a block's.
 #include <algorithm>
 #include <limits>
-
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
-
 constexpr size_t ROWS = 96;              // rows per chunk
 constexpr size_t PREFETCH_DISTANCE = 8;  // in candidates
 
@@ -64,21 +62,19 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
     scores[j] = found ? candidates[j].score : -std::numeric_limits<float>::infinity();
   }
 }
-
 }  // namespace
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
                       int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, ld = padded_stride(inputs);
-  const auto parts = static_cast<size_t>(threads());
+  const size_t inputs = weights_.stride, ld = padded_stride(inputs), parts = threads();
   AlignedFloats batch;
   copy_padded(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
   const PriorByBlock prior_by_block(prior, {0, rows}, block_count(weights_.rows));
   parallel_for(weights_.rows, BLOCK, static_cast<int>(parts), [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened(weights_.scratch_floats(BLOCK));
-    Best* mine = &best[static_cast<size_t>(thread) * rows];
+    Best* mine = &best[thread * rows];
     std::vector<Excluded> skip;  // by row, if there are any
     if (excluded) {
       for (size_t i = 0; i < rows; ++i) {
@@ -137,8 +133,7 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
     std::vector<float> row_prior(prior.begin.empty() ? 0 : weights_.rows, 0.0f);  // prior logits of the current row
     const auto set_prior = [&](size_t row, bool on) {
       for (int64_t e = prior.begin[row]; e < prior.begin[row + 1]; ++e) {
-        const auto at = static_cast<size_t>(e);
-        row_prior[static_cast<size_t>(prior.position[at])] = on ? prior.value[at] : 0.0f;
+        row_prior[prior.position[e]] = on ? prior.value[e] : 0.0f;
       }
     };
     for (size_t i = begin; i < end; ++i) {
@@ -146,9 +141,9 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
       if (!row_prior.empty()) set_prior(i, true);
       for (const int32_t* id = candidates.begin(i); id != candidates.end(i); ++id) {
         if (id + PREFETCH_DISTANCE < candidates.end(i)) {
-          __builtin_prefetch(weights_.value_of(static_cast<size_t>(id[PREFETCH_DISTANCE])).data);
+          __builtin_prefetch(weights_.value_of(id[PREFETCH_DISTANCE]).data);
         }
-        const auto neuron = static_cast<size_t>(*id);
+        const size_t neuron = *id;
         const float* w = weights_.row(neuron, widened.data());
         const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
         best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra, *id}, k);
@@ -159,5 +154,4 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
     }
   });
 }
-
 }  // namespace dslide

@@ -4,11 +4,9 @@
 // SIMD kernels use only the types of this file, no functions: see kernels/simd/vector.hpp.
 #pragma once
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 namespace dslide {
-
 // The upper half of a float32: the same range, 8 significant bits.
 struct Bf16 {
   uint16_t bits;
@@ -49,5 +47,4 @@ struct StoredArray {
   // The elements from the i-th on; null stays null.
   StoredArray from(size_t i) const { return {data ? static_cast<char*>(data) + i * item_bytes() : nullptr, is_bf16}; }
 };
-
 }  // namespace dslide

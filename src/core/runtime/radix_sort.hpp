@@ -1,11 +1,9 @@
 // Radix sort: several times faster than a comparison sort for the thousands of keys in a batch.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace dslide {
-
 // Stable sort by key(item), a 32-bit number of at most `largest`. `scratch` is working memory.
 template <class T, class Key>
 void radix_sort(std::vector<T>& items, std::vector<T>& scratch, uint32_t largest, const Key& key) {
@@ -20,5 +18,4 @@ void radix_sort(std::vector<T>& items, std::vector<T>& scratch, uint32_t largest
     items.swap(scratch);
   }
 }
-
 }  // namespace dslide

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 namespace dslide {
-
 // Finaliser of splitmix64: a bijection of 64-bit words in which every output bit depends on every input bit.
 inline uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
@@ -23,5 +22,4 @@ inline float unit_float(uint64_t random) { return static_cast<float>(random >> 4
 
 // Uniform in [0, n) for n < 2^32, without the bias or cost of a modulo.
 inline uint32_t below(uint64_t random, uint32_t n) { return static_cast<uint32_t>(((random >> 32) * n) >> 32); }
-
 }  // namespace dslide

@@ -1,18 +1,13 @@
 #include "runtime/thread_pool.hpp"
-
 #include <pthread.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
+#include "runtime/checks.hpp"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -20,7 +15,6 @@
 
 namespace dslide {
 namespace {
-
 // Flushes denormals to zero during its lifetime: each costs about a hundred cycles and carries no information here.
 class FlushDenormals {
  public:
@@ -89,8 +83,7 @@ class Pool {
  private:
   // Busy-waits briefly: a training step is many short runs, and waking a thread can take as long as one of them. True
   // if `ready` became true.
-  template <class Ready>
-  static bool spin_until(const Ready& ready) {
+  template <class Ready> static bool spin_until(const Ready& ready) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
     do {
@@ -175,13 +168,10 @@ State& get() {
   (void)once;
   return *state;
 }
-
 }  // namespace
 
 void set_threads(int threads) {
-  if (threads < 1 || threads > 1024) {
-    throw std::invalid_argument("threads must be 1 to 1024, not " + std::to_string(threads));
-  }
+  require(threads >= 1 && threads <= 1024, "threads must be 1 to 1024, not ", threads);
   get().threads = threads;
 }
 
@@ -196,5 +186,4 @@ void run_threads(int parts, const std::function<void(int)>& fn) {
   }
   s.pool->run(fn);
 }
-
 }  // namespace dslide

@@ -5,13 +5,11 @@
 // library to find. Calls from several Python threads are serialised.
 #pragma once
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 namespace dslide {
-
 struct Range {
   size_t begin, end;
   size_t size() const { return end - begin; }
@@ -34,32 +32,33 @@ void run_threads(int parts, const std::function<void(int)>& fn);
 
 // Static schedule: fn(begin, end, thread) for the parts of [0, n), whose boundaries are multiples of `grain`. A caller
 // with scratch per thread passes the number of parts that it allocated for: threads() may change between calls.
-template <class Fn>
-void parallel_for(size_t n, size_t grain, int parts, const Fn& fn) {
+template <class Fn> void parallel_for(size_t n, size_t grain, int parts, const Fn& fn) {
   run_threads(parts, [&](int thread) {
-    const Range r = part(n, static_cast<size_t>(parts), static_cast<size_t>(thread), grain);
+    const Range r = part(n, parts, thread, grain);
     if (r.begin < r.end) fn(r.begin, r.end, thread);
   });
 }
-template <class Fn>
-void parallel_for(size_t n, const Fn& fn) {
-  parallel_for(n, 1, threads(), fn);
+template <class Fn> void parallel_for(size_t n, const Fn& fn) { parallel_for(n, 1, threads(), fn); }
+
+// The same: fn(i) for each i in [0, n).
+template <class Fn> void parallel_each(size_t n, const Fn& fn) {
+  parallel_for(n, [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) fn(i);
+  });
 }
 
 // Dynamic schedule with work stealing, for results that do not depend on which thread computes them. Queue i has
 // size(i) items, taken in pieces of `grain`: by thread i first, then by threads whose own queue is empty. Calls
-// fn(queue, begin, end, thread), from a queue's last piece to its first: what the previous pass used last is still in
-// cache.
-template <class Size, class Fn>
-void parallel_for_queues(int queues, const Size& size, size_t grain, const Fn& fn) {
+// fn(queue, begin, end, thread), from a queue's last piece to its first: what was used last is still in cache.
+template <class Size, class Fn> void parallel_for_queues(int queues, const Size& size, size_t grain, const Fn& fn) {
   struct alignas(128) Left {  // no false sharing
     std::atomic<int64_t> pieces;
   };
-  std::vector<Left> left(static_cast<size_t>(queues));
+  std::vector<Left> left(queues);
   for (size_t i = 0; i < left.size(); ++i) left[i].pieces = static_cast<int64_t>((size(i) + grain - 1) / grain);
   run_threads(queues, [&](int thread) {
     for (size_t i = 0; i < left.size(); ++i) {
-      const size_t queue = (static_cast<size_t>(thread) + i) % left.size();
+      const size_t queue = (thread + i) % left.size();
       for (int64_t piece; (piece = left[queue].pieces.fetch_sub(1, std::memory_order_relaxed)) > 0;) {
         const size_t begin = static_cast<size_t>(piece - 1) * grain, end = begin + grain;
         fn(queue, begin, end < size(queue) ? end : size(queue), thread);
@@ -69,14 +68,11 @@ void parallel_for_queues(int queues, const Size& size, size_t grain, const Fn& f
 }
 
 // The same for [0, n), with a part of it as the queue of each thread: fn(begin, end, thread).
-template <class Fn>
-void parallel_for_dynamic(size_t n, size_t grain, int parts, const Fn& fn) {
-  const auto part_of = [&](size_t queue) { return part(n, static_cast<size_t>(parts), queue, grain); };
-  parallel_for_queues(
-      parts, [&](size_t queue) { return part_of(queue).end - part_of(queue).begin; }, grain,
-      [&](size_t queue, size_t begin, size_t end, int thread) {
-        fn(part_of(queue).begin + begin, part_of(queue).begin + end, thread);
-      });
+template <class Fn> void parallel_for_dynamic(size_t n, size_t grain, int parts, const Fn& fn) {
+  const auto part_of = [&](size_t queue) { return part(n, parts, queue, grain); };
+  parallel_for_queues(parts, [&](size_t queue) { return part_of(queue).end - part_of(queue).begin; }, grain,
+                      [&](size_t queue, size_t begin, size_t end, int thread) {
+    fn(part_of(queue).begin + begin, part_of(queue).begin + end, thread);
+  });
 }
-
 }  // namespace dslide

@@ -1,16 +1,11 @@
-// Codecs of the wire formats. A codec converts a row of floats to values of fewer bits and back; encode() returns the
-// row's scale.
+// Codecs of the wire formats: a row of floats to values of fewer bits and back. encode() returns the row's scale.
 #pragma once
 #include <algorithm>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <limits>
-
 #include "runtime/bf16.hpp"
 
 namespace dslide {
-
 inline constexpr uint32_t ABS_MASK = 0x7fffffff, INFINITY_BITS = 0x7f800000;
 
 struct Float32Codec {
@@ -73,5 +68,4 @@ struct Int8Codec {
     for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(values[i]) * scale;
   }
 };
-
 }  // namespace dslide

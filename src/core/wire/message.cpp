@@ -1,19 +1,16 @@
 #include "wire/message.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
-
 #include "runtime/checks.hpp"
 #include "runtime/thread_pool.hpp"
 #include "wire/codecs.hpp"
 
 namespace dslide {
 namespace {
-
 static_assert(std::endian::native == std::endian::little, "messages are copies of memory");
 
 constexpr uint8_t MAGIC[2] = {'D', 'W'};
@@ -22,8 +19,7 @@ constexpr size_t MAX_SIDE = std::numeric_limits<int32_t>::max();  // of rows and
 constexpr size_t MIN_PARALLEL = 1 << 17;  // values; for fewer, waking threads takes longer than the work
 constexpr size_t WORD = 64;               // values per mask word
 
-template <class Fn>
-auto with_codec(WireFormat format, const Fn& fn) {
+template <class Fn> auto with_codec(WireFormat format, const Fn& fn) {
   switch (format) {
     case WireFormat::float32: return fn(Float32Codec{});
     case WireFormat::bf16: return fn(Bf16Codec{});
@@ -42,32 +38,26 @@ struct Layout {
   size_t sparse_bytes(size_t count) const { return sparse_values_at() + count * value_bytes; }
 };
 
-template <class F>
-Layout layout_of(F, size_t rows, size_t columns) {
+template <class F> Layout layout_of(F, size_t rows, size_t columns) {
   return {rows, columns, F::scale_bytes, sizeof(typename F::Value)};
 }
 
-template <class Float>
-void check_columns(const ColumnView<Float>& c) {
+template <class Float> void check_columns(const ColumnView<Float>& c) {
   check_range("rows", c.rows, 0, MAX_SIDE);
   check_range("columns", c.count, 0, MAX_SIDE);
   check_range("step", c.step, 1, MAX_SIDE);
-  if (c.count > 0 && (c.first >= c.stride || c.count - 1 > (c.stride - 1 - c.first) / c.step)) {
-    throw std::invalid_argument("there are no " + std::to_string(c.count) + " columns from " + std::to_string(c.first) +
-                                " in steps of " + std::to_string(c.step) + " among " + std::to_string(c.stride));
-  }
+  require(c.count == 0 || (c.first < c.stride && c.count - 1 <= (c.stride - 1 - c.first) / c.step), "there are no ",
+          c.count, " columns from ", c.first, " in steps of ", c.step, " among ", c.stride);
 }
 
 // Calls fn(begin, end) for parts of the rows, in parallel if there are many values.
-template <class Float, class Fn>
-void over_rows(const ColumnView<Float>& c, const Fn& fn) {
+template <class Float, class Fn> void over_rows(const ColumnView<Float>& c, const Fn& fn) {
   if (c.rows * c.count < MIN_PARALLEL) return fn(0, c.rows);
   parallel_for(c.rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
 }
 
 // Scratch for one row: its floats, contiguous, and its values, zero-padded to whole words (at least one).
-template <class F>
-struct RowScratch {
+template <class F> struct RowScratch {
   std::vector<float> floats;
   std::vector<typename F::Value> values;
 
@@ -118,7 +108,7 @@ struct RowScratch {
       const uint64_t bits = mask(at);
       std::memcpy(masks + at / 8, &bits, std::min<size_t>(8, mask_bytes - at / 8));
       for (uint64_t rest = bits; rest != 0; rest &= rest - 1) {
-        std::memcpy(out, &values[at + static_cast<size_t>(std::countr_zero(rest))], sizeof(typename F::Value));
+        std::memcpy(out, &values[at + std::countr_zero(rest)], sizeof(typename F::Value));
         out += sizeof(typename F::Value);
       }
     }
@@ -130,7 +120,7 @@ struct RowScratch {
       uint64_t bits = 0;
       std::memcpy(&bits, masks + at / 8, std::min<size_t>(8, mask_bytes - at / 8));
       for (uint64_t rest = bits; rest != 0; rest &= rest - 1) {
-        std::memcpy(&values[at + static_cast<size_t>(std::countr_zero(rest))], in, sizeof(typename F::Value));
+        std::memcpy(&values[at + std::countr_zero(rest)], in, sizeof(typename F::Value));
         in += sizeof(typename F::Value);
       }
     }
@@ -142,14 +132,9 @@ size_t count_bits(const uint8_t* bytes, size_t n) {
   for (size_t at = 0; at < n; at += 8) {
     uint64_t bits = 0;
     std::memcpy(&bits, bytes + at, std::min<size_t>(8, n - at));
-    count += static_cast<size_t>(std::popcount(bits));
+    count += std::popcount(bits);
   }
   return count;
-}
-
-template <class T>
-std::string text(T number) {
-  return std::to_string(number);
 }
 
 struct Header {
@@ -158,21 +143,15 @@ struct Header {
 };
 
 Header read_header(std::span<const uint8_t> message, size_t rows, size_t columns) {
-  if (message.size() < HEADER_BYTES) {
-    throw std::invalid_argument("message too short: a header has " + text(HEADER_BYTES) + " bytes, the message only " +
-                                text(message.size()));
-  }
-  if (message[0] != MAGIC[0] || message[1] != MAGIC[1] || message[2] > static_cast<uint8_t>(WireFormat::int8) ||
-      message[3] > 1) {
-    throw std::invalid_argument("unknown message header: bytes " + text(message[0]) + " " + text(message[1]) + " " +
-                                text(message[2]) + " " + text(message[3]));
-  }
+  require(message.size() >= HEADER_BYTES, "message too short: a header has ", HEADER_BYTES, " bytes, the message only ",
+          message.size());
+  require(message[0] == MAGIC[0] && message[1] == MAGIC[1] && message[2] <= static_cast<uint8_t>(WireFormat::int8) &&
+              message[3] <= 1,
+          "unknown message header: bytes ", +message[0], " ", +message[1], " ", +message[2], " ", +message[3]);
   uint32_t has[2];
   std::memcpy(has, &message[4], sizeof has);
-  if (has[0] != rows || has[1] != columns) {
-    throw std::invalid_argument("the message has " + text(has[0]) + " rows of " + text(has[1]) + " numbers, not " +
-                                text(rows) + " of " + text(columns));
-  }
+  require(has[0] == rows && has[1] == columns, "the message has ", has[0], " rows of ", has[1], " numbers, not ", rows,
+          " of ", columns);
   return {static_cast<WireFormat>(message[2]), message[3] == 0};
 }
 
@@ -184,9 +163,7 @@ void write_header(const WirePlan& plan, size_t rows, size_t columns, uint8_t* me
 }
 
 void check_bytes(std::span<const uint8_t> message, size_t expected) {
-  if (message.size() == expected) return;
-  throw std::invalid_argument("the message has " + text(message.size()) + " bytes, its header and mask say " +
-                              text(expected));
+  require(message.size() == expected, "the message has ", message.size(), " bytes, its header and mask say ", expected);
 }
 
 // Number of nonzero values before each row, from masks that are checked.
@@ -194,31 +171,23 @@ std::vector<size_t> read_masks(std::span<const uint8_t> message, const Layout& l
   if (message.size() < layout.sparse_values_at()) check_bytes(message, layout.sparse_values_at());
   std::vector<size_t> before(layout.rows + 1);
   const size_t bytes = layout.mask_bytes();
-  const int padding =
-      layout.columns % 8 == 0 ? 0 : 0xff << layout.columns % 8 & 0xff;  // bits of the last byte that must be 0
+  const int padding = layout.columns % 8 ? 0xff << layout.columns % 8 & 0xff : 0;  // bits of the last byte: must be 0
   for (size_t r = 0; r < layout.rows; ++r) {
     const uint8_t* mask = message.data() + layout.masks_at() + r * bytes;
-    if (bytes > 0 && (mask[bytes - 1] & padding) != 0) {
-      throw std::invalid_argument("the mask of row " + text(r) + " has bits beyond its " + text(layout.columns) +
-                                  " columns");
-    }
+    require(bytes == 0 || (mask[bytes - 1] & padding) == 0, "the mask of row ", r, " has bits beyond its ",
+            layout.columns, " columns");
     before[r + 1] = before[r] + count_bits(mask, bytes);
   }
   check_bytes(message, layout.sparse_bytes(before[layout.rows]));
-  if (message.size() >= layout.dense_bytes()) {
-    throw std::invalid_argument("the sparse message is not shorter than a dense one: " + text(message.size()) +
-                                " bytes, dense " + text(layout.dense_bytes()));
-  }
+  require(message.size() < layout.dense_bytes(), "the sparse message is not shorter than a dense one: ", message.size(),
+          " bytes, dense ", layout.dense_bytes());
   return before;
 }
-
 }  // namespace
 
 WireFormat wire_format(std::string_view name) {
-  if (name == "float32") return WireFormat::float32;
-  if (name == "bf16") return WireFormat::bf16;
-  if (name == "int8") return WireFormat::int8;
-  throw std::invalid_argument("there is no wire format '" + std::string(name) + "': float32, bf16 or int8");
+  return named<WireFormat>(name, {"float32", "bf16", "int8"}, "there is no wire format '", name,
+                           "': float32, bf16 or int8");
 }
 
 size_t wire_size(size_t rows, size_t columns, WireFormat format) {
@@ -296,5 +265,4 @@ void wire_decode(std::span<const uint8_t> message, const ColumnView<float>& out,
     });
   });
 }
-
 }  // namespace dslide

@@ -9,25 +9,21 @@
 //   int8      multiples, -127 to 127, of the row's scale, which is its largest absolute value / 127. A row with a value
 //             that is not finite arrives as all NaN; one with no absolute value of 2^-118 or more arrives as zeros.
 //
-// A zero may lose its sign. Denormals are transmitted, but sums in wire_decode may flush them, as everywhere in the
-// core.
+// A zero may lose its sign. Denormals are transmitted, but sums in wire_decode may flush them.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace dslide {
-
 enum class WireFormat : uint8_t { float32, bf16, int8 };
 
 // Throws std::invalid_argument for an unknown name.
 WireFormat wire_format(std::string_view name);
 
 // The `count` columns first, first + step, ... of a matrix with leading dimension `stride`.
-template <class Float>
-struct ColumnView {
+template <class Float> struct ColumnView {
   Float* data;
   size_t rows, stride;
   size_t first, step, count;
@@ -53,5 +49,4 @@ void wire_decode(std::span<const uint8_t> message, const ColumnView<float>& out,
 
 // Bytes of a dense message, the maximum.
 size_t wire_size(size_t rows, size_t columns, WireFormat format);
-
 }  // namespace dslide

@@ -2,10 +2,8 @@
 // widened first, with no gain.
 #include "kernels/simd/gemm.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 inline U load_bits(const void* p) {
   U v;
   memcpy(&v, p, sizeof v);
@@ -46,10 +44,7 @@ float dot_pairs(const Bf16Pair* a, const Bf16Pair* b, size_t n) {
 }
 
 // Rounds to nearest even in the upper half; the lower half is to be dropped.
-template <class Bits>
-inline Bits to_nearest(Bits bits) {
-  return bits + 0x7fffu + (bits >> 16 & 1u);
-}
+template <class Bits> inline Bits to_nearest(Bits bits) { return bits + 0x7fffu + (bits >> 16 & 1u); }
 inline uint32_t joined(float low, float high) {
   return to_nearest(same_bits<uint32_t>(low)) >> 16 | (to_nearest(same_bits<uint32_t>(high)) & 0xffff0000u);
 }
@@ -74,7 +69,6 @@ void pair_neighbours(const float* x, size_t n, Bf16Pair* out) {
   for (; i + 1 < n; i += 2) out[i / 2].bits = joined(x[i], x[i + 1]);
   if (i < n) out[i / 2].bits = joined(x[i], 0.0f);
 }
-
 }  // namespace
 
 void register_bf16_pairs(Kernels& table) {
@@ -83,6 +77,4 @@ void register_bf16_pairs(Kernels& table) {
   table.pair_up = pair_up;
   table.pair_neighbours = pair_neighbours;
 }
-
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

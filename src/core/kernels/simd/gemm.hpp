@@ -3,10 +3,8 @@
 #pragma once
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 6;    // a tile of 6 rows x 4 vectors uses 24 of 32 registers
 constexpr size_t STRETCH = 32;  // steps of k between prefetches
@@ -97,9 +95,9 @@ void panel(size_t m, size_t k, const typename Of::Number* a, size_t a_row, size_
   }
 }
 
-template <class Of, bool ACCUMULATE>
-void product(size_t m, size_t n, size_t k, const typename Of::Number* a, size_t a_row, size_t a_col,
-             const typename Of::Number* b, size_t ldb, float* c, size_t ldc, PrefetchQueue* queue) {
+template <class Of, bool ACCUMULATE> void product(size_t m, size_t n, size_t k, const typename Of::Number* a,
+                                                  size_t a_row, size_t a_col, const typename Of::Number* b, size_t ldb,
+                                                  float* c, size_t ldc, PrefetchQueue* queue) {
   size_t j = 0;
   for (; j + 4 * W <= n; j += 4 * W) {
     panel<Of, TILE_ROWS, 4, ACCUMULATE>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, queue);
@@ -113,7 +111,5 @@ void product(size_t m, size_t n, size_t k, const typename Of::Number* a, size_t 
     }
   }
 }
-
 }  // namespace
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

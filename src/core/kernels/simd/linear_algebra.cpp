@@ -1,10 +1,8 @@
 // Linear algebra on floats: matrix products, dot products and sums.
 #include "kernels/simd/gemm.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 struct Floats {  // element type for gemm.hpp
   using Number = float;
   using Vector = V;
@@ -66,8 +64,7 @@ void axpy(float a, const float* x, float* y, size_t n) {
 }
 
 // COLUMNS vectors of sums stay in registers over all rows.
-template <int COLUMNS>
-inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
+template <int COLUMNS> inline void sum_columns(size_t rows, const float* z, size_t ldz, float* sums) {
   V sum[COLUMNS];
 #pragma GCC unroll 8
   for (int j = 0; j < COLUMNS; ++j) sum[j] = load(sums + j * W);
@@ -101,7 +98,6 @@ void multiply_add(size_t rounds, float factor, float addend, float* sums) {
 #pragma GCC unroll 12
   for (size_t i = 0; i < CHAINS; ++i) store(sums + i * W, sum[i]);
 }
-
 }  // namespace
 
 // Filled on first use: there must be no static initialisers.
@@ -121,6 +117,4 @@ const Kernels& table() {
   register_simhash(t);
   return t;
 }
-
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

@@ -1,10 +1,8 @@
 // Loss kernels: exponentials, softmax and sigmoid.
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 constexpr float MAX_SUM = 1e26f;  // a sum of exponentials above this raises the reference
 
 // exp(x) for x <= 88 with a relative error of about 2e-7; constant (the smallest normal floats) below -87.3. NaN stays
@@ -144,7 +142,6 @@ float sigmoid_gradient(float* z, const float* shift, const float* weight, size_t
   }
   return sum_lanes(loss);
 }
-
 }  // namespace
 
 void register_losses(Kernels& table) {
@@ -154,6 +151,4 @@ void register_losses(Kernels& table) {
   table.exponentials = exponentials;
   table.sigmoid_gradient = sigmoid_gradient;
 }
-
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

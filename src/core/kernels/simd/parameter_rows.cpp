@@ -1,18 +1,15 @@
 // Kernels on rows of weights and moments, stored as float or bf16: optimizer steps and weighted sums.
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 typedef uint16_t H __attribute__((vector_size(2 * W * sizeof(uint16_t))));
 
 inline float get(const float* p) { return *p; }
 inline float get(const Bf16* p) { return same_bits<float>(static_cast<uint32_t>(p->bits) << 16); }
 
 // A constant vector of f(0), f(1), ...: shuffles by it are one or two instructions.
-template <class F>
-constexpr I indices(F f) {
+template <class F> constexpr I indices(F f) {
 #if defined(__AVX512F__)
   return I{f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)};
 #elif defined(__AVX2__)
@@ -21,8 +18,7 @@ constexpr I indices(F f) {
   return I{f(0), f(1), f(2), f(3)};
 #endif
 }
-template <class F>
-constexpr H half_indices(F f) {
+template <class F> constexpr H half_indices(F f) {
   const auto g = [f](int i) { return static_cast<uint16_t>(f(i)); };
 #if defined(__AVX512F__)
   return H{g(0),  g(1),  g(2),  g(3),  g(4),  g(5),  g(6),  g(7),  g(8),  g(9),  g(10),
@@ -98,15 +94,11 @@ inline void store_pair(NoMoment, const VectorPair&, U, U) {}
 inline float get(NoMoment) { return 0; }
 inline void put(NoMoment, float, uint32_t) {}
 
-template <class A, class B>
-constexpr bool SAME = false;
-template <class A>
-constexpr bool SAME<A, A> = true;
+template <class A, class B> constexpr bool SAME = false;
+template <class A> constexpr bool SAME<A, A> = true;
 
-// Random numbers of columns, and those 2 W columns further. The addition is in 16 bits: the upper half of each lane
-// stays zero.
-template <class Columns>
-inline Columns random_of(uint32_t seed, Columns columns) {
+// Random numbers of columns, and those 2 W columns further: in 16 bits, the upper half of each lane stays zero.
+template <class Columns> inline Columns random_of(uint32_t seed, Columns columns) {
   return (columns * COLUMN_SEED + seed) & 0xffffu;
 }
 inline U advance_random(U random) {
@@ -152,8 +144,7 @@ inline float root(float x) { return sqrtf(x); }
 inline V root(V x) { return vsqrt(x); }
 
 // Calls run(pointer of the stored type).
-template <class Run>
-inline void as_stored(const StoredArray& x, const Run& run) {
+template <class Run> inline void as_stored(const StoredArray& x, const Run& run) {
   if (x.is_bf16) {
     run(static_cast<Bf16*>(x.data));
   } else {
@@ -193,16 +184,14 @@ void sgd(StoredArray w, const float* g, size_t n, float rate, float keep, uint32
 constexpr size_t PREFETCH_DISTANCE = 16;  // prefetch distance in rows
 
 // Prefetches the first `numbers` elements of a row into L2: a core has far more outstanding misses to L2 than to L1.
-template <class Stored>
-inline void prefetch(const Stored* row, size_t numbers) {
+template <class Stored> inline void prefetch(const Stored* row, size_t numbers) {
   const char* const at = reinterpret_cast<const char*>(row);
   for (size_t line = 0; line < numbers * sizeof(Stored); line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
 // COLUMNS vectors of the output stay in registers over all rows.
-template <int COLUMNS>
-inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const float* base,
-                             size_t stride) {
+template <int COLUMNS> inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count,
+                                                    const float* base, size_t stride) {
   V sum[COLUMNS];
 #pragma GCC unroll 8
   for (int j = 0; j < COLUMNS; ++j) sum[j] = load(out + j * W);
@@ -217,9 +206,8 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
 #pragma GCC unroll 8
   for (int j = 0; j < COLUMNS; ++j) store(out + j * W, sum[j]);
 }
-template <int COLUMNS>
-inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count, const Bf16* base,
-                             size_t stride) {
+template <int COLUMNS> inline void weighted_columns(float* out, const int32_t* ids, const float* values, size_t count,
+                                                    const Bf16* base, size_t stride) {
   VectorPair sum[COLUMNS / 2];
 #pragma GCC unroll 4
   for (int j = 0; j < COLUMNS / 2; ++j) sum[j] = load_pair(out + 2 * j * W);
@@ -239,9 +227,8 @@ inline void weighted_columns(float* out, const int32_t* ids, const float* values
   for (int j = 0; j < COLUMNS / 2; ++j) store_pair(out + 2 * j * W, sum[j]);
 }
 
-template <class Stored>
-void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const Stored* base,
-                  size_t stride) {
+template <class Stored> void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count,
+                                          const Stored* base, size_t stride) {
   constexpr size_t STEP = SAME<Stored, float> ? 1 : 2;  // vectors per step
   size_t j = 0;
   for (; j + 8 * W <= n; j += 8 * W) weighted_columns<8>(out + j, ids, values, count, base + j, stride);
@@ -259,7 +246,6 @@ void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values,
 void widen(const Bf16* from, float* to, size_t n) {
   for (size_t i = 0; i < n; ++i) to[i] = get(from + i);  // vectorised by the compiler
 }
-
 }  // namespace
 
 void register_parameter_rows(Kernels& table) {
@@ -270,6 +256,4 @@ void register_parameter_rows(Kernels& table) {
   table.adagrad = adagrad;
   table.sgd = sgd;
 }
-
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

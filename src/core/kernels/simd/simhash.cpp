@@ -1,10 +1,8 @@
 // SimHash kernels, on tiles: one float for each of 8 rows.
 #include "kernels/simd/vector.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
+namespace dslide::DSLIDE_LEVEL {
 namespace {
-
 typedef float Tile __attribute__((vector_size(32)));  // one vector or two
 typedef int32_t TileBits __attribute__((vector_size(32)));
 
@@ -55,14 +53,12 @@ void add_choices(const float* tiles, const uint8_t* choices, size_t tables, floa
     memcpy(&eight, choices, sizeof eight);
 #pragma GCC unroll 8
     for (int p = 0; p < 8; ++p, eight >>= 8) {
-      sum[p] +=
-          load_tile(reinterpret_cast<const float*>(at + 8 * (eight & 0xff)));  // 8 is the largest scale of an address
+      sum[p] += load_tile(reinterpret_cast<const float*>(at + 8 * (eight & 0xff)));  // 8: the scale of an address
     }
   }
 #pragma GCC unroll 8
   for (int p = 0; p < 8; ++p) memcpy(sums + 8 * p, &sum[p], sizeof(Tile));
 }
-
 }  // namespace
 
 void register_simhash(Kernels& table) {
@@ -70,6 +66,4 @@ void register_simhash(Kernels& table) {
   table.positive_bits = positive_bits;
   table.add_choices = add_choices;
 }
-
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL

@@ -1,5 +1,4 @@
-// Vector types and helpers of the SIMD kernels. The vector width follows from the level a file is compiled for; kernels
-// are written once.
+// Vector types and helpers of the SIMD kernels. The vector width follows from the level a file is compiled for.
 //
 // Only plain types and functions with internal linkage here and in the kernels: the linker could pick an AVX-512 copy
 // of a library header's inline function for the whole program, which then crashes on an older CPU. For the same reason
@@ -13,9 +12,7 @@
 
 #include "kernels/kernels.hpp"
 
-namespace dslide {
-namespace DSLIDE_LEVEL {
-
+namespace dslide::DSLIDE_LEVEL {
 // Register the kernels of bf16_pairs.cpp, parameter_rows.cpp, losses.cpp and simhash.cpp.
 void register_bf16_pairs(Kernels& table);
 void register_parameter_rows(Kernels& table);
@@ -23,7 +20,6 @@ void register_losses(Kernels& table);
 void register_simhash(Kernels& table);
 
 namespace {
-
 #if defined(__AVX512F__)
 constexpr size_t W = 16;  // floats in a vector
 #elif defined(__AVX2__)
@@ -36,8 +32,7 @@ typedef float V __attribute__((vector_size(W * sizeof(float))));
 typedef int32_t I __attribute__((vector_size(W * sizeof(int32_t))));
 typedef uint32_t U __attribute__((vector_size(W * sizeof(uint32_t))));
 
-template <class To, class From>
-inline To same_bits(From from) {
+template <class To, class From> inline To same_bits(From from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
   memcpy(&to, &from, sizeof to);
@@ -54,33 +49,22 @@ inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0
 
 // Lane i of the result is lane from[i] of a, or of the concatenation of a and b.
 #if defined(__clang__)
-template <class X, class Lanes>
-inline X shuffled(X a, X b, Lanes from) {
+template <class X, class Lanes> inline X shuffled(X a, X b, Lanes from) {
   constexpr size_t count = sizeof(X) / sizeof(a[0]);
   X out;
   for (size_t i = 0; i < count; ++i) {
-    const auto lane = static_cast<size_t>(from[i]);
+    const size_t lane = from[i];
     out[i] = lane < count ? a[lane] : b[lane - count];
   }
   return out;
 }
-template <class X, class Lanes>
-inline X shuffled(X a, Lanes from) {
-  return shuffled(a, a, from);
-}
+template <class X, class Lanes> inline X shuffled(X a, Lanes from) { return shuffled(a, a, from); }
 #else
-template <class X, class Lanes>
-inline X shuffled(X a, X b, Lanes from) {
-  return __builtin_shuffle(a, b, from);
-}
-template <class X, class Lanes>
-inline X shuffled(X a, Lanes from) {
-  return __builtin_shuffle(a, from);
-}
+template <class X, class Lanes> inline X shuffled(X a, X b, Lanes from) { return __builtin_shuffle(a, b, from); }
+template <class X, class Lanes> inline X shuffled(X a, Lanes from) { return __builtin_shuffle(a, from); }
 #endif
 
-// Maximum and minimum; b if either is NaN, as the instructions define it. (GCC makes two instructions of a > b ? a :
-// b.)
+// Maximum and minimum; b if either is NaN, as the instructions do. (GCC makes two instructions of a > b ? a : b.)
 #if defined(__AVX512F__)
 inline V vmax(V a, V b) { return _mm512_maskz_max_ps(0xffff, a, b); }
 inline V vmin(V a, V b) { return _mm512_maskz_min_ps(0xffff, a, b); }
@@ -96,8 +80,7 @@ inline V vmin(V a, V b) { return a < b ? a : b; }
 #endif
 
 // Reduces all lanes with `join`, which takes vectors: halves against halves until one lane is left.
-template <class Join>
-inline float join_lanes(V v, const Join& join) {
+template <class Join> inline float join_lanes(V v, const Join& join) {
   I lane;
   for (size_t i = 0; i < W; ++i) lane[i] = static_cast<int32_t>(i);
 #pragma GCC unroll 4
@@ -129,7 +112,5 @@ inline V vsqrt(V v) {
   for (size_t i = 0; i < W; ++i) x[i] = sqrtf(x[i]);  // compiles to one vector instruction
   return load(x);
 }
-
 }  // namespace
-}  // namespace DSLIDE_LEVEL
-}  // namespace dslide
+}  // namespace dslide::DSLIDE_LEVEL
