@@ -51,11 +51,11 @@ def parabel(folder: str, trees: int, seed: int) -> dict[str, Any]:
     peak, evaluation = peak_rss_bytes(), Evaluation(KS)
     test = load(f"{folder}/test.txt", base=0)
     for row in range(len(test)):
-        x = test.x.rows(row, row + 1)
+        x = test.x.part(row, row + 1)
         found = model.predict(list(zip(x.indices.tolist(), x.values.tolist(), strict=True)), top_k=max(KS))
         ids = np.full((1, max(KS)), -1)
         ids[0, : len(found)] = [label for label, _ in found]
-        evaluation.update(ids, test.y.rows(row, row + 1))
+        evaluation.update(ids, test.y.part(row, row + 1))
     return _peer_results(evaluation, seconds, peak)
 
 

@@ -19,7 +19,7 @@ def predict(folder: str, threads: int, seconds: float, seed: int) -> dict[str, f
     """Rows a second of the exact best labels, by an untrained network."""
     use_threads(threads)
     test = read_data(folder, "test")
-    x = test.x.rows(0, min(ROWS, len(test)))
+    x = test.x.part(0, min(ROWS, len(test)))
     network = Network(Config(**NETWORK, seed=seed), test.features, test.labels, trainable=False)
     peak = peak_speeds(threads).gflops
     rows_per_second = len(x) / timed_calls(lambda: network.predict_topk(x, BEST), seconds)
