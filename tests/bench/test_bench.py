@@ -162,14 +162,15 @@ def tiny(tmp_path):
 
 
 def test_sections_of_tiny_sizes_from_data_to_report(tiny, tmp_path, capsys):
-    assert measure(tiny, ["threads", "growth", "reading", "hash-tables"], tmp_path / "out") == 0
+    assert measure(tiny, ["threads", "growth", "reading", "prediction", "hash-tables"], tmp_path / "out") == 0
     report = (tmp_path / "out/report.md").read_text()
     assert report in capsys.readouterr().out
     found = json.loads((tmp_path / "out/report.json").read_text())
-    threads, growth, _, hashing = found["sections"]
+    threads, growth, _, prediction, hashing = found["sections"]
     assert threads["systems"][0]["rounds"][0]["ratio"] > 0
     assert growth["systems"][0]["rounds"][0]["active"] <= 500
     assert 4000 < growth["systems"][1]["rounds"][0]["active"] < 6000
+    assert prediction["systems"][0]["rounds"][0]["rows_per_second"] > 0
     assert 0 < hashing["systems"][0]["rounds"][0]["hashing_share"] < 1
 
 
