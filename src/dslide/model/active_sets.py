@@ -1,6 +1,6 @@
 """Active sets: which neurons of a layer are computed for the rows of a batch.
 
-The native `ActiveSet` (src/core/layers/active.hpp) is all neurons, or one list that the rows of a batch share, or a
+The native `ActiveSet` (src/core/layers/active_set.hpp) is all neurons, or one list that the rows of a batch share, or a
 list for each row. Every (row, active neuron) pair has a slot: logits and their gradients are arrays by slot.
 """
 
