@@ -20,7 +20,7 @@ from bench.lib.workload import AMAZON, BATCH, HIDDEN, batches, make_data, read_d
 from dslide import Config, Trainer
 from dslide.checkpoint.run_folder import newest
 from dslide.checkpoint.saved_model import SavedModel
-from dslide.training.checkpointing import Checkpointing
+from dslide.training.run import Checkpointing
 from dslide.util.memory import peak_rss_bytes
 
 MINUTE = 60.0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import pkgutil
 import time
 from importlib import import_module
 
 import pytest
 
+import bench
 from bench.__main__ import SECTIONS, measure
 from bench.lib import machine, undisturbed
 from bench.lib.processes import Outcome, System, run_rounds
@@ -50,6 +53,14 @@ def test_micro_benchmarks_call_kernels_as_they_are(kernel):
     for level in _core.isa_levels():
         for times in (0, 1, 3):
             make(_core.Kernels(level), times * length)()
+
+
+@pytest.mark.parametrize("name", [m.name for m in pkgutil.walk_packages(bench.__path__, "bench.")])
+def test_every_module_can_be_imported(name):
+    if name.endswith("ddp_rank"):
+        pytest.importorskip("torch")
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
 
 
 def test_table_has_medians_with_lowest_and_highest(three):
