@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import pkgutil
@@ -60,7 +59,7 @@ def test_every_module_can_be_imported(name):
     if name.endswith("ddp_rank"):
         pytest.importorskip("torch")
     if not name.endswith("__main__"):
-        importlib.import_module(name)
+        import_module(name)
 
 
 def test_table_has_medians_with_lowest_and_highest(three):
