@@ -4,7 +4,7 @@
 set -eu
 
 cd "$(dirname "$0")/.."
-core_tests="tests/core tests/data tests/model tests/util/test_cpu.py --ignore tests/model/test_learning.py"
+core_tests="tests/core tests/data tests/model tests/util/test_speeds.py --ignore tests/model/test_learning.py"
 
 python=.venv-coverage/bin/python
 [ -x "$python" ] || "${PYTHON:-python3}" -m venv .venv-coverage
