@@ -20,7 +20,7 @@ nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, 
   LabelPriorLists prior =
       released([&] { return count_label_prior(x, features, y, labels, max_labels, power, skip_same, own); });
   return nb::make_tuple(owned(std::move(prior.begin)), owned(std::move(prior.label)), owned(std::move(prior.weight)),
-                        owned(std::move(prior.share)));
+                        owned(std::move(prior.share)), owned(std::move(prior.rows)));
 }
 }  // namespace
 
@@ -28,18 +28,24 @@ void bind_label_prior(nb::module_& m) {
   m.def("row_norms", &norms_of, "offsets"_a, "values"_a, "The L2 norm of each sparse row; 1 for a zero row.");
   m.def("count_label_prior", &count, "x_offsets"_a, "x_ids"_a, "x_values"_a, "features"_a, "y_offsets"_a, "y_ids"_a,
         "labels"_a, "max_labels"_a, "power"_a = 1.0, "skip_same"_a = false, "first"_a = 0, "step"_a = 1,
-        "The label prior by feature, for the labels of a stripe: (begin, label, weight, share).");
+        "The label prior by feature, for the labels of a stripe: (begin, label, weight, share, rows).");
 
   nb::class_<LabelPrior> prior(m, "LabelPrior",
                                "The label prior: what features add to the logits of the labels they co-occur with.");
+  prior.attr("SCALES") = PRIOR_SCALES;
   define(prior, "__init__",
-         args("begin"_a, "neuron"_a, "weight"_a, "share"_a, "scale"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-              nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>()),
+         args("begin"_a, "neuron"_a, "weight"_a, "share"_a, "rows"_a, "trained"_a.none(), "scale"_a,
+              nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+              nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>()),
          [](LabelPrior* l, Kept<int64_t, 1> begin, Kept<int32_t, 1> neuron, Kept<float, 1> weight, Kept<float, 1> share,
-            float scale) {
+            Kept<int32_t, 1> rows, std::optional<Kept<float, 1>> trained, Kept<float, 1> scale) {
     require(begin.shape(0) > 0 && neuron.shape(0) == weight.shape(0), "as many weights as neurons are needed");
-    const Csr weights = matrix(begin, neuron, weight, begin.shape(0) - 1, share.shape(0));
-    new (l) LabelPrior(weights, share.data(), share.shape(0), scale);
+    require(!trained || trained->shape(0) == weight.shape(0), "as many trained weights as counted ones are needed");
+    require(rows.shape(0) == share.shape(0), "as many numbers of rows as shares are needed");
+    require(has_shape(scale, PRIOR_SCALES), "as many scales as buckets are needed");
+    const Csr counted = matrix(begin, neuron, weight, begin.shape(0) - 1, share.shape(0));
+    new (l) LabelPrior({counted, share.data(), rows.data(), trained ? const_cast<float*>(trained->data()) : nullptr,
+                        trained.has_value(), scale.data(), share.shape(0)});
   });
   define(prior, "add",
          args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "active"_a, "label_offsets"_a = nb::none(),
@@ -52,6 +58,33 @@ void bind_label_prior(nb::module_& m) {
     require(!active.is_per_row, "not for active sets per row");
     require(active.fits(l.neurons()), "an active neuron is out of range");
     l.add(x, norms.data(), lists(label_offsets, label_ids, active.rows, l.neurons()), keep, active);
+  });
+  define(prior, "best",
+         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "label_offsets"_a, "label_ids"_a, "bias"_a, "first"_a,
+              "step"_a, "best"_a, "keys"_a,
+              "The neurons with the largest prior plus bias, except the rows' labels: ids and sort keys."),
+         [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, Offsets label_offsets,
+            Ids label_ids, Floats bias, size_t first, size_t step, Out<int32_t, 2> best, Out<uint32_t, 2> keys) {
+    const size_t rows = norms.shape(0), count = best.shape(1);
+    const Csr x = matrix(offsets, ids, values, rows, l.features());
+    require(has_shape(bias, l.neurons()), "as many biases as neurons are needed");
+    require(has_shape(best, rows, count) && has_shape(keys, rows, count), "as many results as rows are needed");
+    l.best(x, norms.data(), lists(label_offsets, label_ids, rows, l.neurons()), bias.data(), count, stripe(first, step),
+           best.data(), keys.data());
+  });
+  define(prior, "learn",
+         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "active"_a, "rate"_a, "scale_gradient"_a,
+              "One step on the trained weights; sets the gradients of the scales."),
+         [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, const ActiveSet& active,
+            float rate, Out<double, 1> scale_gradient) {
+    const Csr x = matrix(offsets, ids, values, active.rows, l.features());
+    require(norms.shape(0) == active.rows, "as many norms as rows are needed");
+    require(l.is_trained() && active.prior.begin.size() == active.rows + 1 &&
+                active.prior.gradient.size() == active.prior.value.size(),
+            "the prior of the active set was not added for training");
+    require(active.fits(l.neurons()) && has_shape(scale_gradient, PRIOR_SCALES), "expected a gradient for each scale");
+    const ScaleGradient gradient = l.learn(x, norms.data(), rate, active);
+    std::copy(gradient.begin(), gradient.end(), scale_gradient.data());
   });
 }
 }  // namespace dslide

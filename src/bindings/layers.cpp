@@ -170,16 +170,16 @@ void bind_dense(nb::module_& m) {
   });
   define(layer, "softmax_step",
          args("x"_a, "active"_a, "labels"_a, "log_norm"_a, "scale"_a, "optimizer"_a, "kept"_a = nb::none()),
-         [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, const FoundLabels& labels, Floats log_norm,
-            float scale, const Optimizer& optimizer, std::optional<Out<float, 1>> kept) {
+         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, Floats log_norm, float scale,
+            const Optimizer& optimizer, std::optional<Out<float, 1>> kept) {
     check_trainable(l.weights(), active);
     check_blocks(l, x, active, &labels);
     require(has_shape(log_norm, active.rows), "one normaliser per row");
     return l.softmax_step(x.data(), active, labels, log_norm.data(), scale, kept_logits(kept, active), optimizer);
   });
   define(layer, "sigmoid_learn", args("x"_a, "active"_a, "labels"_a, "scale"_a, "dx"_a, "optimizer"_a),
-         [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, const FoundLabels& labels, float scale,
-            Out<float, 2> dx, const Optimizer& optimizer) {
+         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, float scale, Out<float, 2> dx,
+            const Optimizer& optimizer) {
     check_trainable(l.weights(), active);
     check_blocks(l, x, active, &labels);
     check_dx(dx, active, l);
@@ -189,8 +189,8 @@ void bind_dense(nb::module_& m) {
   });
   define(layer, "sigmoid_backward",
          args("x"_a, "active"_a, "labels"_a, "scale"_a, "dx"_a, "kept"_a, "begin"_a, "end"_a),
-         [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, const FoundLabels& labels, float scale,
-            Out<float, 2> dx, Out<float, 1> kept, size_t begin, size_t end) {
+         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, float scale, Out<float, 2> dx,
+            Out<float, 1> kept, size_t begin, size_t end) {
     check_blocks(l, x, active, &labels);
     check_dx(dx, active, l);
     return l.sigmoid_backward(x.data(), active, row_range(active, begin, end), labels, scale, dx.data(),

@@ -41,34 +41,40 @@ class Config:
 
     # fmt: off
     # the network
-    hidden: tuple[int, ...] = option((), "neurons of each hidden layer, in order; empty: one layer of 256, or of 512 "
-        "for rows of features with 1,000 or more labels if all outputs are computed", 1, 2**24)
+    hidden: tuple[int, ...] = option((), "neurons of each hidden layer, in order; empty: one layer of "
+        "256", 1, 2**24)
     activation: Literal["auto", "relu", "linear"] = option("auto", "activation function of hidden layers; auto: linear "
         "with one hidden layer, relu with more")
     hidden_share: tuple[float, ...] = option((), "share of each hidden layer's neurons that are active for a row, in "
         "order; 1: dense, less: sampled through hashing; empty: all dense", 0, 1)
     loss: Literal["auto", "softmax", "sigmoid"] = option("auto", "softmax: cross-entropy with the row's labels as "
         "targets, in proportion to their weights; sigmoid: binary cross-entropy for every label; auto: sigmoid where "
-        "rows of features have several labels and all outputs are computed, else softmax")
+        "rows of features have several labels, else softmax")
     prior_labels: int = option(-1, "label prior: labels that each feature scores directly, beside the hidden layers: "
-        "those it co-occurs with most in the training data; 0: no label prior; -1: chosen from the data. There is none "
+        "those it tells most about in the training data; 0: no label prior; -1: chosen from the data. There is none "
         "for streams of words, with active_sets = row, and with sampled hidden layers", -1, 2**20)
-    prior_power: float = option(-1.0, "label prior: power of a label's frequency that its weights are divided by, so "
-        "that rare labels count as much as frequent ones; 0: not divided; -1: chosen from the data", -1, 2)
+    prior_power: float = option(-1.0, "label prior: power of a label's frequency that its counted weights are divided "
+        "by, so that rare labels count as much as frequent ones; 0: not divided; -1: chosen from the data", -1, 2)
     prior_boost: float = option(-1.0, "label prior: factor on its logits in prediction, over that in training; -1: "
         "chosen from the data", -1, 1e6)
-    prior_scale: float = option(-1.0, "label prior: factor on what it adds to logits, with rows scaled to length 1; "
-        "-1: chosen from the data", -1, 1e6)
-    init_scale: float = option(1.0, "factor on the standard size of the initial weights", 0, 1e3)
+    prior_scale: float = option(-1.0, "label prior: factor on what its counted weights add to logits, with rows scaled "
+        "to length 1; if the prior is trained, what the factors begin with; -1: chosen from the data", -1, 1e6)
+    prior_learning_rate: float = option(-1.0, "label prior: size of a step of its trained weights for one row of "
+        "length 1; follows the schedule of learning_rate; 0: the prior is counted only, not trained; -1: chosen from "
+        "the data", -1, 1e3)
+    init_scale: float = option(1.0, "factor on the standard size of the initial weights; output weights beside a "
+        "label prior that is trained begin at 0 unless they are hashed", 0, 1e3)
 
     # which output neurons are active
     output: Literal["auto", "full", "lsh", "random"] = option("auto", "active output neurons: full: all of them; lsh: "
-        "the labels, hash hits and random negatives; random: the labels and random negatives; auto: full up to 8,192 "
-        "labels, else lsh")
+        "the labels, hash hits and random negatives; random: the labels and random negatives; lsh and random also have "
+        "prior_hits; auto: full up to 8,192 labels, else random with a label prior that is trained and lsh without")
     active_sets: Literal["shared", "row"] = option("shared", "shared: one active set for the whole batch, the union "
         "over its rows; row: an active set for each row, as in the SLIDE papers")
     hash_hits: int = option(-1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the "
         "number of labels", -1)
+    prior_hits: int = option(-1, "labels that each row adds to the active set of output neurons because the label "
+        "prior takes it for them; -1: chosen from the data", -1, 2**16)
     random_negatives: int = option(-1, "random negatives: output neurons sampled uniformly, for the batch's active set "
         "(shared) or each row's (row); -1: chosen from the number of labels", -1)
     correction: bool = option(True, "weight sampled neurons by the inverse of their sampling probability: an unbiased "
@@ -120,7 +126,7 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(8, "passes over the data", 1)
+    epochs: int = option(0, "passes over the data; 0: 4, or as many as make 200 steps of small data", 0)
     batch_size: int = option(256, "rows in a step", 1, 2**20)
     seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.label_prior import SlowLabelPrior, lengths_of
+from reference.network import Activity, sigmoid_loss
 from support.layer_cases import make_active, make_targets, sparse_input
 
 from dslide import _core
 from dslide.config import Config
 from dslide.data import SparseRows
-from dslide.model.label_prior import LabelPrior, regrouped, row_lengths
+from dslide.model.label_prior import SCALES, LabelPrior, regrouped, row_lengths
 from dslide.model.sharding import WHOLE, Shard
+from dslide.util.arrays import aligned_zeros
+from dslide.util.csr import Csr
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +34,9 @@ def _threads():
 
 def count(
     x: SparseRows, y: SparseRows, most: int, same: bool = False, shard: Shard = WHOLE, scale: float = 1.0,
-    power: float = 1.0,
+    power: float = 1.0, rate: float = 0.0,
 ) -> LabelPrior:  # fmt: skip
-    config = Config(prior_labels=most, prior_scale=scale, prior_power=power)
+    config = Config(prior_labels=most, prior_scale=scale, prior_power=power, prior_learning_rate=rate)
     return LabelPrior.count(x, y, x.columns, y.columns, config, shard, same)
 
 
@@ -53,24 +58,34 @@ def test_counts_equal_those_of_the_reference(some, most, same, threads, power):
     x, y = some
     _core.set_threads(threads)
     prior, slow = count(x, y, most, same, power=power), SlowLabelPrior.count(x, y, most, same, power)
-    fast = SlowLabelPrior.of_arrays(prior.begin, prior.neuron, prior.weight, prior.share)
-    assert_array_equal(fast.weight, slow.weight)
-    assert_array_equal(fast.share, slow.share)
-    assert len(prior.neuron) == np.count_nonzero(slow.weight)
-    for begin, end in zip(prior.begin[:-1], prior.begin[1:], strict=True):
-        assert np.all(np.diff(prior.neuron[begin:end]) > 0)
+    fast = SlowLabelPrior.of_prior(prior)
+    for name in ("weight", "share", "rows"):
+        assert_array_equal(getattr(fast, name), getattr(slow, name), err_msg=name)
+    neuron, begin = prior.arrays["neuron"], prior.arrays["begin"]
+    assert len(neuron) == np.count_nonzero(slow.weight)
+    for first, last in pairwise(begin):
+        assert np.all(np.diff(neuron[first:last]) > 0)
 
 
 @settings(deadline=None, max_examples=30)
-@given(data(), st.integers(1, 4), st.integers(1, 4))
-def test_shards_have_the_weights_of_their_labels(some, most, size):
+@given(data(), st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_shards_have_the_weights_of_their_labels(some, most, size, trained):
     """Joined they equal one shard; split again they equal any other number of shards."""
     x, y = some
-    whole = count(x, y, most).state()
-    parts = [(shard := Shard(rank, size), count(x, y, most, shard=shard).state()) for rank in range(size)]
+
+    def state_of(shard: Shard) -> dict[str, Any]:
+        state = count(x, y, most, shard=shard, rate=float(trained)).state()
+        if trained:  # each link another number
+            labels = shard.to_global(state["prior.neuron"])
+            feature = np.repeat(np.arange(x.columns), np.diff(state["prior.begin"]))
+            state["prior.trained"] = (feature * 100 + labels).astype(np.float32)
+        return state
+
+    whole = state_of(WHOLE)
+    parts = [(shard := Shard(rank, size), state_of(shard)) for rank in range(size)]
     for other in (1, 2, 3):
         for rank in range(other):
-            found, expected = regrouped(parts, Shard(rank, other)), count(x, y, most, shard=Shard(rank, other)).state()
+            found, expected = regrouped(parts, Shard(rank, other)), state_of(Shard(rank, other))
             for name in expected:
                 assert_array_equal(found[name], expected[name], strict=True, err_msg=name)
     assert sum(len(part["prior.neuron"]) for _, part in parts) == len(whole["prior.neuron"])
@@ -78,8 +93,8 @@ def test_shards_have_the_weights_of_their_labels(some, most, size):
 
 def test_ties_go_to_the_lower_label():
     prior = count(rows_of([[1], [1], [1], [1]]), rows_of(np.eye(4)[[2, 0, 3, 1]]), 2)
-    assert_array_equal(prior.neuron, [0, 1])
-    assert_array_equal(prior.weight, [1, 1])
+    assert_array_equal(prior.arrays["neuron"], [0, 1])
+    assert_array_equal(prior.arrays["weight"], [1, 1])
 
 
 def test_weights_are_normalised_by_the_centroid_of_the_label():
@@ -87,17 +102,25 @@ def test_weights_are_normalised_by_the_centroid_of_the_label():
     prior = count(rows_of([[5, 0], [0.25, 0.25]]), rows_of([[1], [1]]), 4)
     half = np.sqrt(0.5)
     length = np.hypot(1 + half, half)
-    assert_allclose(prior.weight, [(1 + half) / length, half / length], rtol=1e-6)
-    assert_allclose(prior.share, [1 / length], rtol=1e-6)
+    assert_allclose(prior.arrays["weight"], [(1 + half) / length, half / length], rtol=1e-6)
+    assert_allclose(prior.arrays["share"], [1 / length], rtol=1e-6)
+    assert_array_equal(prior.arrays["rows"], [2])
 
 
 def test_less_power_favours_frequent_labels():
     """By hand: feature 0 occurs with label 0 in four rows (centroid length 4), with label 1 in one."""
     x, y = rows_of(np.ones((5, 1))), rows_of(np.eye(2)[[0, 0, 0, 0, 1]])
     for power, weights in ((0.0, [4, 1]), (0.5, [2, 1]), (1.0, [1, 1]), (2.0, [0.25, 1])):
-        assert_allclose(count(x, y, 2, power=power).weight, weights, rtol=1e-6)
-    assert count(x, y, 1, power=0.5).neuron.tolist() == [0]
-    assert count(x, y, 1, power=2.0).neuron.tolist() == [1]
+        assert_allclose(count(x, y, 2, power=power).arrays["weight"], weights, rtol=1e-6)
+
+
+def test_a_feature_is_linked_to_the_labels_that_it_tells_most_about():
+    """By hand: of 8 rows, 4 have the feature. Label 0 is in 3 rows, all with it: 3 log 2. Label 1 is in one row, with
+    it: log 2. Label 2 is in 6 rows, 3 with it: 3 log 1 = 0, though its sum of values is as large as that of label 0."""
+    x = rows_of([[1], [1], [1], [1], [0], [0], [0], [0]])
+    y = rows_of([[1, 0, 1], [1, 0, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]])
+    for most, labels in ((1, [0]), (2, [0, 1]), (3, [0, 1, 2])):
+        assert count(x, y, most).arrays["neuron"].tolist() == labels
 
 
 def test_lengths_of_rows_beyond_what_float32_can_square():
@@ -105,7 +128,7 @@ def test_lengths_of_rows_beyond_what_float32_can_square():
     lengths = _core.row_norms(x.indptr, x.values)
     assert_allclose(lengths, [np.sqrt(2) * 3e38, 1e-30, 1, 5], rtol=1e-4)
     prior = count(x, rows_of(np.eye(4)), 4)
-    assert_allclose(prior.weight, [np.sqrt(0.5), 1, 0.6, np.sqrt(0.5), 0.8], rtol=1e-4)
+    assert_allclose(prior.arrays["weight"], [np.sqrt(0.5), 1, 0.6, np.sqrt(0.5), 0.8], rtol=1e-4)
 
 
 CASES = st.tuples(
@@ -113,25 +136,42 @@ CASES = st.tuples(
 )  # rows, features, labels, labels of a feature, seed
 
 
+@dataclass
+class Case:
+    """A prior with weights at random, the rows that it was counted on, and their targets."""
+
+    x: Csr
+    matrix: Any
+    present: Any
+    targets: Any
+    prior: LabelPrior
+
+    @classmethod
+    def make(cls, case: tuple[int, ...], rate: float = 1.0) -> Case:
+        rows, features, labels, most, seed = case
+        x, matrix, present = sparse_input(rows, features, seed)
+        targets = make_targets(rows, labels, seed, softmax=False)
+        counted = SparseRows(x.indptr, x.indices, x.values, features)
+        y = SparseRows(targets.indptr, targets.indices, targets.values, labels)
+        prior = count(counted, y, most, scale=3.0, rate=rate)
+        rng = np.random.default_rng(seed)
+        prior.arrays["scale"][:] = rng.uniform(0, 4, len(prior.arrays["scale"]))
+        prior.arrays["trained"][:] = rng.standard_normal(len(prior.arrays["trained"]))
+        return cls(x, matrix, present, targets, prior)
+
+
 @settings(deadline=None)
-@given(CASES, st.sampled_from(["everything", "shared"]), st.booleans(), st.sampled_from([1.0, 0.7]))
-def test_added_logits_equal_those_of_the_reference(case, kind, trained, keep):
-    rows, features, labels, most, seed = case
-    x, matrix, _ = sparse_input(rows, features, seed)
-    targets = make_targets(rows, labels, seed, softmax=False)
-    prior = count(
-        SparseRows(x.indptr, x.indices, x.values, features),
-        SparseRows(targets.indptr, targets.indices, targets.values, labels),
-        most,
-        scale=3.0,
-    )
-    slow = SlowLabelPrior.of_arrays(prior.begin, prior.neuron, prior.weight, prior.share)
-    expected = slow.added(matrix, 3.0, lengths_of(x), targets.matrix > 0 if trained else None, keep)
+@given(CASES, st.sampled_from(["everything", "shared"]), st.booleans(), st.sampled_from([1.0, 0.7]), st.booleans())
+def test_added_logits_equal_those_of_the_reference(case, kind, training, keep, trained):
+    rows, _, labels, _, seed = case
+    made = Case.make(case, float(trained))
+    own = made.targets.matrix > 0 if training else None
+    expected = SlowLabelPrior.of_prior(made.prior).added(made.matrix, lengths_of(made.x), own, keep)
     found = []
     for threads in (1, 2):
         _core.set_threads(threads)
         active = make_active(kind, labels, rows, seed)
-        prior.add(x, row_lengths(x), active, targets if trained else None, keep)
+        made.prior.add(made.x, row_lengths(made.x), active, made.targets if training else None, keep)
         found.append((active.prior_begin.copy(), active.prior_position.copy(), active.prior_value.copy()))
     for one, two in zip(*found, strict=True):
         assert_array_equal(one, two)
@@ -141,6 +181,69 @@ def test_added_logits_equal_those_of_the_reference(case, kind, trained, keep):
     np.add.at(added, (row, active.ids[position]), value)
     assert len(set(zip(row.tolist(), position.tolist(), strict=True))) == len(row)  # each at most once in a row
     assert_allclose(added, np.where(np.isin(np.arange(labels), active.ids), expected, 0), rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None)
+@given(CASES, st.integers(1, 6), st.sampled_from([(0, 1), (1, 3)]))
+def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, want, stripe):
+    rows, _, labels, _, seed = case
+    made = Case.make(case)
+    bias = np.random.default_rng(seed).standard_normal(labels).astype(np.float32)
+    slow = SlowLabelPrior.of_prior(made.prior)
+    sums = slow.added(made.matrix, lengths_of(made.x)) + bias
+    possible = (made.present.astype(float) @ (slow.weight != 0) > 0) & ~(made.targets.matrix > 0)
+    for threads in (1, 3):
+        _core.set_threads(threads)
+        hits = made.prior.look_up(made.x, row_lengths(made.x), made.targets, bias, want, Shard(*stripe))
+        for row in range(rows):
+            some = slice(hits.lists.indptr[row], hits.lists.indptr[row + 1])
+            found, keys = hits.lists.indices[some], hits.ranking[some]
+            assert possible[row, found].all()
+            assert len(set(found.tolist())) == len(found) == min(want, possible[row].sum())
+            best = -np.sort(-sums[row, possible[row]])[: len(found)]
+            assert_allclose(sums[row, found], best, rtol=1e-3, atol=1e-3)  # keys are rounded
+            assert np.all(np.diff(keys.astype(np.int64)) <= 0)
+            assert np.all(keys > 0)
+
+
+@settings(deadline=None)
+@given(CASES, st.sampled_from(["everything", "shared"]), st.sampled_from([0.1, 3.0]))
+def test_a_step_is_that_of_the_reference(case, kind, rate):
+    """Along gradients at random, large ones too, of an output layer whose weights are 0."""
+    rows, _, labels, _, seed = case
+    made = Case.make(case)
+    slow = SlowLabelPrior.of_prior(made.prior)
+    start, results = made.prior.arrays["trained"].copy(), []
+    for threads in (1, 2):
+        _core.set_threads(threads)
+        made.prior.arrays["trained"][:] = start
+        active = make_active(kind, labels, rows, seed)
+        made.prior.add(made.x, row_lengths(made.x), active, made.targets)
+        z = slow.added(made.matrix, lengths_of(made.x), made.targets.matrix > 0)
+        output = dense_layer(labels)
+        found = _core.FoundLabels(active, made.targets.indptr, made.targets.indices, made.targets.values)
+        x = np.zeros((rows, 16), np.float32)
+        output.sigmoid_learn(x, active, found, 1 / rows, np.empty_like(x), _core.Optimizer("sgd", 0, 0, 0, 0))
+        gradient = made.prior.learn(made.x, row_lengths(made.x), active, rate)
+        results.append((made.prior.arrays["trained"].copy(), gradient))
+    for one, two in zip(*results, strict=True):
+        assert_array_equal(one, two)
+    activity = Activity.of(active, labels)
+    _, dz = sigmoid_loss(z, activity, made.targets.matrix)
+    dz = np.where(activity.mask, dz, 0) / rows
+    by_scale = slow.learn(made.matrix, made.present, dz, rate, made.targets.matrix > 0, lengths_of(made.x))
+    assert_allclose(results[0][1], by_scale, rtol=1e-3, atol=1e-4)
+    assert_allclose(SlowLabelPrior.of_prior(made.prior).trained, slow.trained, rtol=1e-3, atol=1e-4)
+
+
+def dense_layer(labels: int) -> Any:
+    """An output layer of 16 inputs whose weights and biases are 0."""
+    none, clock = np.zeros((0, 0), np.float32), np.zeros(labels, np.uint32)
+    weights, bias = aligned_zeros(labels, 16), aligned_zeros(labels, 1)
+    parameters = [
+        _core.Parameters(array, none, none, clock.copy(), width) for array, width in ((weights, 16), (bias, 1))
+    ]
+    return _core.DenseLayer(*parameters, False)
 
 
 def test_a_row_does_not_count_for_itself():
@@ -172,13 +275,35 @@ BEGIN, NEURON = np.array([0, 1, 3], np.int64), np.array([0, 1, 2], np.int32)
     ],
 )
 def test_invalid_lists_are_refused(begin, neuron, share, why):
-    begin, neuron = np.array(begin, np.int64), np.array(neuron, np.int32)
     with pytest.raises(ValueError, match=why):
-        _core.LabelPrior(begin, neuron, np.zeros(len(neuron), np.float32), np.zeros(share, np.float32), 1.0)
+        native(begin, neuron, share)
+
+
+def native(begin: Any, neuron: Any, labels: int = 3, **changes: Any) -> _core.LabelPrior:
+    zeros = np.zeros(len(neuron), np.float32)
+    arguments = {
+        "begin": np.array(begin, np.int64), "neuron": np.array(neuron, np.int32), "weight": zeros,
+        "share": np.zeros(labels, np.float32), "rows": np.zeros(labels, np.int32), "trained": zeros.copy(),
+        "scale": np.ones(SCALES, np.float32),
+    }  # fmt: skip
+    return _core.LabelPrior(*(arguments | changes).values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"trained": np.zeros(2, np.float32)}, "as many trained weights as counted ones"),
+        ({"rows": np.zeros(4, np.int32)}, "as many numbers of rows as shares"),
+        ({"scale": np.zeros(3, np.float32)}, "as many scales as buckets"),
+    ],
+)
+def test_arrays_of_other_lengths_are_refused(changes, why):
+    with pytest.raises(ValueError, match=why):
+        native(BEGIN, NEURON, **changes)
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    prior = _core.LabelPrior(BEGIN, NEURON, np.ones(3, np.float32), np.ones(3, np.float32), 1.0)
+    prior = native(BEGIN, NEURON)
     x = np.array([0, 1], np.int64), np.array([1], np.int32), np.ones(1, np.float32)
     one = np.ones(1)
     for arguments, why in (
@@ -190,3 +315,12 @@ def test_arguments_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=why):
             prior.add(*arguments)
+    untouched = _core.ActiveSet.everything(3, 1)
+    with pytest.raises(ValueError, match="was not added for training"):
+        prior.learn(*x, one, untouched, 1.0, np.zeros(SCALES))
+    labels = np.array([0, 1], np.int64), np.array([0], np.int32)
+    results = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.uint32)
+    with pytest.raises(ValueError, match="as many biases as neurons"):
+        prior.best(*x, one, *labels, np.zeros(2, np.float32), 0, 1, *results)
+    with pytest.raises(ValueError, match="as many results as rows"):
+        prior.best(*x, one, *labels, np.zeros(3, np.float32), 0, 1, results[0], np.zeros((2, 2), np.uint32))

@@ -28,6 +28,8 @@ GIVEN: dict[str, Any] = {
     "prior_power": 0.25,
     "prior_boost": 2.5,
     "prior_scale": 7.0,
+    "prior_learning_rate": 0.5,
+    "prior_hits": 2,
     "dropout_input": 0.45,
     "dropout_hidden": 0.05,
     "loss": "sigmoid",
@@ -65,7 +67,7 @@ ONE = ROWS | {"hidden": (256,), "loss": "softmax", "activation": "linear"}
 KINDS: dict[str, tuple[Callable[[], str], list[str], dict[str, Any]]] = {  # text, options to read it, what is chosen
     "one label": (lambda: make_lines(1), [], ONE),
     "several labels": (lambda: make_lines(3), [], ONE | {"loss": "sigmoid"}),
-    "several, sampled": (lambda: make_lines(3), ["--output", "random"], ONE),
+    "several, sampled": (lambda: make_lines(3), ["--output", "random"], ONE | {"loss": "sigmoid"}),
     "interactions": (make_users, ["--format", "interactions"], ONE | ITEMS),
     "words": (make_words, ["--format", "tokens", "--subsample", "0"], ONE | WORDS),
 }
@@ -98,35 +100,49 @@ def test_activation_follows_the_number_of_hidden_layers(hidden: tuple[int, ...])
         ([1, 2, 2, 2], {}, 20, "sigmoid"),
         ([0, 0, 0, 4], {}, 20, "softmax"),
         ([3, 3], {}, 8192, "sigmoid"),
-        ([3, 3], {}, 8193, "softmax"),  # not all outputs are computed
-        ([3, 3], {"output": "full"}, 8193, "sigmoid"),
-        ([3, 3], {"output": "lsh"}, 20, "softmax"),
-        ([3, 3], {"output": "random"}, 20, "softmax"),
+        ([3, 3], {}, 8193, "sigmoid"),
+        ([3, 3], {"output": "lsh"}, 20, "sigmoid"),
         ([3, 3], {"loss": "softmax"}, 20, "softmax"),
         ([1, 1], {"loss": "sigmoid"}, 20, "sigmoid"),
     ],
 )
-def test_loss_follows_labels_and_outputs(
+def test_loss_follows_the_labels_of_a_row(
     labels_per_row: list[int], options: dict[str, Any], labels: int, loss: str
 ) -> None:
     assert resolve(Config(**options), labels, rows(labels_per_row, labels)).loss == loss
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "hidden"),
+    ("labels", "options", "output"),
     [
-        (999, {}, (256,)),
-        (1000, {}, (512,)),
-        (8192, {}, (512,)),
-        (8193, {}, (256,)),  # not all outputs are computed
-        (8193, {"output": "full"}, (512,)),
-        (8192, {"output": "lsh"}, (256,)),
-        (8192, {"hidden": (7, 8)}, (7, 8)),
+        (8192, {}, "full"),
+        (8193, {}, "random"),  # with what the label prior looks up
+        (8193, {"prior_labels": 0}, "lsh"),
+        (8193, {"prior_learning_rate": 0.0}, "lsh"),
+        (8193, {"active_sets": "row"}, "lsh"),
+        (8193, {"hidden": (9,), "hidden_share": (0.5,)}, "lsh"),
+        (8193, {"output": "full"}, "full"),
     ],
 )
-def test_width_follows_labels_and_outputs(labels: int, options: dict[str, Any], hidden: tuple[int, ...]) -> None:
-    assert resolve(Config(**options), labels, rows([1, 1], labels)).hidden == hidden
-    assert resolve(Config(**options), labels).hidden == hidden
+def test_outputs_follow_labels_and_prior(labels: int, options: dict[str, Any], output: str) -> None:
+    assert resolve(Config(**options), labels, rows([1, 1], labels)).output == output
+    assert resolve(Config(**options), labels).output == output
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "epochs"),
+    [(1, 256, 100), (500, 256, 100), (25_600, 256, 4), (10_240, 256, 5), (600, 30, 10)],
+)
+def test_small_data_gets_more_epochs(count: int, batch_size: int, epochs: int) -> None:
+    assert resolve(Config(batch_size=batch_size), 20, rows([1] * count)).epochs == epochs
+    assert resolve(Config(batch_size=batch_size), 20).epochs == 4
+
+
+@pytest.mark.parametrize(("features", "labels"), [(1, 128), (256, 128), (512, 64), (40_000, 1)])
+def test_long_rows_get_fewer_labels_of_a_feature(features: int, labels: int) -> None:
+    x = SparseRows.from_scipy(np.ones((3, features), np.float32))
+    data = Dataset(x, SparseRows.from_scipy(np.eye(3, dtype=np.float32)))
+    assert resolve(Config(), 3, data).prior_labels == labels
 
 
 @given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from(sorted(KINDS.keys() - {"several, sampled"})))
@@ -147,16 +163,16 @@ def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_zero_is_a_value_like_others() -> None:
-    none = {"prior_labels": 0, "prior_power": 0.0, "prior_boost": 0.0, "prior_scale": 0.0, "dropout_input": 0.0,
-            "dropout_hidden": 0.0}  # fmt: skip
+    none = {"prior_labels": 0, "prior_power": 0.0, "prior_boost": 0.0, "prior_scale": 0.0, "prior_learning_rate": 0.0,
+            "prior_hits": 0, "dropout_input": 0.0, "dropout_hidden": 0.0}  # fmt: skip
     assert chosen(resolve(Config(**none), 9).to_dict(), none) == none
 
 
 def test_what_was_decided_before_stays() -> None:
     before = resolve(Config(**GIVEN), 70_000)
-    assert (before.output, before.random_negatives) == ("lsh", 2048)
+    assert (before.output, before.random_negatives) == ("random", 1024)
     assert resolve_like(Config(epochs=3), before) == before.replace(epochs=3)
-    changed = {"loss": "softmax", "prior_labels": 5, "output": "random"}
+    changed = {"loss": "softmax", "prior_labels": 5, "output": "lsh"}
     assert resolve_like(Config(**changed), before) == before.replace(**changed)
 
 
@@ -170,8 +186,9 @@ def test_an_option_left_open_is_no_resolved_one() -> None:
     [
         (100, {}, (0, 100)),
         (100, {"output": "lsh"}, (4, 100)),
-        (50_000, {}, (4, 2048)),
-        (50_000, {"output": "random"}, (0, 2048)),
+        (50_000, {}, (0, 1024)),
+        (50_000, {"prior_labels": 0}, (4, 2048)),
+        (50_000, {"prior_labels": 0, "output": "random"}, (0, 2048)),
         (50_000, {"active_sets": "row"}, (256, 256)),
         (800, {"active_sets": "row", "output": "lsh"}, (101, 101)),
         (50_000, {"hash_hits": 0, "random_negatives": 7}, (0, 7)),

@@ -1,4 +1,4 @@
-"""Networks with links: training and prediction against the slow network, on several ranks, and what links are for."""
+"""Networks with a label prior: training and prediction against the slow network, on several ranks; what it is for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.recording import Recording
 
 from dslide import Config, Network, Trainer, _core
 from dslide.data import Dataset, SparseRows
-from dslide.model.label_prior import regrouped
+from dslide.model.label_prior import SCALE_STEP, regrouped
 from dslide.model.sharding import Shard
 from dslide.util.csr import Csr
 
@@ -30,6 +30,10 @@ OUTPUTS = [
     {"loss": "sigmoid"},
     {"loss": "softmax", "output": "lsh", "hash_hits": 2, "random_negatives": 9, "bucket_size": 0},
     {"loss": "sigmoid", "output": "random", "random_negatives": 9},
+]
+TRAINED = [
+    options | {"prior_learning_rate": 0.7, "prior_hits": hits}
+    for options, hits in [*zip(OUTPUTS, (0, 0, 3, 2), strict=True), ({"loss": "softmax", "output": "random"}, 3)]
 ]
 
 
@@ -50,11 +54,14 @@ class Batch:
             layer.arrays["bias"][:, 0] = 0.2 * rng.standard_normal(layer.total)[network.shard.own]
         return network
 
-    def added(self, config, own=True):
-        """What links add in training, or in prediction, where there is a factor on it."""
-        slow = SlowLabelPrior.count(self.rows, self.y, config.prior_labels, False, config.prior_power)
-        scale = config.prior_scale * (1.0 if own else config.prior_boost)
-        return slow.added(self.matrix, scale, lengths_of(self.x), self.targets > 0 if own else None)
+    def slow(self, config):
+        return SlowLabelPrior.count(
+            self.rows, self.y, config.prior_labels, False, config.prior_power, config.prior_scale
+        )
+
+    def added(self, slow, own=True, boost=1.0):
+        """What the prior adds in training, or in prediction, where there is a factor on it."""
+        return boost * slow.added(self.matrix, lengths_of(self.x), self.targets > 0 if own else None)
 
 
 # ---- one rank -------------------------------------------------------------------------------------------------------
@@ -64,7 +71,7 @@ class Batch:
 def test_gradients_are_those_of_finite_differences(options):
     config, batch = Config(**BASE | {"optimizer": "sgd"} | options), Batch(options["loss"])
     network = batch.link(Recording(config, FEATURES, LABELS))
-    reference, added = ReferenceNetwork(network), batch.added(config)
+    reference, added = ReferenceNetwork(network), batch.added(batch.slow(config))
     assert np.abs(added).max() > 0.5
     before = [array.copy() for array in weights_of(network)]
     result = network.train_step(batch.x, batch.labels, 0, RATE)
@@ -80,18 +87,31 @@ def test_gradients_are_those_of_finite_differences(options):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("options", OUTPUTS, ids=str)
+@pytest.mark.parametrize("options", OUTPUTS + TRAINED, ids=str)
 def test_training_is_that_of_the_slow_network(options, kept, monkeypatch):
     """Whether logits are kept from the first pass to the second or computed again."""
     if not kept:
         monkeypatch.setattr("dslide.model.output_losses.KEPT_BYTES", 0)
     config, batch = Config(**BASE | {"epsilon": 1e-2} | options), Batch(options["loss"])
     network = batch.link(Recording(config, FEATURES, LABELS))
-    reference, added = ReferenceNetwork(network), batch.added(config)
+    reference, slow, moment = ReferenceNetwork(network), batch.slow(config), np.zeros(32)
     for step in range(5):
         result = network.train_step(batch.x, batch.labels, step, 0.05)
+        added = batch.added(slow)
+        if config.prior_learning_rate > 0:
+            gradient = reference.logit_gradient(batch.matrix, batch.targets, network.chosen, added)
+            share = 0.05 / config.learning_rate  # of the schedule
+            rate = config.prior_learning_rate * share
+            by_scale = slow.learn(batch.matrix, batch.present, gradient, rate, batch.targets > 0, lengths_of(batch.x))
+            moment += by_scale**2
+            change = SCALE_STEP * config.prior_scale * share * by_scale / np.sqrt(np.maximum(moment, 1e-300))
+            slow.scale = np.maximum(slow.scale - change, 0)
         loss = reference.train_step(batch.matrix, batch.present, batch.targets, network.chosen, 0.05, added)
         assert result.loss == pytest.approx(loss, rel=1e-4)
+    found = SlowLabelPrior.of_prior(network.prior)
+    assert_allclose(found.trained, slow.trained, rtol=1e-3, atol=1e-3)
+    assert_allclose(found.scale, slow.scale, rtol=1e-3, atol=1e-3)
+    assert np.any(found.trained != 0) == np.any(found.scale != config.prior_scale) == (config.prior_learning_rate > 0)
     for layer, slow in zip(network.layers, reference.layers, strict=True):
         expected = slow.arrays()
         for name in ("weights", "bias"):
@@ -117,8 +137,7 @@ def test_dropout_takes_off_what_the_whole_row_had():
     assert 0 < len(left.values) < len(batch.x.values)
     matrix = np.zeros((ROWS, FEATURES))
     matrix[np.repeat(np.arange(ROWS), np.diff(left.indptr)), left.indices] = left.values
-    slow = SlowLabelPrior.count(batch.rows, batch.y, config.prior_labels, False, config.prior_power)
-    expected = slow.added(matrix, config.prior_scale, lengths_of(batch.x), batch.targets > 0, 0.6)
+    expected = batch.slow(config).added(matrix, lengths_of(batch.x), batch.targets > 0, 0.6)
     network.train_step(batch.x, batch.labels, 7, 0.01)
     seen = network.active[-1]
     added = np.zeros((ROWS, LABELS))
@@ -132,7 +151,7 @@ def test_prediction_is_that_of_the_slow_network(loss, monkeypatch):
     config, batch = Config(**BASE | {"loss": loss}), Batch(loss)
     network = batch.link(Network(config, FEATURES, LABELS))
     everything = [Activity(np.ones((ROWS, n), bool), np.ones((ROWS, n))) for n in (9, LABELS)]
-    reference, added = ReferenceNetwork(network), batch.added(config, own=False)
+    reference, added = ReferenceNetwork(network), batch.added(batch.slow(config), own=False, boost=3.0)
     _, z = reference.forward(batch.matrix, everything, added)
     close = {"rtol": 1e-4, "atol": 1e-4}
     some = np.array([80, 3, 3, 11], np.int32)
@@ -176,7 +195,7 @@ def test_rows_of_any_kind_are_predicted():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("options", [*OUTPUTS, {"micro_batches": 3, "dropout_input": 0.3}], ids=str)
+@pytest.mark.parametrize("options", [*OUTPUTS, *TRAINED, {"micro_batches": 3, "dropout_input": 0.3}], ids=str)
 def test_training_and_prediction_are_those_of_one_rank(size, options):
     config = Config(**BASE | options)
     batch = Batch(config.loss)
@@ -197,7 +216,10 @@ def test_training_and_prediction_are_those_of_one_rank(size, options):
             assert np.mean(ids == expected_ids) > 0.98  # but for ties to rounding
     together = regrouped([(Shard(rank, size), state) for rank, (*_, state) in enumerate(many)], Shard())
     for name, array in links.items():
-        assert_array_equal(together[name], array, strict=True, err_msg=name)
+        if name in ("prior.trained", "prior.scale", "prior.scale_moment"):
+            assert_allclose(together[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+        else:
+            assert_array_equal(together[name], array, strict=True, err_msg=name)
 
 
 # ---- which networks have links --------------------------------------------------------------------------------------
@@ -224,8 +246,7 @@ def test_items_are_not_linked_to_themselves():
     items = SparseRows.from_scipy(np.array([[1, 1, 0], [0, 1, 1], [1, 1, 1]], np.float32))
     trainer = Trainer(Config(**BASE | {"epochs": 1, "threads": 1}), 3, 3)
     trainer.fit(Dataset(items, items, users=np.arange(3, dtype=np.int32)))
-    links = trainer.network.prior
-    assert_array_equal(links.neuron, [1, 2, 0, 2, 0, 1])
+    assert_array_equal(trainer.network.prior.arrays["neuron"], [1, 2, 0, 2, 0, 1])
 
 
 # ---- what they are for ----------------------------------------------------------------------------------------------
@@ -289,3 +310,49 @@ def test_the_number_of_threads_changes_no_link():
     for state in states[1:]:
         for name, array in state.items():
             assert_array_equal(array, states[0][name])
+
+
+def learned(x, y, **options):
+    """A network with a label prior, trained on some rows."""
+    data = Dataset(SparseRows.from_scipy(x.astype(np.float32)), SparseRows.from_scipy(y.astype(np.float32)))
+    config = {"hidden": (8,), "prior_labels": 64, "prior_scale": 10.0, "prior_learning_rate": 1.0, "epochs": 12}
+    trainer = Trainer(Config(**PLAIN | config | {"batch_size": 64, "threads": 1} | options), data.features, data.labels)
+    trainer.fit(data)
+    return trainer.network
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("copies", [2, 4, 9])
+def test_a_prior_that_misleads_is_switched_off_and_one_that_tells_all_is_kept(loss, copies):
+    """Labels that have nothing to do with features, or a feature each; all with as many rows."""
+    rng = np.random.default_rng(3)
+    y = np.eye(150)[rng.permutation(np.arange(150 * copies) % 150)]
+    noise = (rng.random((len(y), 200)) < 0.05) * rng.random((len(y), 200))
+    scale = {}
+    for name, x in (("misleading", noise), ("telling", np.hstack([y, 0.2 * noise]))):
+        prior = learned(x, y, loss=loss, epochs=400 // copies).prior
+        scale[name] = prior.arrays["scale"][copies.bit_length()]
+    assert scale["misleading"] < 1
+    assert scale["telling"] > 10
+
+
+def test_trained_weights_learn_what_counts_can_not():
+    """A label's feature is weak, and rows have strong ones that say nothing: the trained weights learn to ignore them,
+    on rows that are new."""
+    rng = np.random.default_rng(5)
+
+    def rows(count):
+        truth, other = rng.integers(0, 60, count), rng.integers(0, 60, (count, 4))
+        x = np.zeros((count, 120))
+        x[np.arange(count), truth] = 0.3
+        x[np.arange(count)[:, None], 60 + other] = 1.0
+        return x, truth
+
+    (x, truth), (test, expected) = rows(3000), rows(1000)
+    right = {}
+    for rate in (0.0, 2.0):
+        network = learned(x, np.eye(60)[truth], hidden=(2,), prior_learning_rate=rate, epochs=3)
+        found = network.predict_topk(SparseRows.from_scipy(test.astype(np.float32)), 1)[0][:, 0]
+        right[rate] = np.mean(found == expected)
+    assert right[2.0] > 0.9
+    assert right[0.0] < 0.8

@@ -170,14 +170,22 @@ class ReferenceNetwork:
         _, z = self.forward(x, activities, added)
         return LOSSES[self.config.loss](z, activities[-1], targets)[0] / len(x)
 
+    def logit_gradient(
+        self, x: Matrix, targets: Matrix, activities: list[Activity], added: Matrix | float = 0.0
+    ) -> Matrix:
+        """Of the mean loss by the logits; 0 where a neuron is not active."""
+        _, z = self.forward(x, activities, added)
+        _, dz = LOSSES[self.config.loss](z, activities[-1], targets)
+        return np.where(activities[-1].mask, dz, 0) / len(x)
+
     def train_step(
         self, x: Matrix, present: Mask, targets: Matrix, activities: list[Activity], rate: float,
         added: Matrix | float = 0.0,
     ) -> float:  # fmt: skip
         """One step; returns the loss before it."""
         inputs, z = self.forward(x, activities, added)
-        total, dz = LOSSES[self.config.loss](z, activities[-1], targets)
-        dz = np.where(activities[-1].mask, dz, 0) / len(x)
+        total, _ = LOSSES[self.config.loss](z, activities[-1], targets)
+        dz = self.logit_gradient(x, targets, activities, added)
         for i in range(len(self.layers) - 1, -1, -1):
             da = self.layers[i].learn(inputs[i], present if i == 0 else inputs[i] != 0, activities[i], dz, rate)
             if i > 0:

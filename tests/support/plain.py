@@ -6,7 +6,8 @@ from typing import Any
 
 PLAIN: dict[str, Any] = {
     "optimizer": "adam", "learning_rate": 0.01, "dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0,
-    "activation": "relu", "loss": "softmax", "batch_size": 256, "epochs": 5,
+    "prior_learning_rate": 0.0, "prior_hits": 0, "activation": "relu", "loss": "softmax", "batch_size": 256,
+    "epochs": 5,
 }  # fmt: skip
 PLAIN_ARGUMENTS = [  # those of them that decide how a network learns, on the command line
     word

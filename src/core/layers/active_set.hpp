@@ -23,6 +23,9 @@ struct PriorLogits {
   std::vector<int64_t> begin;     // (rows + 1): row i has begin[i] .. begin[i + 1]; empty: there is no prior
   std::vector<int32_t> position;  // in the active set's ids, unique within a row
   std::vector<float> value;
+  // Only in training, to train the prior:
+  std::vector<float> counted;   // the counted part of the value, before its scale
+  std::vector<float> gradient;  // of the loss with respect to the logit: set by the output layer
 };
 
 class ActiveSet {

@@ -106,6 +106,13 @@ class PriorByBlock {
     }
   }
 
+  // use(entry) for a block's entries in rows r .. r + count.
+  template <class Use> void each(size_t block, size_t r, size_t count, const Use& use) const {
+    if (by_block_.begin.empty()) return;
+    const Entry* const end = by_block_.begin_of(block + 1);
+    for (const Entry* e = by_block_.from(block, r); e != end && e->row < r + count; ++e) use(*e);
+  }
+
  private:
   const PriorLogits& prior_;
   EntriesByBlock by_block_;

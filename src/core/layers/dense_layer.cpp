@@ -207,15 +207,17 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
   return finite;
 }
 
-bool DenseLayer::sigmoid_learn(const float* x, const ActiveSet& active, const FoundLabels& labels, float scale,
-                               float* dx, const Optimizer& optimizer, double* loss) {
-  return sigmoid_learn({x, active, {0, active.rows}, dx, &optimizer, nullptr}, labels, scale, loss);
+bool DenseLayer::sigmoid_learn(const float* x, ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
+                               const Optimizer& optimizer, double* loss) {
+  const Pass pass{x, active, {0, active.rows}, dx, &optimizer, nullptr};
+  return sigmoid_learn(pass, labels, scale, loss, active.prior.gradient.data());
 }
 
-double DenseLayer::sigmoid_backward(const float* x, const ActiveSet& active, Range rows, const FoundLabels& labels,
+double DenseLayer::sigmoid_backward(const float* x, ActiveSet& active, Range rows, const FoundLabels& labels,
                                     float scale, float* dx, float* kept) {
   double loss = 0;
-  sigmoid_learn({x, active, rows, dx, nullptr, kept}, labels, scale, &loss);
+  const Pass pass{x, active, rows, dx, nullptr, kept};
+  sigmoid_learn(pass, labels, scale, &loss, active.prior.gradient.data());
   return loss;
 }
 
@@ -226,7 +228,8 @@ bool DenseLayer::sigmoid_step(const float* x, const ActiveSet& active, const flo
   });
 }
 
-bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss) {
+bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss,
+                               float* prior_gradient) {
   const Kernels& kernel = kernels();
   const ActiveSet& active = pass.active;
   const size_t inputs = weights_.stride, ld = padded_stride(inputs);
@@ -265,6 +268,10 @@ bool DenseLayer::sigmoid_learn(const Pass& pass, const FoundLabels& labels, floa
     }
     for (size_t k = 0; k < state.corrections.size(); ++k) {
       z[(begin[k].row - r) * BLOCK + begin[k].column] += scale * state.corrections[k].gradient;
+    }
+    if (prior_gradient) {
+      prior.each(block, r, chunk,
+                 [&](const Entry& e) { prior_gradient[e.element] = z[(e.row - r) * BLOCK + e.column]; });
     }
     return std::pair(z, BLOCK);
   });

@@ -42,7 +42,8 @@ class DenseLayer {
   bool learn(const float* x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
              const Optimizer& optimizer);
 
-  // All below: not for active sets per row. Losses as in loss.hpp.
+  // All below: not for active sets per row. Losses as in loss.hpp. softmax_step, sigmoid_learn and sigmoid_backward set
+  // active.prior.gradient, unless it is empty.
   //
   // Softmax takes three calls.
   //   softmax_forward, for some rows at a time (from a multiple of CHUNK on): sums, the labels' logits (labels may be
@@ -57,13 +58,13 @@ class DenseLayer {
                        const SoftmaxSums& sums, float* kept);
   double softmax_backward(const ActiveSet& active, Range rows, const FoundLabels& labels, const float* reference,
                           const float* log_norm, float scale, float* dx) const;
-  bool softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
-                    float scale, const float* kept, const Optimizer& optimizer);
+  bool softmax_step(const float* x, ActiveSet& active, const FoundLabels& labels, const float* log_norm, float scale,
+                    const float* kept, const Optimizer& optimizer);
 
   // Sigmoid in one call; or the loss for some rows at a time, with gradients of logits in `kept`, and then the step.
-  bool sigmoid_learn(const float* x, const ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
+  bool sigmoid_learn(const float* x, ActiveSet& active, const FoundLabels& labels, float scale, float* dx,
                      const Optimizer& optimizer, double* loss);
-  double sigmoid_backward(const float* x, const ActiveSet& active, Range rows, const FoundLabels& labels, float scale,
+  double sigmoid_backward(const float* x, ActiveSet& active, Range rows, const FoundLabels& labels, float scale,
                           float* dx, float* kept);
   bool sigmoid_step(const float* x, const ActiveSet& active, const float* kept, const Optimizer& optimizer);
 
@@ -111,7 +112,7 @@ class DenseLayer {
   template <class Number> struct Softmax;  // the algorithm for one operand type
   struct Pass;
   template <class MakeGradient> bool learn_blocks(const Pass& pass, const MakeGradient& make_gradient);
-  bool sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss);
+  bool sigmoid_learn(const Pass& pass, const FoundLabels& labels, float scale, double* loss, float* prior_gradient);
   bool learn_per_row(const float* x, const ActiveSet& active, const float* dz, float* dx, const Optimizer& optimizer);
   void begin_dx(size_t rows, int parts);
   void sum_dx(Range rows, float* dx) const;

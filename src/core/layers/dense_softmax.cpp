@@ -223,11 +223,13 @@ template <class Number> struct DenseLayer::Softmax {
     }
   }
 
-  bool step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm, float scale,
+  bool step(const float* x, ActiveSet& active, const FoundLabels& labels, const float* log_norm, float scale,
             const float* kept, const Optimizer& optimizer) const {
     const size_t rows = active.rows;
     const PriorLogits none;
-    const PriorByBlock prior(kept ? none : active.prior, {0, rows}, block_count(active.ids.size()));
+    std::vector<float>& prior_gradient = active.prior.gradient;
+    const bool use_prior = !kept || !prior_gradient.empty();
+    const PriorByBlock prior(use_prior ? active.prior : none, {0, rows}, block_count(active.ids.size()));
     if (!kept) transpose_rows(x, rows, {0, rows});
     const int parts = threads();
     layer.scratch_.resize(parts);
@@ -251,9 +253,19 @@ template <class Number> struct DenseLayer::Softmax {
         multiply(count, inputs, chunk.rows(), here, lde, 1, &o.scaled[at * ld], ld, s.gradient.data(), ld,
                  chunk.begin > 0, &queue);
         for (size_t c = 0; c < count; ++c) bias_gradient[c] += dot(here + c * lde, &o.factor[at], chunk.rows());
+        if (prior_gradient.empty()) return;
+        prior.each(block, chunk.begin, chunk.rows(), [&](const Entry& entry) {
+          const size_t i = entry.row - chunk.begin;
+          prior_gradient[entry.element] = number_at(here + entry.column * lde, i) * number_at(&o.factor[at], i);
+        });
       });
       for (const Entry* l = labels.begin(block, 0); l != labels.end(block); ++l) {
         const float gradient = -scale * labels.target(l->element);
+        if (!prior_gradient.empty()) {
+          prior.each(block, l->row, 1, [&](const Entry& entry) {
+            if (entry.column == l->column) prior_gradient[entry.element] += gradient;
+          });
+        }
         bias_gradient[l->column] += gradient;
         kernels().axpy(gradient, x + l->row * inputs, &s.gradient[l->column * ld], inputs);
       }
@@ -269,7 +281,7 @@ void DenseLayer::softmax_forward(const float* x, const ActiveSet& active, Range 
   Softmax<float>{*this}.forward(x, active, rows, labels, sums, kept);
 }
 
-bool DenseLayer::softmax_step(const float* x, const ActiveSet& active, const FoundLabels& labels, const float* log_norm,
+bool DenseLayer::softmax_step(const float* x, ActiveSet& active, const FoundLabels& labels, const float* log_norm,
                               float scale, const float* kept, const Optimizer& optimizer) {
   if (bf16_products_) {
     return Softmax<Bf16Pair>{*this}.step(x, active, labels, log_norm, scale, kept, optimizer);

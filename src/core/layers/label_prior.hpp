@@ -1,27 +1,41 @@
 // Label prior: direct connections from the input features to the output logits, beside the hidden layers.
 //
 // A hidden layer of a few hundred units cannot separate tens of thousands of features that each indicate a few of tens
-// of thousands of labels. So each feature is linked to the labels it co-occurs with most in the training data, and adds
-// value * weight to their logits. A weight is the feature's component of the label's centroid: the sum of the rows that
-// have the label, scaled to unit norm. Weights are counted, not trained; the network learns the residual.
+// of thousands of labels. So each feature is linked to the labels it tells most about in the training data, and adds
+// value * weight to their logits. A weight has two parts:
+//   counted: the feature's component of the label's centroid (the sum of the rows that have the label, scaled to unit
+//     norm), times a scale that is learned. Labels with about as many rows share a scale.
+//   trained: begins at 0, and is trained by stochastic gradient descent, as a linear classifier's weights are.
 //
 // In training, a row's own contribution is subtracted from its labels' centroids. Otherwise the prior would reveal the
-// labels of the rows it was counted on, and nothing would be left to learn.
+// labels of the rows it was counted on, and nothing would be left to learn: neither the scales nor the network.
 #pragma once
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <mutex>
 #include <vector>
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
+#include "layers/input_groups.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
+constexpr size_t PRIOR_SCALES = 32;
+// Whose scale a label with so many rows has: up to 3, 4 to 7, 8 to 15, ... A label with one row has nothing left in
+// training, once that row's contribution is subtracted: it shares the scale of those with 2 or 3, and has no say in it.
+inline size_t prior_bucket(int32_t rows) { return std::bit_width(static_cast<uint32_t>(std::max(rows, 2))); }
+inline bool has_say(int32_t rows) { return rows > 1; }
+using ScaleGradient = std::array<double, PRIOR_SCALES>;
+
 // Links by feature: those of feature i are begin[i] .. begin[i + 1], by ascending label.
 struct LabelPriorLists {
   Aligned<int64_t> begin;  // (features + 1)
   Aligned<int32_t> label;
-  Aligned<float> weight;
-  Aligned<float> share;  // by label: factor on the sum of its rows; 0 for a label without rows
+  Aligned<float> weight;  // counted
+  Aligned<float> share;   // by label: factor on the sum of its rows; 0 for a label without rows
+  Aligned<int32_t> rows;  // by label: how many rows have it
 };
 
 // The L2 norm of each row of x; 1 for a zero row.
@@ -29,30 +43,67 @@ std::vector<double> row_norms(const Csr& x);
 
 // Counts the prior of rows x (rows x features, scaled to unit norm) with labels y. A link's weight is the feature's
 // component of the sum of the label's rows, divided by the norm of that sum to the `power`: 1 gives the centroid, less
-// favours frequent labels. A feature is linked to the `max_labels` labels with the largest weights, ties to the lower
-// label; with `skip_same` never to the label with its own number. Returns only links to `own` labels, by local number.
+// favours frequent labels. A feature is linked to the `max_labels` labels that it tells most about, ties to the lower
+// label: those with the largest n log(n N / (f l)), the gain in log-likelihood over independence, if n of N rows have
+// both, f the feature and l the label. With `skip_same` never to the label with its own number. Returns only links to
+// `own` labels, by local number.
 LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t max_labels,
                                   double power, bool skip_same, Stripe own);
 
+// Views of a prior's arrays.
+struct PriorArrays {
+  Csr counted;          // (features x neurons)
+  const float* share;   // (neurons)
+  const int32_t* rows;  // (neurons)
+  float* trained;       // by link
+  bool is_trained;      // or there are no trained weights
+  const float* scale;   // (PRIOR_SCALES)
+  size_t neurons;
+};
+
 class LabelPrior {
  public:
-  // Views: weights (features x neurons), share (neurons). All weights are multiplied by `scale`.
-  LabelPrior(const Csr& weights, const float* share, size_t neurons, float scale);
-  size_t features() const { return weights_.rows; }
-  size_t neurons() const { return neurons_; }
+  explicit LabelPrior(const PriorArrays& arrays);
+  size_t features() const { return arrays_.counted.rows; }
+  size_t neurons() const { return arrays_.neurons; }
+  bool is_trained() const { return arrays_.is_trained; }
 
   // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `norms`. `own`,
   // unless it is a null view, has the labels of each row, for which the row's contribution is subtracted. `keep` is the
   // share of features kept by dropout (which divided by it); `norms` are those before dropout.
   void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active);
 
+  // For each row the `count` neurons with the largest prior plus bias, except those in `own`: ids and keys, (rows x
+  // count), best first; id -1 and key 0 where there are fewer. A larger key is a larger sum, to 13 bits; neurons of the
+  // same sum are ordered at random by their number in the whole layer, whose stripe is `stripe`.
+  void best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
+            int32_t* ids, uint32_t* keys);
+
+  // One step on the trained weights, from the gradients in active.prior; returns the gradients of the scales. `rate`:
+  // step size for the sum of the rows' gradients. No step moves a logit by more than about MOST_ROWS times what one row
+  // could, or batches in which nearly all rows have the same label and the same features would diverge.
+  ScaleGradient learn(const Csr& x, const double* norms, float rate, const ActiveSet& active);
+
  private:
-  Csr weights_;
-  const float* share_;
-  size_t neurons_;
-  float scale_;
+  void find_active(const ActiveSet& active);
+  void forget_active(const ActiveSet& active);
+  bool is_active(size_t neuron) const { return (is_active_[neuron / 64] >> neuron % 64 & 1) != 0; }
+  float weighted(size_t neuron, float counted, float trained) const {
+    return arrays_.scale[prior_bucket(arrays_.rows[neuron])] * counted + trained;
+  }
+
+  struct alignas(2 * CACHE_LINE) Sums {  // of one row at a time, by neuron
+    std::vector<float> counted, trained;
+    std::vector<uint32_t> stamp;  // of the last row that touched a neuron
+    uint32_t now = 0;
+  };
+
+  PriorArrays arrays_;
   std::mutex in_use_;                // guards what follows
   std::vector<uint64_t> is_active_;  // a bit for each neuron: whether it is active; 0 between calls
   std::vector<int32_t> position_;    // by active neuron: position in active.ids
+  AlignedFloats gradient_;           // (rows x active): gradients of logits that the prior adds to
+  std::vector<InputGroups> groups_;  // one per thread, kept between calls, as what follows
+  std::vector<Sums> sums_;           // best(); not cleared between calls, which takes long with many neurons
 };
 }  // namespace dslide

@@ -67,6 +67,12 @@ inline float dot(const Bf16Pair* a, const Bf16Pair* b, size_t n) {
   return kernels().dot_pairs(a, b, numbers_for<Bf16Pair>(n));
 }
 
+// The i-th float.
+inline float number_at(const float* x, size_t i) { return x[i]; }
+inline float number_at(const Bf16Pair* x, size_t i) {
+  return widen(Bf16{static_cast<uint16_t>(x[i / 2].bits >> (i % 2 * 16))});
+}
+
 // Pairs adjacent rows, for the right operand of a product or (transposed) the left one: (count x n) with leading
 // dimension ld becomes (ceil(count / 2) x n) with leading dimension ld_out; a missing last row counts as 0.
 inline void pair_rows(const float* rows, size_t count, size_t n, size_t ld, Bf16Pair* out, size_t ld_out) {

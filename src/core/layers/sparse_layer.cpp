@@ -1,7 +1,6 @@
 #include "layers/sparse_layer.hpp"
 #include <algorithm>
 #include <atomic>
-#include "runtime/radix_sort.hpp"
 
 namespace dslide {
 namespace {
@@ -45,52 +44,14 @@ void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_
   });
 }
 
-void SparseLayer::Groups::fill(const Csr& x, Stripe own) {
-  const size_t count = x.nnz();
-  keys_.resize(count);
-  size_t taken = 0;
-  uint32_t largest = 0;
-  for (size_t e = 0; e < count; ++e) {
-    const auto id = static_cast<uint32_t>(x.ids[e]);
-    keys_[taken] = (uint64_t{id} << 32) | e;
-    taken += own.step == 1 || own.contains(id);  // branch-free: the branch would be unpredictable
-    largest = std::max(largest, id);
-  }
-  keys_.resize(taken);
-  radix_sort(keys_, scratch_, largest, [](uint64_t k) { return static_cast<uint32_t>(k >> 32); });
-
-  row_of_.resize(count);
-  for (size_t i = 0; i < x.rows; ++i) {
-    std::fill(row_of_.begin() + x.offsets[i], row_of_.begin() + x.offsets[i + 1], static_cast<int32_t>(i));
-  }
-  input.clear();
-  begin.clear();
-  row.resize(taken);
-  value.resize(taken);
-  element.resize(taken);
-  for (size_t k = 0; k < taken; ++k) {
-    const auto id = static_cast<int32_t>(keys_[k] >> 32);
-    const auto e = static_cast<uint32_t>(keys_[k]);
-    if (k == 0 || id != input.back()) {
-      input.push_back(id);
-      begin.push_back(k);
-    }
-    row[k] = row_of_[e];
-    value[k] = x.values[e];
-    element[k] = e;
-  }
-  begin.push_back(taken);
-}
-
 bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
                         const Optimizer& optimizer) {
-  const int parts = threads();
-  groups_.resize(parts);
-  run_threads(parts, [&](int t) { groups_[t].fill(x, {static_cast<size_t>(t), static_cast<size_t>(parts)}); });
+  group_by_input(x, groups_);
   std::atomic<bool> finite = true;
   const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
-  parallel_for_queues(parts, inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
-    const Groups& g = groups_[t];
+  parallel_for_queues(static_cast<int>(groups_.size()), inputs_of, INPUTS,
+                      [&](size_t t, size_t begin, size_t end, int) {
+    const InputGroups& g = groups_[t];
     if (!(active.is_everything ? learn_dense(g, {begin, end}, dz, ldz, dx, optimizer)
                                : learn_sampled(g, {begin, end}, active, dz, dx, optimizer))) {
       finite = false;
@@ -99,7 +60,7 @@ bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, 
   return learn_bias(active, dz, ldz, optimizer) && finite;
 }
 
-bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size_t ldz, float* dx,
+bool SparseLayer::learn_dense(const InputGroups& g, Range some, const float* dz, size_t ldz, float* dx,
                               const Optimizer& optimizer) const {
   const Kernels& kernel = kernels();
   const size_t neurons = weights_.width;
@@ -119,7 +80,7 @@ bool SparseLayer::learn_dense(const Groups& g, Range some, const float* dz, size
   return finite;
 }
 
-bool SparseLayer::learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
+bool SparseLayer::learn_sampled(const InputGroups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
                                 const Optimizer& optimizer) const {
   bool finite = true;
   std::vector<float> sum(active.ids.size()), gradient;  // by position; by touched column

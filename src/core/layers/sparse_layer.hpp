@@ -6,9 +6,9 @@
 #include <vector>
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
+#include "layers/input_groups.hpp"
 #include "layers/parameters.hpp"
 #include "runtime/memory.hpp"
-#include "runtime/stripe.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -27,29 +27,14 @@ class SparseLayer {
   bool learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx, const Optimizer& optimizer);
 
  private:
-  // A batch's elements grouped by input, for one thread's stripe of the inputs.
-  struct alignas(2 * CACHE_LINE) Groups {
-    std::vector<int32_t> input;    // inputs present, ascending
-    std::vector<size_t> begin;     // (input.size() + 1)
-    std::vector<int32_t> row;      // by element: row,
-    std::vector<float> value;      // value
-    std::vector<int64_t> element;  // and index in the batch
-
-    void fill(const Csr& x, Stripe own);
-
-   private:
-    std::vector<uint64_t> keys_, scratch_;
-    std::vector<int32_t> row_of_;
-  };
-
   // Update some inputs of a group.
-  bool learn_dense(const Groups& g, Range some, const float* dz, size_t ldz, float* dx,
+  bool learn_dense(const InputGroups& g, Range some, const float* dz, size_t ldz, float* dx,
                    const Optimizer& optimizer) const;
-  bool learn_sampled(const Groups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
+  bool learn_sampled(const InputGroups& g, Range some, const ActiveSet& active, const float* dz, float* dx,
                      const Optimizer& optimizer) const;
   bool learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer);
 
   Parameters weights_, bias_;
-  std::vector<Groups> groups_;  // one per thread, kept between calls
+  std::vector<InputGroups> groups_;  // one per thread, kept between calls
 };
 }  // namespace dslide

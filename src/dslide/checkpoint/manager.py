@@ -276,7 +276,7 @@ def _start_worker() -> _Tasks:
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
     """The pieces of an array; Diverged if it is of weights that are not all finite, which must not be saved."""
-    checked = is_parameter(name) and not name.startswith(PREFIX)
+    checked = is_parameter(name) and (not name.startswith(PREFIX) or name == PREFIX + "trained")
     for piece in pieces:
         if checked and not np.isfinite(widened(piece)).all():
             raise Diverged(f"{name.replace('.', ': ')} not finite")

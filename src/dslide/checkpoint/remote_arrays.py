@@ -187,8 +187,9 @@ def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[s
     """A writer's label prior without weights of other labels than a shard's; labels keep the writer's numbers."""
     if not prior:
         return {}
-    begin, neuron, weight, share = (prior[PREFIX + name] for name in TYPES)
-    kept = (neuron.astype(np.int64) * writer.size + writer.rank) % shard.size == shard.rank
-    before = np.concatenate([[0], np.cumsum(kept)])
-    made = {"begin": before[begin], "neuron": neuron[kept], "weight": weight[kept], "share": share}
+    made = {name: prior[PREFIX + name] for name in TYPES}
+    kept = (made["neuron"].astype(np.int64) * writer.size + writer.rank) % shard.size == shard.rank
+    made["begin"] = np.concatenate([[0], np.cumsum(kept)])[made["begin"]]
+    for name in ("neuron", "weight", "trained"):
+        made[name] = made[name][kept] if len(made[name]) else made[name]
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}

@@ -84,7 +84,7 @@ class SavedArrays:
         expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (source.kind == WEIGHTS)}
         with raised_as(ModelError, path, ModelError):
             if source.kind == WEIGHTS and has_label_prior(self.config) and prior_arrays(file.arrays):
-                prior = LabelPrior.of_state(file.arrays, self.features, writer.count(self.labels), 1.0).state()
+                prior = LabelPrior.of_state(file.arrays, self.features, writer.count(self.labels), self.config).state()
             if unexpected := [name for name in file.arrays if name not in prior and name not in expected]:
                 raise ModelError(f"unexpected array {unexpected[0]!r}: the network that config.json describes has none")
             for name, layout in expected.items():

@@ -4,7 +4,7 @@
   reduce_scatter    each rank's share of gradients, (rows, all) -> their sum for own neurons, (rows, own)
   log_normaliser    each rank's reference and sum of exponentials -> log of the softmax normaliser over all neurons
   best_hits         each rank's hash hits -> those that are among the best of all ranks
-  summary           each rank's loss and vote -> those of all ranks
+  summary           each rank's loss, vote and gradient of the label prior's scales -> those of all ranks
 
 All begin at once and return a Future, so that a rank can compute while messages travel. With one rank nothing is copied
 or rounded. Numbers cross in the wire format of the options; own ones are rounded alike, so that every rank computes
@@ -31,6 +31,7 @@ from dslide.util.csr import Csr, Lists, indptr_of
 
 HASH_HITS = "hash hits"  # name of the exchange in which ranks compete for a row's best hits
 SUMMARY = struct.Struct("<ddBB")  # loss, active neurons, finite, vote
+NOTHING: npt.NDArray[np.float64] = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class StepSummary:
     active: float  # active output neurons that a row saw
     finite: bool  # all gradients are
     votes: Votes
+    sums: npt.NDArray[np.float64]  # of whatever else is summed over ranks, in the order of ranks
 
 
 class Collectives:
@@ -161,17 +163,22 @@ class Collectives:
 
         return Future(finish)
 
-    def summary(self, loss: float, active: float, finite: bool, vote: Vote = Vote.NONE) -> Future[StepSummary]:
-        """The sums of losses and active neurons over all ranks, and their votes."""
+    def summary(
+        self, loss: float, active: float, finite: bool, vote: Vote = Vote.NONE, more: npt.NDArray[np.float64] = NOTHING
+    ) -> Future[StepSummary]:
+        """The sums of losses, active neurons and `more` over all ranks, and their votes."""
         if self.shard.size == 1:
-            return Future.done(StepSummary(loss, active, finite, Votes(vote, vote)))
-        exchange = self.comm.post("summary", [SUMMARY.pack(loss, active, finite, vote)] * self.shard.size)
+            return Future.done(StepSummary(loss, active, finite, Votes(vote, vote), more))
+        message = SUMMARY.pack(loss, active, finite, vote) + more.tobytes()
+        exchange = self.comm.post("summary", [message] * self.shard.size)
 
         def finish() -> StepSummary:
-            losses, actives, finites, votes = zip(
-                *(SUMMARY.unpack(content) for content in exchange.wait()), strict=True
+            came = exchange.wait()
+            losses, actives, finites, votes = zip(*(SUMMARY.unpack_from(content) for content in came), strict=True)
+            sums = sum(
+                (np.frombuffer(content, np.float64, offset=SUMMARY.size) for content in came), np.zeros_like(more)
             )
-            return StepSummary(sum(losses), sum(actives), all(finites), Votes.count(votes))
+            return StepSummary(sum(losses), sum(actives), all(finites), Votes.count(votes), sums)
 
         return Future(finish)
 

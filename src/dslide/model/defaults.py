@@ -14,16 +14,20 @@ from dslide.model.micro_batches import PARTS
 
 FULL_BELOW = 8192  # labels up to which all outputs are computed
 SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to exclude each other
-MANY_LABELS = 1000  # from which on a wider hidden layer pays, as long as all outputs are computed
-NARROW, WIDE = (256,), (512,)  # hidden layers
+HIDDEN = (256,)
+EPOCHS, STEPS = 4, 200  # passes over the data; steps that small data gets at least
+MOST_EPOCHS = 100
+LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
 
 ROWS: dict[str, Any] = {  # rows of features with labels
-    "dropout_input": 0.1,
-    "dropout_hidden": 0.3,
-    "prior_labels": 64,
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.1,
+    "prior_labels": 128,
     "prior_power": 1.0,
     "prior_boost": 1.0,
-    "prior_scale": 30.0,
+    "prior_scale": 10.0,
+    "prior_learning_rate": 2.0,
+    "prior_hits": 8,
 }
 # Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
 # in prediction than in training: there it scores items that the user does not have yet.
@@ -34,6 +38,8 @@ ITEMS: dict[str, Any] = {
     "prior_power": 0.5,
     "prior_boost": 4.0,
     "prior_scale": 10.0,
+    "prior_learning_rate": 0.0,
+    "prior_hits": 0,
 }
 WORDS = ROWS | {"dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0}  # a stream: a row has one feature
 
@@ -72,14 +78,45 @@ class _Facts:
     def full(self) -> bool:
         return self.config.output == "full"
 
-    def hidden(self) -> tuple[int, ...]:
-        return WIDE if self.kind is ROWS and self.full and self.labels >= MANY_LABELS else NARROW
+    def trained_prior(self) -> bool:
+        """Whether there will be a label prior that is trained."""
+        rate = self.config.prior_learning_rate
+        labels = self.config.prior_labels
+        return (
+            (self.kind["prior_learning_rate"] if rate == -1 else rate) > 0
+            and (self.kind["prior_labels"] if labels == -1 else labels) > 0
+            and self.config.active_sets == "shared"
+            and all(share == 1 for share in self.config.hidden_share)
+        )
+
+    def output(self) -> str:
+        if self.labels <= FULL_BELOW:
+            return "full"
+        return "random" if self.trained_prior() else "lsh"
 
     def loss(self) -> str:
         if not isinstance(self.data, Dataset) or self.kind is not ROWS:
             return "softmax"
         _, labels_per_row = self.data.values_per_row
-        return "sigmoid" if self.full and labels_per_row > SEVERAL_LABELS else "softmax"
+        return "sigmoid" if labels_per_row > SEVERAL_LABELS else "softmax"
+
+    def prior_labels(self) -> int:
+        most: int = self.kind["prior_labels"]
+        if most == 0 or not isinstance(self.data, Dataset):
+            return most
+        features_per_row, _ = self.data.values_per_row
+        return max(1, min(most, round(LINKS / max(1.0, features_per_row))))
+
+    def random_negatives(self) -> int:
+        if self.config.active_sets == "row":
+            return self.sampled(0)
+        return min(self.labels, 1024 if self.trained_prior() else 2048)
+
+    def epochs(self) -> int:
+        if not isinstance(self.data, Dataset):
+            return EPOCHS
+        steps = -(-max(1, len(self.data)) // self.config.batch_size)
+        return max(EPOCHS, min(MOST_EPOCHS, -(-STEPS // steps)))
 
     def sampled(self, shared: int) -> int:
         """Neurons that a row or batch adds to its active set: those of shared sets, or an eighth of the labels."""
@@ -87,15 +124,17 @@ class _Facts:
 
 
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
-    "output": lambda facts: "full" if facts.labels <= FULL_BELOW else "lsh",
-    "hidden": _Facts.hidden,
+    "output": _Facts.output,
+    "hidden": lambda facts: HIDDEN,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),
     "activation": lambda facts: "relu" if len(facts.config.hidden) > 1 else "linear",
     "loss": _Facts.loss,
     "hash_hits": lambda facts: facts.sampled(4),
-    "random_negatives": lambda facts: facts.sampled(min(facts.labels, 2048)),
+    "random_negatives": _Facts.random_negatives,
     "micro_batches": lambda facts: PARTS,
+    "epochs": _Facts.epochs,
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
+    "prior_labels": _Facts.prior_labels,
 }
 
 
@@ -116,7 +155,7 @@ def resolve_like(config: Config, before: ResolvedConfig) -> ResolvedConfig:
 
 
 def _is_open(name: str, value: Any) -> bool:
-    return value == 0 if name == "micro_batches" else value in (-1, "auto", ())
+    return value == 0 if name in ("micro_batches", "epochs") else value in (-1, "auto", ())
 
 
 def _resolved(config: Config) -> ResolvedConfig:

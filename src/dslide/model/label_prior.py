@@ -1,8 +1,9 @@
 """The label prior: what features score for labels directly, beside the hidden layers.
 
-A sparse matrix of feature-label weights, counted from co-occurrences before training and not trained. It separates rare
-labels that a narrow hidden layer can't. src/core/layers/label_prior.hpp has the formulas. Each rank holds the weights
-of its own labels; nothing of the prior crosses the network.
+A sparse matrix of feature-label weights. It separates rare labels that a narrow hidden layer can't. Each weight has a
+part that is counted from co-occurrences before training, times a scale that is learned, and a part that is trained.
+src/core/layers/label_prior.hpp has the formulas. Each rank holds the weights of its own labels. Only the gradients of
+the scales cross the network: a number for each of them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from dslide._core import ActiveSet
 from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import ModelError
+from dslide.model.lsh import Hits
 from dslide.model.sharding import Shard
-from dslide.model.storage import checked
+from dslide.model.storage import ChangeListener, checked
 from dslide.util.arrays import Array, Floats
-from dslide.util.csr import Csr, Lists
+from dslide.util.csr import Csr, Lists, indptr_of
 
 Arrays = dict[str, Array]
 Lengths = npt.NDArray[np.float64]
+ScaleGradient = npt.NDArray[np.float64]  # (SCALES)
 
 PREFIX = "prior."  # of the names of its arrays among those of a network
 TYPES: dict[str, np.dtype[Any]] = {
@@ -33,7 +36,13 @@ TYPES: dict[str, np.dtype[Any]] = {
     "neuron": np.dtype(np.int32),
     "weight": np.dtype(np.float32),
     "share": np.dtype(np.float32),
+    "rows": np.dtype(np.int32),
+    "trained": np.dtype(np.float32),
+    "scale": np.dtype(np.float32),
+    "scale_moment": np.dtype(np.float32),
 }
+SCALES: int = _core.LabelPrior.SCALES
+SCALE_STEP = 0.1  # first step of a scale, as a share of what it begins with
 
 
 def has_label_prior(config: Config) -> bool:
@@ -45,14 +54,21 @@ def has_label_prior(config: Config) -> bool:
 class LabelPrior:
     """The prior of one shard's labels.
 
-    `begin` (features + 1), `neuron` (own number of the label) and `weight` are lists by feature; `share` (own labels)
-    is what a row of length 1 contributes to the weights of a label that it has. The arrays are not written to, and may
-    be mapped from a file.
+    `begin` (features + 1), `neuron` (own number of the label) and `weight` (the counted part) are lists by feature.
+    `share` (own labels) is what a row of length 1 contributes to the weights of a label that it has; `rows` (own
+    labels) how many rows have it. `trained` has the trained part of each weight; it is empty if the prior is not
+    trained, and its scales are not learned either. `scale` has the factor on the counted part, by how many rows a label
+    has, and `scale_moment` the sums of its squared gradients (Adagrad): the same on all ranks.
     """
 
-    def __init__(self, begin: Array, neuron: Array, weight: Array, share: Array, scale: float) -> None:
-        self.begin, self.neuron, self.weight, self.share = begin, neuron, weight, share
-        self._native = _core.LabelPrior(begin, neuron, weight, share, scale)
+    def __init__(self, arrays: Mapping[str, Array], is_trained: bool) -> None:
+        """`arrays` by their names in `TYPES`. They may be mapped from a file unless the prior is trained further."""
+        self.arrays, self.is_trained = dict(arrays), is_trained
+        self.listener: ChangeListener | None = None
+        self._native = _core.LabelPrior(
+            arrays["begin"], arrays["neuron"], arrays["weight"], arrays["share"], arrays["rows"],
+            arrays["trained"] if is_trained else None, arrays["scale"],
+        )  # fmt: skip
 
     @classmethod
     def count(
@@ -60,26 +76,45 @@ class LabelPrior:
     ) -> LabelPrior:
         """Counts co-occurrences in training data. `same`: features and labels are the same items, and none scores
         itself. Every rank counts all and keeps its own."""
-        begin, neuron, weight, share = _core.count_label_prior(
+        begin, neuron, weight, share, rows = _core.count_label_prior(
             x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, config.prior_labels,
             config.prior_power, same, shard.rank, shard.size,
         )  # fmt: skip
-        return cls(begin, neuron, weight, share, config.prior_scale)
+        return cls.untrained(begin, neuron, weight, share, rows, config)
 
     @classmethod
-    def of_state(cls, arrays: Mapping[str, Array], features: int, neurons: int, scale: float) -> LabelPrior:
+    def untrained(
+        cls, begin: Array, neuron: Array, weight: Array, share: Array, rows: Array, config: Config
+    ) -> LabelPrior:
+        """A prior whose training begins, if the options say that it is trained."""
+        is_trained = config.prior_learning_rate > 0
+        arrays = {
+            "begin": begin, "neuron": neuron, "weight": weight, "share": share, "rows": rows,
+            "trained": np.zeros(len(weight) if is_trained else 0, np.float32),
+            "scale": np.full(SCALES, config.prior_scale, np.float32),
+            "scale_moment": np.zeros(SCALES, np.float32),
+        }  # fmt: skip
+        return cls(arrays, is_trained)
+
+    @classmethod
+    def of_state(cls, arrays: Mapping[str, Array], features: int, neurons: int, config: Config) -> LabelPrior:
         """From the arrays of a saved network; ModelError if they are damaged."""
         begin = _checked(arrays, "begin", features + 1)
         size = max(0, int(begin[-1]))
-        lists = (begin, _checked(arrays, "neuron", size), _checked(arrays, "weight", size))
+        is_trained = config.prior_learning_rate > 0
+        lengths = {
+            "begin": features + 1, "neuron": size, "weight": size, "share": neurons, "rows": neurons,
+            "trained": size if is_trained else 0, "scale": SCALES, "scale_moment": SCALES,
+        }  # fmt: skip
+        found = {name: _checked(arrays, name, length) for name, length in lengths.items()}
         try:
-            return cls(*lists, _checked(arrays, "share", neurons), scale)
+            return cls(found, is_trained)
         except ValueError as error:
             raise ModelError(f"the label prior of the network is damaged: {error}") from None
 
     def state(self) -> Arrays:
         """The arrays, by their names in a network."""
-        return {PREFIX + name: getattr(self, name) for name in TYPES}
+        return {PREFIX + name: self.arrays[name] for name in TYPES}
 
     def add(
         self, x: Csr, lengths: Lengths, active: ActiveSet, own: Lists | None = None, keep: float = 1.0,
@@ -92,6 +127,38 @@ class LabelPrior:
         with np.errstate(divide="ignore"):  # a factor of 0 makes rows infinitely long, and their values 0
             lengths = lengths / boost
         self._native.add(x.indptr, x.indices, x.values, lengths, active, own_indptr, own_indices, keep)
+
+    def look_up(self, x: Csr, lengths: Lengths, own: Lists, bias: Floats, want: int, shard: Shard) -> Hits:
+        """The `want` own labels with the largest prior plus bias for each row, except those that it has: the labels
+        that are most easily mistaken for its own."""
+        best, keys = np.empty((x.rows, want), np.int32), np.empty((x.rows, want), np.uint32)
+        self._native.best(
+            x.indptr, x.indices, x.values, lengths, own.indptr, own.indices, bias, shard.rank, shard.size, best, keys
+        )
+        found = best >= 0
+        return Hits(Lists(indptr_of(found.sum(axis=1)), best[found]), keys[found])
+
+    def learn(self, x: Csr, lengths: Lengths, active: ActiveSet, rate: float) -> ScaleGradient:
+        """Steps the trained weights along the gradients of the active set's logits; returns this rank's part of the
+        gradient of the scales. `rate`: step size for the gradient of one row."""
+        if self.listener is not None and PREFIX + "trained" in self.listener:
+            begin = self.arrays["begin"]
+            links = [np.arange(begin[i], begin[i + 1]) for i in np.unique(x.indices)]
+            self.listener.before_change(PREFIX + "trained", np.concatenate([np.zeros(0, np.int64), *links]))
+        gradient: ScaleGradient = np.zeros(SCALES)
+        self._native.learn(x.indptr, x.indices, x.values, lengths, active, rate * x.rows, gradient)
+        return gradient
+
+    def step_scales(self, gradient: ScaleGradient, rate: float) -> None:
+        """Steps the scales along their gradient, summed over ranks (Adagrad). `rate`: size of the first step."""
+        for name in ("scale", "scale_moment"):
+            if self.listener is not None and PREFIX + name in self.listener:
+                self.listener.before_change(PREFIX + name)
+        scale, moment = self.arrays["scale"], self.arrays["scale_moment"]
+        moment += gradient**2
+        used = moment > 0
+        scale[used] -= rate * gradient[used] / np.sqrt(moment[used])
+        np.maximum(scale, 0, out=scale)  # co-occurrence never speaks against a label
 
 
 def prior_arrays(arrays: Mapping[str, Array]) -> Arrays:
@@ -117,25 +184,34 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
     """Reshards: the arrays of one shard's prior, by their names in a network, from those of all shards that have labels
     in common with it."""
     features = len(parts[0][1][PREFIX + "begin"]) - 1
-    feature, label, weight, number, share = [], [], [], [], []
+    by_link: dict[str, list[Array]] = {name: [] for name in ("feature", "label", "weight", "trained")}
+    by_label: dict[str, list[Array]] = {name: [] for name in ("number", "share", "rows")}
     for writer, arrays in parts:
-        begin, neuron, weights, shares = (arrays[PREFIX + name] for name in TYPES)
+        begin, neuron = arrays[PREFIX + "begin"], arrays[PREFIX + "neuron"]
         labels = neuron.astype(np.int64) * writer.size + writer.rank
         kept = labels % shard.size == shard.rank
-        feature.append(np.repeat(np.arange(features), np.diff(begin))[kept])
-        label.append(labels[kept] // shard.size)
-        weight.append(weights[kept])
-        every = np.arange(len(shares)) * writer.size + writer.rank
+        by_link["feature"].append(np.repeat(np.arange(features), np.diff(begin))[kept])
+        by_link["label"].append(labels[kept] // shard.size)
+        by_link["weight"].append(arrays[PREFIX + "weight"][kept])
+        trained = arrays[PREFIX + "trained"]
+        by_link["trained"].append(trained[kept] if len(trained) else trained)
+        every = np.arange(len(arrays[PREFIX + "share"])) * writer.size + writer.rank
         mine = every % shard.size == shard.rank
-        number.append(every[mine])
-        share.append(shares[mine])
-    of_feature, of_label = np.concatenate(feature), np.concatenate(label)
-    order = np.lexsort((of_label, of_feature))
+        by_label["number"].append(every[mine])
+        for name in ("share", "rows"):
+            by_label[name].append(arrays[PREFIX + name][mine])
+    link = {name: np.concatenate(pieces) for name, pieces in by_link.items()}
+    label = {name: np.concatenate(pieces) for name, pieces in by_label.items()}
+    order, label_order = np.lexsort((link["label"], link["feature"])), np.argsort(label["number"])
     made = {
-        "begin": np.searchsorted(of_feature[order], np.arange(features + 1)),
-        "neuron": of_label[order],
-        "weight": np.concatenate(weight)[order],
-        "share": np.concatenate(share)[np.argsort(np.concatenate(number))],
+        "begin": np.searchsorted(link["feature"][order], np.arange(features + 1)),
+        "neuron": link["label"][order],
+        "weight": link["weight"][order],
+        "share": label["share"][label_order],
+        "rows": label["rows"][label_order],
+        "trained": link["trained"][order] if len(link["trained"]) else link["trained"],
+        "scale": parts[0][1][PREFIX + "scale"],
+        "scale_moment": parts[0][1][PREFIX + "scale_moment"],
     }
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}
 

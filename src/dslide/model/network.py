@@ -18,8 +18,8 @@ from dslide.data import SparseRows
 from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
 from dslide.model.collectives import Collectives
-from dslide.model.defaults import resolve
-from dslide.model.label_prior import LabelPrior, prior_arrays
+from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.lsh import LshIndex
@@ -59,12 +59,11 @@ class Network:
                 raise known_to_all(
                     ConfigError(f"{spec.neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
                 )
-            # Rows of a sparse input are taken to be normalised: their sum keeps the weights' own scale.
-            scale = config.init_scale * (FIRST_SCALE if spec.sparse_input else 1 / np.sqrt(spec.inputs))
             self.layers.append(
                 Layer(
-                    spec, config, layer_seed(config.seed, spec.index), scale=float(scale), shard=self.shard,
-                    trainable=trainable, weights=None if weights is None else self._layer_weights(weights, spec),
+                    spec, config, layer_seed(config.seed, spec.index), scale=initial_scale(config, spec),
+                    shard=self.shard, trainable=trainable,
+                    weights=None if weights is None else self._layer_weights(weights, spec),
                 )
             )  # fmt: skip
         self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives)
@@ -171,11 +170,13 @@ class Network:
         """From now on the listener is notified before every change of the network's arrays; None: nobody is."""
         for layer in self.layers:
             layer.listener = listener
+        if self.prior is not None:
+            self.prior.listener = listener
 
     def _saved_prior(self, arrays: Mapping[str, Array]) -> LabelPrior | None:
         if not arrays:
             return None
-        return LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config.prior_scale)
+        return LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config)
 
     def _layer_weights(self, weights: Mapping[str, Array], spec: LayerSpec) -> dict[str, Array]:
         """A layer's weights and bias out of a mapping, checked."""
@@ -186,3 +187,13 @@ class Network:
             which: checked(weights, f"{spec.name}.{which}", array_dtype(self.config, which), shape)
             for which, shape in shapes.items()
         }
+
+
+def initial_scale(config: ResolvedConfig, spec: LayerSpec) -> float:
+    """The standard deviation of a layer's initial weights. Output weights beside a label prior that is trained begin at
+    0, so that labels which are rarely seen add no noise; unless they are hashed, which needs them to differ."""
+    if spec.sparse_input:  # rows are taken to be normalised: their sum keeps the weights' own scale
+        return config.init_scale * FIRST_SCALE
+    if spec.is_output and not spec.sampled and has_label_prior(config) and config.prior_learning_rate > 0:
+        return 0.0
+    return config.init_scale / float(np.sqrt(spec.inputs))

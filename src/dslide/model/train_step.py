@@ -22,7 +22,8 @@ from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.errors import Diverged
 from dslide.model import active_sets
 from dslide.model.activations import Activations, Arriving, Dense
-from dslide.model.label_prior import LabelPrior, Lengths, row_lengths
+from dslide.model.collectives import NOTHING
+from dslide.model.label_prior import SCALE_STEP, Lengths, ScaleGradient, row_lengths
 from dslide.model.layer import Layer
 from dslide.model.lsh import hidden_sampling
 from dslide.model.micro_batches import micro_batches
@@ -67,16 +68,18 @@ class TrainStep:
             arriving = self.forward(i, inputs[i], active_hidden[i], step)
 
         # The output layer: look up neurons, choose the active set, compute its loss and step.
+        confusable = self.look_up_prior(x, lengths, own)
         hits = self.look_up(arriving, step)
         inputs.append(arriving.wait())
-        active = self.output_active(own, hits, step)
-        if network.prior is not None and lengths is not None:
-            self.add_prior(network.prior, x, lengths, active, own)
+        active = self.output_active(own, [*confusable, *hits], step)
+        self.add_prior(x, lengths, active, own)
         output = network.loss.learn(inputs[-1], active, own, self.parts(x.rows))
-        summary = network.collectives.summary(output.loss, active.mean, output.finite, vote)
+        scales = self.learn_prior(x, lengths, active, rate)
+        summary = network.collectives.summary(output.loss, active.mean, output.finite, vote, scales)
         gradient = output.gradient.wait()  # reduce-scattered: of own activations, summed over ranks
         seen = summary.wait()
         self.check(seen.finite, seen.loss, network.output, step, rate)
+        self.step_prior_scales(seen.sums, rate)
 
         # Backward: every rank steps its own neurons; the reduce-scatter gives it the gradient of its own activations.
         for i in reversed(hidden):
@@ -188,30 +191,58 @@ class TrainStep:
 
     # ---- the output layer -----------------------------------------------------------------------------------------
 
-    def look_up(self, arriving: Arriving, step: int) -> Future[Lists] | None:
+    def look_up(self, arriving: Arriving, step: int) -> list[Future[Lists]]:
         """Looks up output neurons in the hash tables, for each micro-batch as soon as its activations have arrived.
-        Of the hits of all ranks the best are kept."""
+        Of the hits of all ranks the best are kept. Empty if nothing is looked up."""
         network, want = self.network, self.network.config.hits_per_row
         if network.output.lsh is None or want == 0:
-            return None
+            return []
         found = [
             network.collectives.best_hits(network.output.lsh.look_up(x, want, step, first_row), want)
             for first_row, x in arriving.parts()
         ]
-        return Future(lambda: Lists.concatenate([hits.wait() for hits in found]))
+        return [Future(lambda: Lists.concatenate([hits.wait() for hits in found]))]
 
-    def output_active(self, own: Csr, hits: Future[Lists] | None, step: int) -> ActiveSet:
-        """The output layer's active set: all neurons, or labels, hash hits and random negatives."""
+    def look_up_prior(self, x: Csr, lengths: Lengths | None, own: Csr) -> list[Future[Lists]]:
+        """The labels that the label prior takes each row for, but which it has not; as `look_up`."""
+        network, want = self.network, self.network.config.prior_hits
+        if network.prior is None or lengths is None or want == 0 or network.config.output == "full":
+            return []
+        bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
+        hits = network.prior.look_up(x, lengths, own, bias, want, network.shard)
+        return [network.collectives.best_hits(hits, want)]
+
+    def output_active(self, own: Csr, hits: list[Future[Lists]], step: int) -> ActiveSet:
+        """The output layer's active set: all neurons, or labels, what was looked up, and random negatives."""
         network, config = self.network, self.network.config
         if config.output == "full":
             return network.output.everything(own.rows)
-        found = None if hits is None else hits.wait()
+        found = Lists.side_by_side([each.wait() for each in hits]) if hits else None
         seed = stream_seed(config.seed, Stream.OUTPUT_NEGATIVES, step)
         return self._sampled(network.output, own, found, config.random_negatives, seed, config.correction)
 
-    def add_prior(self, prior: LabelPrior, x: Csr, lengths: Lengths, active: ActiveSet, own: Csr) -> None:
+    def add_prior(self, x: Csr, lengths: Lengths | None, active: ActiveSet, own: Csr) -> None:
         """Adds the label prior to the logits of the active set."""
-        prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
+        if self.network.prior is not None and lengths is not None:
+            self.network.prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
+
+    def learn_prior(self, x: Csr, lengths: Lengths | None, active: ActiveSet, rate: float) -> ScaleGradient:
+        """Steps the label prior's own weights; returns this rank's part of the gradient of its scales."""
+        prior, config = self.network.prior, self.network.config
+        if prior is None or lengths is None or not prior.is_trained:
+            return NOTHING
+        return prior.learn(x, lengths, active, config.prior_learning_rate * self._schedule(rate))
+
+    def step_prior_scales(self, gradient: ScaleGradient, rate: float) -> None:
+        """Steps the label prior's scales; `gradient` is summed over ranks, and empty if there is none."""
+        if self.network.prior is not None and len(gradient):
+            first = SCALE_STEP * self.network.config.prior_scale
+            self.network.prior.step_scales(gradient, first * self._schedule(rate))
+
+    def _schedule(self, rate: float) -> float:
+        """The learning rate of this step as a share of the full one."""
+        full = self.network.config.learning_rate
+        return rate / full if full > 0 else 0.0
 
     def _sampled(
         self, layer: Layer, labels: Lists, hits: Lists | None, negatives: int, seed: int, correct: bool

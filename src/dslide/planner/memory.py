@@ -69,8 +69,9 @@ def plan(
         if spec.hashing is not None:
             tables += table_bytes(config, spec, spec.hashing, ranks)
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
-    # an upper bound: lists by feature, and a share and a position for each label
-    prior_bytes = 8 * (features + 1) + 8 * features * prior_labels // ranks + 8 * -(-labels // ranks)
+    # an upper bound: lists by feature, and a share, a number of rows and a position for each label
+    link_bytes = 12 if config.prior_learning_rate > 0 else 8
+    prior_bytes = 8 * (features + 1) + link_bytes * features * prior_labels // ranks + 12 * -(-labels // ranks)
     parts = {
         "weights": weights,
         "optimizer state": moments,
@@ -94,7 +95,8 @@ def _work_bytes(
     # each thread has its own gradient of a layer's input; messages are sent and received at once
     copies = 2 + threads + (4 if ranks > 1 else 0)
     activations = copies * sum(padded(spec.inputs) for spec in specs if not spec.sparse_input)  # floats of a row
-    hits, negatives, full = config.hits_per_row, config.random_negatives, config.output == "full"
+    negatives, full = config.random_negatives, config.output == "full"
+    hits = config.hits_per_row + (config.prior_hits if prior_labels else 0)
     neurons = -(-labels // ranks) if full else min(labels, batch * (hits + 8) + negatives) // ranks + 1
     if config.active_sets == "row" and not full:
         active = batch * (hits + negatives + 8) * 40  # lists of neurons by row and rows by neuron, logits
@@ -102,5 +104,7 @@ def _work_bytes(
         logits = 4 * 146 * -(-batch // 128) * (neurons + 64)  # padded, and a row more for each block
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     if prior_labels:  # each thread's sums by neuron, and the rows' terms, by thread and then together
-        active += threads * 20 * neurons + 16 * batch * min(neurons, round(features_per_row * prior_labels / ranks))
+        active += threads * 28 * neurons + 32 * batch * min(neurons, round(features_per_row * prior_labels / ranks))
+        if config.prior_learning_rate > 0:  # gradients of logits, and each thread's sums over all labels
+            active += 4 * batch * neurons + (0 if full else threads * 12 * -(-labels // ranks))
     return 4 * batch * activations + active + threads * (1 << 20)

@@ -109,4 +109,5 @@ def _made_up_prior(network: Network, labels: int) -> LabelPrior:
     first = np.random.default_rng(0).integers(0, own, network.features)
     neuron = np.sort((first[:, None] + np.arange(each) * (own // max(each, 1))) % own, axis=1)
     weight, share = (np.full(size, 0.01, np.float32) for size in (neuron.size, own))
-    return LabelPrior(begin, neuron.astype(np.int32).reshape(-1), weight, share, network.config.prior_scale)
+    rows = np.ones(own, np.int32)
+    return LabelPrior.untrained(begin, neuron.astype(np.int32).reshape(-1), weight, share, rows, network.config)

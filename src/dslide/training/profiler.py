@@ -179,7 +179,8 @@ def attach(profile: Profile, network: Network) -> None:
     charge(step, "hidden_active", phases.ACTIVE)
     charge(step, "forward", phases.HIDDEN_FORWARD, lambda i, x, active, _: work.forward(network.layers[i], x, active))
     charge(step, "output_active", phases.ACTIVE)
-    charge(step, "add_prior", phases.LABEL_PRIOR)
+    for stage in ("look_up_prior", "add_prior", "learn_prior"):
+        charge(step, stage, phases.LABEL_PRIOR)
     charge(
         step, "backward", phases.HIDDEN_BACKWARD,
         lambda i, x, a, active, gradient, step: work.learn(network.layers[i], x, active, i > 0),

@@ -61,6 +61,15 @@ class Lists:
         lengths = np.concatenate([np.diff(part.indptr) for part in parts])
         return dataclasses.replace(parts[0], indptr=indptr_of(lengths), **arrays)
 
+    @classmethod
+    def side_by_side(cls: type[L], parts: Sequence[L]) -> L:
+        """Each row of the result is that row of all parts, of which there is at least one, in this order."""
+        if len(parts) == 1:
+            return parts[0]
+        order = np.argsort(np.concatenate([part.row_numbers() for part in parts]), kind="stable")
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in cls._per_element}
+        return dataclasses.replace(parts[0], indptr=np.sum([part.indptr for part in parts], axis=0), **arrays)
+
     def _selected(self: L, indptr: Offsets, which: slice | NDArray[np.bool_]) -> L:
         arrays: dict[str, Any] = {name: getattr(self, name)[which] for name in self._per_element}
         return dataclasses.replace(self, indptr=indptr, **arrays)
