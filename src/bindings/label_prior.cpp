@@ -12,13 +12,14 @@ auto norms_of(Offsets offsets, Floats values) {
 }
 
 nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, Offsets y_offsets, Ids y_ids,
-                size_t labels, size_t max_labels, double power, bool skip_same, size_t first, size_t step) {
+                size_t labels, size_t max_labels, double power, bool by_gain, bool skip_same, size_t first,
+                size_t step) {
   require(x_offsets.shape(0) > 0 && features <= 0x7fffffff && labels <= 0x7fffffff, "expected rows and columns");
   const Stripe own = stripe(first, step);
   const size_t rows = x_offsets.shape(0) - 1;
   const Csr x = matrix(x_offsets, x_ids, x_values, rows, features), y = lists(y_offsets, y_ids, rows, labels);
   LabelPriorLists prior =
-      released([&] { return count_label_prior(x, features, y, labels, max_labels, power, skip_same, own); });
+      released([&] { return count_label_prior(x, features, y, labels, max_labels, power, by_gain, skip_same, own); });
   return nb::make_tuple(owned(std::move(prior.begin)), owned(std::move(prior.label)), owned(std::move(prior.weight)),
                         owned(std::move(prior.share)), owned(std::move(prior.rows)));
 }
@@ -27,8 +28,8 @@ nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, 
 void bind_label_prior(nb::module_& m) {
   m.def("row_norms", &norms_of, "offsets"_a, "values"_a, "The L2 norm of each sparse row; 1 for a zero row.");
   m.def("count_label_prior", &count, "x_offsets"_a, "x_ids"_a, "x_values"_a, "features"_a, "y_offsets"_a, "y_ids"_a,
-        "labels"_a, "max_labels"_a, "power"_a = 1.0, "skip_same"_a = false, "first"_a = 0, "step"_a = 1,
-        "The label prior by feature, for the labels of a stripe: (begin, label, weight, share, rows).");
+        "labels"_a, "max_labels"_a, "power"_a = 1.0, "by_gain"_a = false, "skip_same"_a = false, "first"_a = 0,
+        "step"_a = 1, "The label prior by feature, for the labels of a stripe: (begin, label, weight, share, rows).");
 
   nb::class_<LabelPrior> prior(m, "LabelPrior",
                                "The label prior: what features add to the logits of the labels they co-occur with.");

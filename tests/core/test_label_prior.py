@@ -53,11 +53,14 @@ def data(draw: Any) -> tuple[SparseRows, SparseRows]:
 
 
 @settings(deadline=None)
-@given(data(), st.integers(1, 8), st.booleans(), st.integers(1, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
-def test_counts_equal_those_of_the_reference(some, most, same, threads, power):
+@given(
+    data(), st.integers(1, 8), st.booleans(), st.booleans(), st.integers(1, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0])
+)
+def test_counts_equal_those_of_the_reference(some, most, same, trained, threads, power):
     x, y = some
     _core.set_threads(threads)
-    prior, slow = count(x, y, most, same, power=power), SlowLabelPrior.count(x, y, most, same, power)
+    prior = count(x, y, most, same, power=power, rate=float(trained))
+    slow = SlowLabelPrior.count(x, y, most, same, power, by_gain=trained)
     fast = SlowLabelPrior.of_prior(prior)
     for name in ("weight", "share", "rows"):
         assert_array_equal(getattr(fast, name), getattr(slow, name), err_msg=name)
@@ -112,15 +115,17 @@ def test_less_power_favours_frequent_labels():
     x, y = rows_of(np.ones((5, 1))), rows_of(np.eye(2)[[0, 0, 0, 0, 1]])
     for power, weights in ((0.0, [4, 1]), (0.5, [2, 1]), (1.0, [1, 1]), (2.0, [0.25, 1])):
         assert_allclose(count(x, y, 2, power=power).arrays["weight"], weights, rtol=1e-6)
+    assert count(x, y, 1, power=0.5).arrays["neuron"].tolist() == [0]
+    assert count(x, y, 1, power=2.0).arrays["neuron"].tolist() == [1]
 
 
-def test_a_feature_is_linked_to_the_labels_that_it_tells_most_about():
+def test_a_trained_prior_has_the_labels_that_a_feature_tells_most_about():
     """By hand: of 8 rows, 4 have the feature. Label 0 is in 3 rows, all with it: 3 log 2. Label 1 is in one row, with
     it: log 2. Label 2 is in 6 rows, 3 with it: 3 log 1 = 0, though its sum of values is as large as that of label 0."""
     x = rows_of([[1], [1], [1], [1], [0], [0], [0], [0]])
     y = rows_of([[1, 0, 1], [1, 0, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]])
     for most, labels in ((1, [0]), (2, [0, 1]), (3, [0, 1, 2])):
-        assert count(x, y, most).arrays["neuron"].tolist() == labels
+        assert count(x, y, most, rate=1.0).arrays["neuron"].tolist() == labels
 
 
 def test_lengths_of_rows_beyond_what_float32_can_square():

@@ -56,8 +56,9 @@ class Batch:
 
     def slow(self, config):
         return SlowLabelPrior.count(
-            self.rows, self.y, config.prior_labels, False, config.prior_power, config.prior_scale
-        )
+            self.rows, self.y, config.prior_labels, False, config.prior_power, config.prior_scale,
+            by_gain=config.prior_learning_rate > 0,
+        )  # fmt: skip
 
     def added(self, slow, own=True, boost=1.0):
         """What the prior adds in training, or in prediction, where there is a factor on it."""

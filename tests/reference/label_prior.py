@@ -47,8 +47,9 @@ class SlowLabelPrior:
 
     @classmethod
     def count(
-        cls, x: SparseRows, y: SparseRows, most: int, skip_same: bool, power: float, scale: float = 1.0
-    ) -> SlowLabelPrior:
+        cls, x: SparseRows, y: SparseRows, most: int, skip_same: bool, power: float, scale: float = 1.0,
+        by_gain: bool = False,
+    ) -> SlowLabelPrior:  # fmt: skip
         lengths = lengths_of(x)
         centroids: list[dict[int, float]] = [{} for _ in range(y.columns)]
         together: list[dict[int, float]] = [{} for _ in range(x.columns)]
@@ -79,7 +80,7 @@ class SlowLabelPrior:
                 gain = n * math.log(n * len(lengths) / (float(of_feature[feature]) * of_label[label]))
                 w = float(np.float32(total) * share[label])
                 if w != 0 and not (skip_same and label == feature):
-                    found.append((-gain, label, w))
+                    found.append((-gain if by_gain else -w, label, w))
             for _, label, w in sorted(found)[:most]:
                 weight[feature, label] = w
         untrained, scales = np.zeros_like(weight), np.full(32, scale)

@@ -43,12 +43,12 @@ std::vector<double> row_norms(const Csr& x);
 
 // Counts the prior of rows x (rows x features, scaled to unit norm) with labels y. A link's weight is the feature's
 // component of the sum of the label's rows, divided by the norm of that sum to the `power`: 1 gives the centroid, less
-// favours frequent labels. A feature is linked to the `max_labels` labels that it tells most about, ties to the lower
-// label: those with the largest n log(n N / (f l)), the gain in log-likelihood over independence, if n of N rows have
-// both, f the feature and l the label. With `skip_same` never to the label with its own number. Returns only links to
-// `own` labels, by local number.
+// favours frequent labels. A feature is linked to `max_labels` labels, ties to the lower label: those with the largest
+// weights, or with `by_gain` those it tells most about, with the largest n log(n N / (f l)): the gain in log-likelihood
+// over independence, if n of N rows have both, f the feature and l the label. With `skip_same` never to the label with
+// its own number. Returns only links to `own` labels, by local number.
 LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t max_labels,
-                                  double power, bool skip_same, Stripe own);
+                                  double power, bool by_gain, bool skip_same, Stripe own);
 
 // Views of a prior's arrays.
 struct PriorArrays {

@@ -84,7 +84,7 @@ std::vector<double> row_norms(const Csr& x) {
 }
 
 LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, size_t labels, size_t max_labels,
-                                  double power, bool skip_same, Stripe own) {
+                                  double power, bool by_gain, bool skip_same, Stripe own) {
   const std::vector<double> norms = row_norms(x);
   const Transposed by_label(y, norms, labels), by_feature(x, norms, features);
   const std::vector<float> share = centroid_shares(x, norms, features, by_label, labels, power);
@@ -108,9 +108,12 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
       for (const int32_t l : sums.touched) {
         const auto weight = static_cast<float>(sums.sum[l]) * share[l];
         if (weight == 0 || (skip_same && static_cast<size_t>(l) == i)) continue;
-        const auto together = static_cast<double>(sums.terms[l]);
-        best.push_back(
-            {together * std::log(together * rows / (rows_of(by_feature, i) * rows_of(by_label, l))), weight, l});
+        double gain = weight;
+        if (by_gain) {
+          const auto both = static_cast<double>(sums.terms[l]);
+          gain = both * std::log(both * rows / (rows_of(by_feature, i) * rows_of(by_label, l)));
+        }
+        best.push_back({gain, weight, l});
       }
       sums.clear();
       if (best.size() > max_labels) {  // ties to the lower label

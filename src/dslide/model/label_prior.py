@@ -78,7 +78,7 @@ class LabelPrior:
         itself. Every rank counts all and keeps its own."""
         begin, neuron, weight, share, rows = _core.count_label_prior(
             x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, config.prior_labels,
-            config.prior_power, same, shard.rank, shard.size,
+            config.prior_power, config.prior_learning_rate > 0, same, shard.rank, shard.size,
         )  # fmt: skip
         return cls.untrained(begin, neuron, weight, share, rows, config)
 
