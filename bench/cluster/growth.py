@@ -33,6 +33,7 @@ from bench.lib.workload import (
     timed_rebuild,
 )  # fmt: skip
 from dslide import Config
+from dslide.model.defaults import EPOCHS
 from dslide.config import LARGEST
 from dslide.model.defaults import resolve
 from dslide.planner.memory import plan
@@ -119,7 +120,7 @@ def speed(folder: str, threads: int, seconds: float, labels: int, seed: int, **o
 
 def long_run(config: Config, samples_per_second: float, rebuild: float) -> float:
     """Samples a second in so many epochs of Amazon-670K, with rebuilds of so many seconds as if all neurons changed."""
-    steps = config.epochs * EPOCH_ROWS // config.batch_size
+    steps = (config.epochs or EPOCHS) * EPOCH_ROWS // config.batch_size
     schedule = RebuildSchedule(config.rebuild_every, config.rebuild_growth)
     rebuilds = 1 + sum(schedule.due(step) for step in range(steps))  # and the first build
     samples = steps * config.batch_size

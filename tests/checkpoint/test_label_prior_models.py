@@ -25,6 +25,7 @@ from dslide.cli import main
 from dslide.comm import solo
 from dslide.data import Dataset, SparseRows
 from dslide.errors import ModelError
+from dslide.model.label_prior import TYPES
 from dslide.model.sharding import Shard
 from dslide.planner.memory import plan
 from dslide.sklearn.estimator import OPTIONS
@@ -157,7 +158,7 @@ def test_an_unexpected_array_of_the_prior_is_refused(tmp_path):
 
 
 def test_shards_without_a_prior_beside_others_that_have_one_are_refused(tmp_path):
-    nothing = dict.fromkeys(("begin", "neuron", "weight", "share"))
+    nothing = dict.fromkeys(TYPES)
     damaged(tmp_path / "m", shards=3, rank=1, **nothing)
     with pytest.raises(ModelError, match="some of its shards have a label prior and others have none"):
         load_model(tmp_path / "m")

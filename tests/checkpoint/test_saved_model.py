@@ -265,7 +265,7 @@ def test_content_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[st
 
 def test_options_of_a_model_are_checked(tmp_path: Path) -> None:
     model = a_model()
-    object.__setattr__(model.config, "epochs", 0)
+    object.__setattr__(model.config, "epochs", -1)
     save_model(tmp_path / "m", model)
-    with pytest.raises(ModelError, match=r"config\.json: epochs: expected a whole number, at least 1, not 0"):
+    with pytest.raises(ModelError, match=r"config\.json: epochs: expected a whole number, at least 0, not -1"):
         load_model(tmp_path / "m")

@@ -76,7 +76,7 @@ def test_missing_arguments_and_bad_values_are_named(capfd: pytest.CaptureFixture
     assert refused(capfd, "train", "x", "--epochs", "few").startswith(
         "argument --epochs: expected a whole number, not 'few'"
     )
-    assert refused(capfd, "train", "x", "--epochs", "0") == "epochs: expected a whole number, at least 1, not 0"
+    assert refused(capfd, "train", "x", "--epochs", "-1") == "epochs: expected a whole number, at least 0, not -1"
     assert "hidden" in refused(capfd, "train", "x", "--hidden", "8,x")
     assert refused(capfd, "train", "x", "--loss", "sofmax").endswith("did you mean 'softmax'?")
     assert "expected auto, 0 or 1, not '2'" in refused(capfd, "train", "x", "--base", "2")

@@ -147,14 +147,13 @@ class Case:
 
     x: Csr
     matrix: Any
-    present: Any
     targets: Any
     prior: LabelPrior
 
     @classmethod
     def make(cls, case: tuple[int, ...], rate: float = 1.0) -> Case:
         rows, features, labels, most, seed = case
-        x, matrix, present = sparse_input(rows, features, seed)
+        x, matrix, _ = sparse_input(rows, features, seed)
         targets = make_targets(rows, labels, seed, softmax=False)
         counted = SparseRows(x.indptr, x.indices, x.values, features)
         y = SparseRows(targets.indptr, targets.indices, targets.values, labels)
@@ -162,7 +161,7 @@ class Case:
         rng = np.random.default_rng(seed)
         prior.arrays["scale"][:] = rng.uniform(0, 4, len(prior.arrays["scale"]))
         prior.arrays["trained"][:] = rng.standard_normal(len(prior.arrays["trained"]))
-        return cls(x, matrix, present, targets, prior)
+        return cls(x, matrix, targets, prior)
 
 
 @settings(deadline=None)
@@ -196,7 +195,7 @@ def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, wan
     bias = np.random.default_rng(seed).standard_normal(labels).astype(np.float32)
     slow = SlowLabelPrior.of_prior(made.prior)
     sums = slow.added(made.matrix, lengths_of(made.x)) + bias
-    possible = (made.present.astype(float) @ (slow.weight != 0) > 0) & ~(made.targets.matrix > 0)
+    possible = ((made.matrix != 0).astype(float) @ (slow.weight != 0) > 0) & ~(made.targets.matrix > 0)
     for threads in (1, 3):
         _core.set_threads(threads)
         hits = made.prior.look_up(made.x, row_lengths(made.x), made.targets, bias, want, Shard(*stripe))
@@ -236,7 +235,7 @@ def test_a_step_is_that_of_the_reference(case, kind, rate):
     activity = Activity.of(active, labels)
     _, dz = sigmoid_loss(z, activity, made.targets.matrix)
     dz = np.where(activity.mask, dz, 0) / rows
-    by_scale = slow.learn(made.matrix, made.present, dz, rate, made.targets.matrix > 0, lengths_of(made.x))
+    by_scale = slow.learn(made.matrix, dz, rate, made.targets.matrix > 0, lengths_of(made.x))
     assert_allclose(results[0][1], by_scale, rtol=1e-3, atol=1e-4)
     assert_allclose(SlowLabelPrior.of_prior(made.prior).trained, slow.trained, rtol=1e-3, atol=1e-4)
 

@@ -103,7 +103,7 @@ def test_training_is_that_of_the_slow_network(options, kept, monkeypatch):
             gradient = reference.logit_gradient(batch.matrix, batch.targets, network.chosen, added)
             share = 0.05 / config.learning_rate  # of the schedule
             rate = config.prior_learning_rate * share
-            by_scale = slow.learn(batch.matrix, batch.present, gradient, rate, batch.targets > 0, lengths_of(batch.x))
+            by_scale = slow.learn(batch.matrix, gradient, rate, batch.targets > 0, lengths_of(batch.x))
             moment += by_scale**2
             change = SCALE_STEP * config.prior_scale * share * by_scale / np.sqrt(np.maximum(moment, 1e-300))
             slow.scale = np.maximum(slow.scale - change, 0)

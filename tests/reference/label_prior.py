@@ -120,12 +120,11 @@ class SlowLabelPrior:
         units = self.units(x, lengths)
         return self.scale[self.buckets] * self.counted(units, own, keep) + units @ self.trained
 
-    def learn(self, x: Matrix, present: Any, gradient: Matrix, rate: float, own: Any, lengths: Any = None) -> Matrix:
+    def learn(self, x: Matrix, gradient: Matrix, rate: float, own: Any, lengths: Any = None) -> Matrix:
         """One step on the trained weights along the gradients of logits, (rows, labels), of the mean loss of rows, 0
-        where a label is not active; returns the gradient of the scales. `present` (rows, features): the features that a
-        sparse row stores, with value 0 too."""
+        where a label is not active; returns the gradient of the scales."""
         units, linked = self.units(x, lengths), self.weight != 0
-        reached = present.astype(float) @ linked > 0
+        reached = (units != 0).astype(float) @ linked > 0
         gradient = np.where(reached, gradient, 0)
         load = len(x) * np.abs(gradient).sum(axis=0)
         step = rate * len(x) * np.minimum(1, 4 / np.maximum(load, 1e-30))

@@ -177,7 +177,7 @@ def test_mistakes_are_the_sentences_of_the_command_line(
 ) -> None:
     train, out = s / "train.txt", tmp_path / "run"
     cases: list[tuple[dict[str, Any], list[str]]] = [
-        ({"epochs": 0}, ["--epochs", "0"]),
+        ({"epochs": -1}, ["--epochs", "-1"]),
         ({"loss": "sofmax"}, ["--loss", "sofmax"]),
         ({"hold_out": 2.0}, ["--hold-out", "2"]),
         ({"test_every": 1}, ["--test-every", "1"]),

@@ -17,7 +17,7 @@ from dslide.errors import ConfigError
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("epochs", 0, "epochs: expected a whole number, at least 1, not 0"),
+        ("epochs", -1, "epochs: expected a whole number, at least 0, not -1"),
         ("epochs", 1.5, "epochs: expected a whole number, not 1.5"),
         ("epochs", "many", "epochs: expected a whole number, not 'many'"),
         ("epochs", True, "epochs: expected a whole number, not True"),

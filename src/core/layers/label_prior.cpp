@@ -46,6 +46,39 @@ void LabelPrior::forget_active(const ActiveSet& active) {
   for (const int32_t id : active.ids) is_active_[id / 64] = 0;
 }
 
+void LabelPrior::Sums::resize(size_t n) {
+  if (sum.size() >= n) return;
+  sum.assign(n, {});
+  has_any.assign(n / 64 + 1, 0);
+}
+
+template <class Use> void LabelPrior::Sums::drain(const Use& use) {
+  for (size_t block = 0; block < has_any.size(); ++block) {
+    if (!has_any[block]) continue;
+    has_any[block] = 0;
+    for (size_t i = 64 * block; i < std::min(64 * (block + 1), sum.size()); ++i) {
+      if (sum[i].is_empty()) continue;
+      use(i, sum[i]);
+      sum[i] = {};
+    }
+  }
+}
+
+template <class Use>
+void LabelPrior::each_link(const Csr& x, size_t row, size_t last, double norm, const Use& use) const {
+  const Csr& links = arrays_.counted;
+  const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
+  for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
+    if (e + 2 * PREFETCH_DISTANCE < x.offsets[last]) {  // the links of a later feature, the offsets of one after
+      prefetch_links(links, trained, x.ids[e + PREFETCH_DISTANCE]);
+      __builtin_prefetch(links.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
+    }
+    const auto unit = static_cast<float>(x.values[e] / norm);
+    if (unit == 0) continue;
+    for (int64_t k = links.offsets[x.ids[e]]; k < links.offsets[x.ids[e] + 1]; ++k) use(k, links.ids[k], unit);
+  }
+}
+
 void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
   const Csr& links = arrays_.counted;
@@ -54,6 +87,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
   // Nearly all links lead to neurons that are not active. The bit set, unlike the positions, stays in L1/L2.
   find_active(active);
   const int parts = threads();
+  sums_.resize(parts);
   struct Part {
     BuiltRows rows;
     std::vector<float> counted;
@@ -61,44 +95,26 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
   std::vector<Part> found(parts);
   parallel_for(active.rows, 1, parts, [&](size_t first, size_t last, int thread) {
     Part& part = found[thread];
-    std::vector<float> counted(active.ids.size()), extra(active.ids.size());  // sums by position
-    std::vector<int64_t> row_of(active.ids.size(), -1);                       // the last row that touched a position
-    std::vector<int64_t> owner(own ? active.ids.size() : 0, -1);              // the last row with that label
-    std::vector<int32_t> touched;
+    Sums& sums = sums_[thread];
+    sums.resize(active.ids.size());
     for (size_t i = first; i < last; ++i) {
-      const auto row = static_cast<int64_t>(i);
-      if (own) {
-        for (const int32_t* l = own.begin(i); l != own.end(i); ++l) {
-          if (is_active(*l)) owner[position_[*l]] = row;
-        }
+      const size_t before = part.rows.ids.size();
+      const auto add = [&](int64_t k, size_t p, float unit) {
+        sums.add(p, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
+      };
+      if (active.is_everything) {
+        each_link(x, i, last, norms[i], add);
+      } else {
+        each_link(x, i, last, norms[i], [&](int64_t k, size_t neuron, float unit) {
+          if (is_active(neuron)) add(k, position_[neuron], unit);
+        });
       }
-      const auto is_own = [&](size_t p) { return !owner.empty() && owner[p] == row; };
-      touched.clear();
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        if (e + 2 * PREFETCH_DISTANCE < x.offsets[last]) {  // the links of a later feature, the offsets of one after
-          prefetch_links(links, trained, x.ids[e + PREFETCH_DISTANCE]);
-          __builtin_prefetch(links.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
-        }
-        const auto unit = static_cast<float>(x.values[e] / norms[i]);
-        const float itself = keep * unit;
-        for (int64_t k = links.offsets[x.ids[e]]; k < links.offsets[x.ids[e] + 1]; ++k) {
-          const size_t neuron = links.ids[k];
-          if (!is_active(neuron)) continue;
-          const size_t p = position_[neuron];
-          if (row_of[p] != row) {
-            row_of[p] = row;
-            counted[p] = extra[p] = 0;
-            touched.push_back(static_cast<int32_t>(p));
-          }
-          counted[p] += unit * (is_own(p) ? links.values[k] - itself * arrays_.share[neuron] : links.values[k]);
-          if (trained) extra[p] += unit * trained[k];
-        }
-      }
-      for (const int32_t p : touched) {
-        part.rows.add(p, weighted(active.ids[p], counted[p], extra[p]));
-        if (learning) part.counted.push_back(counted[p]);
-      }
-      part.rows.counts.push_back(static_cast<int64_t>(touched.size()));
+      if (own) subtract_own(x, i, norms[i], own, keep, sums);
+      sums.drain([&](size_t p, const Sum& sum) {
+        part.rows.add(static_cast<int32_t>(p), weighted(active.ids[p], sum.counted, sum.trained));
+        if (learning) part.counted.push_back(sum.counted);
+      });
+      part.rows.counts.push_back(static_cast<int64_t>(part.rows.ids.size() - before));
     }
   });
   forget_active(active);
@@ -113,6 +129,22 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
   prior.gradient.assign(learning ? prior.value.size() : 0, 0.0f);
 }
 
+// Subtracts what a row contributes to the centroids of its labels. These are few: their links are searched for.
+void LabelPrior::subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, Sums& sums) const {
+  const Csr& links = arrays_.counted;
+  for (const int32_t* label = own.begin(row); label != own.end(row); ++label) {
+    if (!is_active(*label)) continue;
+    float square = 0;
+    for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
+      const int32_t feature = x.ids[e];
+      if (!std::binary_search(links.begin(feature), links.end(feature), *label)) continue;
+      const auto unit = static_cast<float>(x.values[e] / norm);
+      square += unit * unit;
+    }
+    sums.sum[position_[*label]].counted -= keep * arrays_.share[*label] * square;
+  }
+}
+
 void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
                       int32_t* ids, uint32_t* keys) {
   const std::lock_guard<std::mutex> lock(in_use_);
@@ -122,43 +154,28 @@ void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const f
   sums_.resize(parts);
   parallel_for(x.rows, 1, parts, [&](size_t first, size_t last, int thread) {
     Sums& sums = sums_[thread];
-    if (sums.stamp.empty() || sums.now > UINT32_MAX - x.rows) {
-      sums = {std::vector<float>(neurons()), std::vector<float>(neurons()), std::vector<uint32_t>(neurons(), 0), 0};
-    }
-    std::vector<int32_t> touched;
-    std::vector<std::pair<uint32_t, int32_t>> found;  // key and neuron
+    sums.resize(neurons());
     for (size_t i = first; i < last; ++i) {
-      touched.clear();
-      ++sums.now;
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        if (e + PREFETCH_DISTANCE < x.offsets[last]) prefetch_links(links, trained, x.ids[e + PREFETCH_DISTANCE]);
-        const auto unit = static_cast<float>(x.values[e] / norms[i]);
-        for (int64_t k = links.offsets[x.ids[e]]; k < links.offsets[x.ids[e] + 1]; ++k) {
-          const size_t neuron = links.ids[k];
-          if (sums.stamp[neuron] != sums.now) {
-            sums.stamp[neuron] = sums.now;
-            sums.counted[neuron] = sums.trained[neuron] = 0;
-            touched.push_back(static_cast<int32_t>(neuron));
-          }
-          sums.counted[neuron] += unit * links.values[k];
-          if (trained) sums.trained[neuron] += unit * trained[k];
-        }
-      }
-      for (const int32_t* l = own.begin(i); l != own.end(i); ++l) sums.stamp[*l] = 0;  // left out
-      found.clear();
-      for (const int32_t n : touched) {
-        if (sums.stamp[n] != sums.now) continue;
-        const float sum = weighted(n, sums.counted[n], sums.trained[n]) + bias[n];
-        found.emplace_back(key_of(sum, stripe.to_global(n)), n);
-      }
-      const size_t taken = std::min(count, found.size());
-      std::partial_sort(found.begin(), found.begin() + taken, found.end(), [](const auto& a, const auto& b) {
-        return a.first > b.first || (a.first == b.first && a.second < b.second);
+      each_link(x, i, last, norms[i], [&](int64_t k, size_t neuron, float unit) {
+        sums.add(neuron, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
       });
-      for (size_t k = 0; k < count; ++k) {
-        ids[i * count + k] = k < taken ? found[k].second : -1;
-        keys[i * count + k] = k < taken ? found[k].first : 0;
-      }
+      for (const int32_t* label = own.begin(i); label != own.end(i); ++label) sums.sum[*label] = {};
+      int32_t* const best_ids = ids + i * count;
+      uint32_t* const best_keys = keys + i * count;
+      std::fill_n(best_ids, count, -1);
+      std::fill_n(best_keys, count, 0u);
+      sums.drain([&](size_t n, const Sum& sum) {
+        const float total = weighted(n, sum.counted, sum.trained) + bias[n];
+        const uint32_t key = key_of(total, stripe.to_global(n));
+        if (key <= best_keys[count - 1]) return;  // ties to the lower neuron
+        size_t at = count - 1;                    // an insertion sort: few are better than all before
+        for (; at > 0 && best_keys[at - 1] < key; --at) {
+          best_keys[at] = best_keys[at - 1];
+          best_ids[at] = best_ids[at - 1];
+        }
+        best_keys[at] = key;
+        best_ids[at] = static_cast<int32_t>(n);
+      });
     }
   });
 }
@@ -211,6 +228,7 @@ ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, c
       sums.assign(found.size(), 0.0f);
       for (size_t e = g.begin[f]; e < g.begin[f + 1]; ++e) {
         const auto unit = static_cast<float>(g.value[e] / norms[g.row[e]]);
+        if (unit == 0) continue;  // the row's gradients may not be those of these links
         const float* const of_row = &gradient_[g.row[e] * width];
         for (size_t j = 0; j < found.size(); ++j) sums[j] += unit * of_row[found[j].position];
       }

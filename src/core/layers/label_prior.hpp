@@ -68,9 +68,10 @@ class LabelPrior {
   size_t neurons() const { return arrays_.neurons; }
   bool is_trained() const { return arrays_.is_trained; }
 
-  // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `norms`. `own`,
-  // unless it is a null view, has the labels of each row, for which the row's contribution is subtracted. `keep` is the
-  // share of features kept by dropout (which divided by it); `norms` are those before dropout.
+  // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `norms`; features
+  // of value 0 count for nothing, here and below. `own`, unless it is a null view, has the labels of each row, for
+  // which the row's contribution is subtracted. `keep` is the share of features kept by dropout (which divided by it);
+  // `norms` are those before dropout.
   void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active);
 
   // For each row the `count` neurons with the largest prior plus bias, except those in `own`: ids and keys, (rows x
@@ -92,11 +93,28 @@ class LabelPrior {
     return arrays_.scale[prior_bucket(arrays_.rows[neuron])] * counted + trained;
   }
 
-  struct alignas(2 * CACHE_LINE) Sums {  // of one row at a time, by neuron
-    std::vector<float> counted, trained;
-    std::vector<uint32_t> stamp;  // of the last row that touched a neuron
-    uint32_t now = 0;
+  // What a row's links add up to, by neuron or by position in an active set. `counted` is -0.0, which no sum is, where
+  // nothing was added; blocks of 64 sums in which something was are marked. So the walk over links has no branches, and
+  // clearing takes no longer than reading.
+  struct Sum {
+    float counted = -0.0f, trained = 0.0f;
+    bool is_empty() const { return std::bit_cast<uint32_t>(counted) == 0x80000000u; }
   };
+  struct alignas(2 * CACHE_LINE) Sums {
+    std::vector<Sum> sum;
+    std::vector<uint8_t> has_any;  // by block
+    void resize(size_t n);
+    void add(size_t i, float counted, float trained) {
+      sum[i].counted += counted;
+      sum[i].trained += trained;
+      has_any[i / 64] = 1;
+    }
+    // use(i, sum) for all that are not empty, in ascending order, which become empty.
+    template <class Use> void drain(const Use& use);
+  };
+  void subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, Sums& sums) const;
+  // use(link, neuron, value) for all links of the features of a row, whose value is not 0, divided by its norm.
+  template <class Use> void each_link(const Csr& x, size_t row, size_t last, double norm, const Use& use) const;
 
   PriorArrays arrays_;
   std::mutex in_use_;                // guards what follows
@@ -104,6 +122,6 @@ class LabelPrior {
   std::vector<int32_t> position_;    // by active neuron: position in active.ids
   AlignedFloats gradient_;           // (rows x active): gradients of logits that the prior adds to
   std::vector<InputGroups> groups_;  // one per thread, kept between calls, as what follows
-  std::vector<Sums> sums_;           // best(); not cleared between calls, which takes long with many neurons
+  std::vector<Sums> sums_;
 };
 }  // namespace dslide

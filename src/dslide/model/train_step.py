@@ -68,13 +68,14 @@ class TrainStep:
             arriving = self.forward(i, inputs[i], active_hidden[i], step)
 
         # The output layer: look up neurons, choose the active set, compute its loss and step.
-        confusable = self.look_up_prior(x, lengths, own)
+        confusable = [] if lengths is None else self.look_up_prior(x, lengths, own)
         hits = self.look_up(arriving, step)
         inputs.append(arriving.wait())
         active = self.output_active(own, [*confusable, *hits], step)
-        self.add_prior(x, lengths, active, own)
+        if lengths is not None:
+            self.add_prior(x, lengths, active, own)
         output = network.loss.learn(inputs[-1], active, own, self.parts(x.rows))
-        scales = self.learn_prior(x, lengths, active, rate)
+        scales = NOTHING if lengths is None else self.learn_prior(x, lengths, active, rate)
         summary = network.collectives.summary(output.loss, active.mean, output.finite, vote, scales)
         gradient = output.gradient.wait()  # reduce-scattered: of own activations, summed over ranks
         seen = summary.wait()
@@ -203,10 +204,10 @@ class TrainStep:
         ]
         return [Future(lambda: Lists.concatenate([hits.wait() for hits in found]))]
 
-    def look_up_prior(self, x: Csr, lengths: Lengths | None, own: Csr) -> list[Future[Lists]]:
+    def look_up_prior(self, x: Csr, lengths: Lengths, own: Csr) -> list[Future[Lists]]:
         """The labels that the label prior takes each row for, but which it has not; as `look_up`."""
         network, want = self.network, self.network.config.prior_hits
-        if network.prior is None or lengths is None or want == 0 or network.config.output == "full":
+        if network.prior is None or want == 0 or network.config.output == "full":
             return []
         bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
         hits = network.prior.look_up(x, lengths, own, bias, want, network.shard)
@@ -221,15 +222,15 @@ class TrainStep:
         seed = stream_seed(config.seed, Stream.OUTPUT_NEGATIVES, step)
         return self._sampled(network.output, own, found, config.random_negatives, seed, config.correction)
 
-    def add_prior(self, x: Csr, lengths: Lengths | None, active: ActiveSet, own: Csr) -> None:
+    def add_prior(self, x: Csr, lengths: Lengths, active: ActiveSet, own: Csr) -> None:
         """Adds the label prior to the logits of the active set."""
-        if self.network.prior is not None and lengths is not None:
+        if self.network.prior is not None:
             self.network.prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
 
-    def learn_prior(self, x: Csr, lengths: Lengths | None, active: ActiveSet, rate: float) -> ScaleGradient:
+    def learn_prior(self, x: Csr, lengths: Lengths, active: ActiveSet, rate: float) -> ScaleGradient:
         """Steps the label prior's own weights; returns this rank's part of the gradient of its scales."""
         prior, config = self.network.prior, self.network.config
-        if prior is None or lengths is None or not prior.is_trained:
+        if prior is None or not prior.is_trained:
             return NOTHING
         return prior.learn(x, lengths, active, config.prior_learning_rate * self._schedule(rate))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dslide.checkpoint.snapshot import checkpoint_memory
 from dslide.config import Config
 from dslide.model.defaults import ResolvedConfig, resolve
-from dslide.model.label_prior import has_label_prior
+from dslide.model.label_prior import SCALES, has_label_prior
 from dslide.model.layer import table_bytes
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.output_losses import KEPT_BYTES
@@ -71,7 +71,9 @@ def plan(
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
     # an upper bound: lists by feature, and a share, a number of rows and a position for each label
     link_bytes = 12 if config.prior_learning_rate > 0 else 8
-    prior_bytes = 8 * (features + 1) + link_bytes * features * prior_labels // ranks + 12 * -(-labels // ranks)
+    prior_bytes = (
+        8 * (features + 1) + link_bytes * features * prior_labels // ranks + 12 * -(-labels // ranks) + 8 * SCALES
+    )
     parts = {
         "weights": weights,
         "optimizer state": moments,

@@ -8,6 +8,7 @@ from dslide.comm.frames import OVERHEAD
 from dslide.config import Config
 from dslide.model.collectives import SUMMARY
 from dslide.model.defaults import resolve
+from dslide.model.label_prior import SCALES, has_label_prior
 from dslide.model.layout import layer_specs
 from dslide.model.lsh import hidden_sampling
 from dslide.model.micro_batches import micro_batches
@@ -42,7 +43,10 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
     config, rows = resolve(config, labels), config.batch_size
     parts = [end - begin for begin, end in micro_batches(rows, config.micro_batches)]
     *hidden, output = layer_specs(config, 1, labels)  # features do not matter
-    sizes = [SUMMARY.size]
+    trained = has_label_prior(config) and config.prior_learning_rate > 0  # at most: the data may have no prior
+    sizes = [SUMMARY.size + (8 * SCALES if trained else 0)]
+    if has_label_prior(config) and config.prior_hits and config.output != "full":
+        sizes.append(4 * rows * config.prior_hits)
     for spec in hidden:
         own = -(-spec.neurons // ranks)
         if not spec.sampled:
@@ -70,7 +74,8 @@ def rounds_per_step(config: Config, labels: int) -> int:
     config = resolve(config, labels)
     ranked = config.probe != "vanilla"  # ranks agree on the best hash hits
     sampled = sum(share < 1 for share in config.hidden_share)
-    return 2 * len(config.hidden) + ranked * (sampled + (config.hits_per_row > 0)) + (config.loss == "softmax")
+    looked_up = config.hits_per_row > 0  # what the label prior looks up is exchanged beside the first activations
+    return 2 * len(config.hidden) + ranked * (sampled + looked_up) + (config.loss == "softmax")
 
 
 def _framed(size: int) -> int:
