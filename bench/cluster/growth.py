@@ -33,9 +33,8 @@ from bench.lib.workload import (
     timed_rebuild,
 )  # fmt: skip
 from dslide import Config
-from dslide.model.defaults import EPOCHS
 from dslide.config import LARGEST
-from dslide.model.defaults import resolve
+from dslide.model.defaults import EPOCHS, resolve
 from dslide.planner.memory import plan
 from dslide.planner.traffic import bytes_per_step
 from dslide.training.schedules import RebuildSchedule
