@@ -225,11 +225,11 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 7, "dslide": "9.9"}, r"has format 7 \(written by dslide 9\.9\), this .* reads format 6 only"),
-        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 6 only"),
-        ({"format": "6"}, "the model has format '6' .* reads format 6 only"),
-        ({"format": 6.0}, r"the model has format 6\.0 .* reads format 6 only"),
-        ({"format": None}, "the model has format None .* reads format 6 only"),
+        ({"format": 8, "dslide": "9.9"}, r"has format 8 \(written by dslide 9\.9\), this .* reads format 7 only"),
+        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 7 only"),
+        ({"format": "7"}, "the model has format '7' .* reads format 7 only"),
+        ({"format": 7.0}, r"the model has format 7\.0 .* reads format 7 only"),
+        ({"format": None}, "the model has format None .* reads format 7 only"),
         ({"files": []}, "no list of files"),
         ({"files": {"../x": {"size": 1, "crc32": 1}}}, r"'\.\./x' is not a file of a model"),
         ({"files": {"/etc/passwd": {"size": 1, "crc32": 1}}}, "is not a file of a model"),
