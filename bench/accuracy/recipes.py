@@ -20,9 +20,11 @@ from dslide.config import load_toml
 from dslide.util.units import counted
 
 RAW = {  # recipe: training file and test file; without a test file rows are held out
+    "citeulike": ("citeulike.train.txt.xz", "citeulike.test.txt.xz"),
     "eurlex57k": ("eurlex57k.train.tsv.xz", "eurlex57k.test.tsv.xz"),
     "gnd": ("gnd.train.tsv.xz", "gnd.test.tsv.xz"),
     "gowalla": ("gowalla.train.txt.xz", "gowalla.test.txt.xz"),
+    "npm": ("npm.train.tsv.xz", "npm.test.tsv.xz"),
     "text8": ("text8like.txt.xz", None),
 }
 ACTIVE = Metric("active_neurons_mean", "active outputs")
@@ -42,6 +44,8 @@ ABLATION: dict[str, dict[str, Any]] = {  # changed options
     "labels of the batch only": {"output": "random", "random_negatives": 0},
     "corrected": {"correction": True},
     "no label prior": {"prior_labels": 0},
+    "label prior counted only": {"prior_learning_rate": 0},
+    "no labels looked up by the prior": {"prior_hits": 0},
     "prior power .5": {"prior_power": 0.5},
     "no dropout": {"dropout_input": 0, "dropout_hidden": 0},
     "dropout of inputs only": {"dropout_hidden": 0},
@@ -64,8 +68,13 @@ class Kind:
     peers: bool = False  # Parabel and PECOS can be trained on it
 
 
+LABELLED = Kind(
+    tuple(Metric(f"{name}_at_{k}", f"{name.upper()}@{k}", ".4f") for name in ("p", "psp") for k in (1, 3, 5)),
+    "p_at_1", peers=True,
+)  # fmt: skip
 KINDS = {
-    "tsv": Kind(tuple(Metric(f"p_at_{k}", f"P@{k}", ".4f") for k in (1, 3, 5)), "p_at_1", peers=True),
+    "tsv": LABELLED,
+    "xmc": LABELLED,
     "interactions": Kind((Metric("r_at_20", "R@20", ".4f"), Metric("ndcg_at_20", "nDCG@20", ".4f")), "r_at_20"),
     "tokens": Kind((Metric("test_loss", "test loss", ".4f"),), "loss"),
 }

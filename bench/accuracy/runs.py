@@ -48,7 +48,7 @@ def parabel(folder: str, trees: int, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     model = omikuji.Model(lib.train_omikuji_model(rows, settings, pool.ptr), pool)
     seconds = time.perf_counter() - start
-    peak, evaluation = peak_rss_bytes(), Evaluation(KS)
+    peak, evaluation = peak_rss_bytes(), _evaluation(load(f"{folder}/train.txt", base=0))
     test = load(f"{folder}/test.txt", base=0)
     for row in range(len(test)):
         x = test.x.part(row, row + 1)
@@ -74,7 +74,7 @@ def pecos(folder: str, seed: int) -> dict[str, Any]:
     tree = Indexer.gen(LabelEmbeddingFactory.create(y, x, method="pifa"), seed=seed)
     model = XLinearModel.train(x, y, C=tree)
     seconds = time.perf_counter() - start
-    peak, evaluation = peak_rss_bytes(), Evaluation(KS)
+    peak, evaluation = peak_rss_bytes(), _evaluation(data)
     found = model.predict(matrix(test.x), only_topk=max(KS)).tocsr()
     ids = np.full((len(test), max(KS)), -1)
     for row in range(len(test)):
@@ -83,6 +83,11 @@ def pecos(folder: str, seed: int) -> dict[str, Any]:
         ids[row, : len(labels)] = labels[np.argsort(-scores, kind="stable")]
     evaluation.update(ids, test.y)
     return _peer_results(evaluation, seconds, peak)
+
+
+def _evaluation(data: Dataset) -> Evaluation:
+    """Of a model that was trained on this data."""
+    return Evaluation(KS, np.bincount(data.y.indices, minlength=data.labels), len(data))
 
 
 def _peer_results(evaluation: Evaluation, seconds: float, peak: int) -> dict[str, Any]:
@@ -94,7 +99,9 @@ def write_bag_of_words(recipe: dict[str, Any], train_file: Path, test_file: Path
     """The rows that the recipe's network is trained on, as train.txt and test.txt for other systems."""
     reading = {name: recipe[name] for name in READING if name in recipe}
     names = [field.name for field in dataclasses.fields(TextOptions)]
-    words = TextVectorizer(TextOptions(**{name: recipe[name] for name in names if name in recipe}))
+    words = None
+    if recipe["format"] == "tsv":
+        words = TextVectorizer(TextOptions(**{name: recipe[name] for name in names if name in recipe}))
     rows = load(train_file, **reading, vectorizer=words)
     test = load(test_file, **reading, vectorizer=words, label_names=rows.label_names)
     folder.mkdir(parents=True, exist_ok=True)

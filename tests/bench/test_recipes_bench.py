@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integration.test_recipes import make_tsv
+from integration.test_recipes import make_tsv, make_xmc
 
 from bench.accuracy import recipes
 from bench.accuracy.runs import write_bag_of_words
@@ -107,6 +107,17 @@ def test_peers_get_the_rows_that_the_recipe_sees(raw: Path, tmp_path: Path) -> N
     np.testing.assert_allclose(written.x.values, seen.x.values, rtol=1e-5)
     np.testing.assert_array_equal(written.y.indices, seen.y.indices)
     np.testing.assert_array_equal(written.y.indptr, seen.y.indptr)
+
+
+def test_peers_get_rows_that_are_no_text_as_they_are(tmp_path: Path) -> None:
+    recipe = {"format": "xmc"}
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, seed in zip(files, (0, 1), strict=True):
+        make_xmc(path, recipe, 20, seed)
+    write_bag_of_words(recipe, *files, tmp_path / "words")
+    seen, written = load(files[0]), load(tmp_path / "words/train.txt", base=0)
+    np.testing.assert_array_equal(written.x.indices, seen.x.indices)
+    np.testing.assert_array_equal(written.y.indices, seen.y.indices)
 
 
 def test_options_become_arguments_of_the_command_line() -> None:

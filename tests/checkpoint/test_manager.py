@@ -38,6 +38,13 @@ MODES = {
     "sigmoid": {"output": "full", "loss": "sigmoid"},
     "sampled hidden": {"output": "lsh", "hidden": (16, 64), "hidden_share": (1.0, 0.25)},
     "adagrad and label prior": {"output": "lsh", "optimizer": "adagrad", "learning_rate": 0.05, "prior_labels": 8},
+    "trained label prior": {
+        "output": "random",
+        "random_negatives": 32,
+        "prior_labels": 8,
+        "prior_learning_rate": 1.0,
+        "prior_hits": 2,
+    },
     "bf16 and dropout": {"output": "lsh", "weights": "bf16", "moments": "bf16", "dropout_input": 0.2},
 }
 

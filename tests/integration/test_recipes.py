@@ -48,13 +48,24 @@ def make_tokens(path: Path, recipe: dict[str, Any], rows: int, seed: int) -> Non
     path.write_text(" ".join(f"word{chance.randrange(500)}" for _ in range(20 * rows)) + "\n")
 
 
+def make_xmc(path: Path, recipe: dict[str, Any], rows: int, seed: int) -> None:
+    """Rows with a feature for each of their labels."""
+    chance = random.Random(seed)
+    lines = [f"{rows} 15 12"]
+    for _ in range(rows):
+        labels = sorted(chance.sample(range(12), chance.randint(1, 3)))
+        features = [*labels, chance.randrange(12, 15)]
+        lines.append(",".join(map(str, labels)) + "".join(f" {feature}:0.5" for feature in features))
+    path.write_text("\n".join(lines) + "\n")
+
+
 MAKERS: dict[str, Callable[[Path, dict[str, Any], int, int], None]] = {
-    "tsv": make_tsv, "interactions": make_interactions, "tokens": make_tokens
+    "tsv": make_tsv, "xmc": make_xmc, "interactions": make_interactions, "tokens": make_tokens
 }  # by format  # fmt: skip
 
 
 def test_there_are_recipes() -> None:
-    assert {"eurlex57k", "gnd", "gowalla", "text8"} <= {path.stem for path in RECIPES}
+    assert {"citeulike", "eurlex57k", "gnd", "gowalla", "npm", "text8"} <= {path.stem for path in RECIPES}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -1,5 +1,6 @@
-"""A layer announces every change of its arrays: to a listener before it, to the LSH index after it. A change that is
-not announced would corrupt a checkpoint, or leave neurons in buckets where they no longer belong."""
+"""Layers and the label prior announce every change of their arrays: to a listener before it, layers also to the LSH
+index after it. A change that is not announced would corrupt a checkpoint, or leave neurons in buckets where they no
+longer belong."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from support.plain import PLAIN
 
 from dslide import _core
 from dslide.config import Config
+from dslide.data import SparseRows
 from dslide.model.active_sets import of_batch
 from dslide.model.hash_parameters import automatic
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec
+from dslide.model.network import Network
+from dslide.util.csr import Csr
 
 ROWS, INPUTS, NEURONS = 130, 20, 90
 ACTIVE = np.array([3, 7, 8, 50, 89], np.int32)
@@ -25,8 +29,8 @@ ACTIVE = np.array([3, 7, 8, 50, 89], np.int32)
 class Listener:
     """Copies the rows that are announced, once, as they are then."""
 
-    def __init__(self, layer: Layer) -> None:
-        self._arrays = {f"{layer.name}.{name}": array for name, array in layer.state.items()}
+    def __init__(self, prefix: str, arrays: dict[str, Any]) -> None:
+        self._arrays = {prefix + name: array for name, array in arrays.items()}
         self._copies = {name: array.copy() for name, array in self._arrays.items()}
         self.before = {name: array.copy() for name, array in self._arrays.items()}
         self._announced = {name: np.zeros(len(array), bool) for name, array in self._arrays.items()}
@@ -87,7 +91,7 @@ def test_steps_announce_what_they_change(change: str, sparse: bool) -> None:
     x = sparse_input(ROWS, INPUTS, 0)[0] if sparse else dense_input(ROWS, INPUTS, 0)[0]
     active, targets = of_batch(ACTIVE, ROWS, NEURONS), make_targets(ROWS, NEURONS, 1, True)
     labels = _core.FoundLabels(active, targets.indptr, targets.indices, targets.values)
-    layer.listener = listener = Listener(layer)
+    layer.listener = listener = Listener(f"{layer.name}.", layer.state)
     CHANGES[change](layer, x, active, labels)
     moments = {f"{which}_moment{i}" for which in ("weights", "bias") for i in (1, 2)}
     assert listener.check() == {"weights", "bias", "weights_clock", "bias_clock", "moved"} | moments
@@ -98,7 +102,23 @@ def test_steps_announce_what_they_change(change: str, sparse: bool) -> None:
 def test_rebuilding_and_setting_biases_are_announced() -> None:
     layer = make(False)
     layer.learn(dense_input(ROWS, INPUTS, 0)[0], layer.everything(ROWS), np.full((ROWS, 96), 9, np.float32))
-    layer.listener = listener = Listener(layer)
+    layer.listener = listener = Listener(f"{layer.name}.", layer.state)
     assert layer.rebuild_tables() == NEURONS
     layer.set_bias(np.arange(NEURONS, dtype=np.float32))
     assert listener.check() == {"codes", "moved", "bias"}
+
+
+def test_a_step_of_the_label_prior_is_announced() -> None:
+    x, targets = sparse_input(ROWS, INPUTS, 0)[0], make_targets(ROWS, NEURONS, 1, False)
+    rows = SparseRows(x.indptr, x.indices, x.values, INPUTS)
+    y = SparseRows(targets.indptr, targets.indices, targets.values, NEURONS)
+    config = {"hidden": (8,), "threads": 1, "prior_labels": 3, "prior_learning_rate": 1.0, "prior_hits": 1}
+    network = Network(Config(**PLAIN | config | {"output": "random", "prior_scale": 2.0}), INPUTS, NEURONS)
+    network.set_label_prior(rows, y, same=False)
+    assert network.prior is not None
+    listener = Listener("prior.", network.prior.arrays)
+    network.watch(listener)
+    some = Csr(x.indptr[:4], x.indices[: x.indptr[3]], x.values[: x.indptr[3]])
+    own = Csr(targets.indptr[:4], targets.indices[: targets.indptr[3]], targets.values[: targets.indptr[3]])
+    network.train_step(some, own, 0, 0.01)
+    assert listener.check() == {"trained", "scale", "scale_moment"}

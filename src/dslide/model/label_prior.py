@@ -142,9 +142,10 @@ class LabelPrior:
         """Steps the trained weights along the gradients of the active set's logits; returns this rank's part of the
         gradient of the scales. `rate`: step size for the gradient of one row."""
         if self.listener is not None and PREFIX + "trained" in self.listener:
-            begin = self.arrays["begin"]
-            links = [np.arange(begin[i], begin[i + 1]) for i in np.unique(x.indices)]
-            self.listener.before_change(PREFIX + "trained", np.concatenate([np.zeros(0, np.int64), *links]))
+            begin, features = self.arrays["begin"], np.unique(x.indices)
+            first, counts = begin[features], begin[features + 1] - begin[features]
+            links = np.arange(counts.sum()) + np.repeat(first - indptr_of(counts)[:-1], counts)
+            self.listener.before_change(PREFIX + "trained", links)
         gradient: ScaleGradient = np.zeros(SCALES)
         self._native.learn(x.indptr, x.indices, x.values, lengths, active, rate * x.rows, gradient)
         return gradient

@@ -11,6 +11,7 @@ from dslide.model.label_prior import SCALES, has_label_prior
 from dslide.model.layer import table_bytes
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.output_losses import KEPT_BYTES
+from dslide.model.prediction import LOGIT_BYTES, PRIOR_ROWS
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
 from dslide.util.arrays import padded
@@ -109,4 +110,6 @@ def _work_bytes(
         active += threads * 28 * neurons + 32 * batch * min(neurons, round(features_per_row * prior_labels / ranks))
         if config.prior_learning_rate > 0:  # gradients of logits, and each thread's sums over all labels
             active += 4 * batch * neurons + (0 if full else threads * 12 * -(-labels // ranks))
+    if config.loss == "sigmoid":  # logits over all labels, and a copy, when the loss is evaluated
+        active += 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // ranks))
     return 4 * batch * activations + active + threads * (1 << 20)
