@@ -69,7 +69,6 @@ void bind_active(nb::module_& m) {
   set.def_prop_ro("prior_begin", view([](const ActiveSet& a) -> auto& { return a.prior.begin; }));
   set.def_prop_ro("prior_position", view([](const ActiveSet& a) -> auto& { return a.prior.position; }));
   set.def_prop_ro("prior_value", view([](const ActiveSet& a) -> auto& { return a.prior.value; }));
-  set.def_prop_ro("prior_gradient", view([](const ActiveSet& a) -> auto& { return a.prior.gradient; }));
   set.def_prop_ro("position", view([](const ActiveSet& a) -> auto& { return a.position; }));
 
   nb::class_<FoundLabels> labels(m, "FoundLabels", "A batch's labels, located in an active set that is not per row.");

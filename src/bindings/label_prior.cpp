@@ -69,7 +69,8 @@ void bind_label_prior(nb::module_& m) {
     const size_t rows = norms.shape(0), count = best.shape(1);
     const Csr x = matrix(offsets, ids, values, rows, l.features());
     require(has_shape(bias, l.neurons()), "as many biases as neurons are needed");
-    require(has_shape(best, rows, count) && has_shape(keys, rows, count), "as many results as rows are needed");
+    require(count > 0 && has_shape(best, rows, count) && has_shape(keys, rows, count),
+            "as many results as rows are needed");
     l.best(x, norms.data(), lists(label_offsets, label_ids, rows, l.neurons()), bias.data(), count, stripe(first, step),
            best.data(), keys.data());
   });

@@ -1,6 +1,7 @@
 #include "layers/label_prior.hpp"
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include "layers/built_rows.hpp"
 #include "runtime/thread_pool.hpp"
 
@@ -52,11 +53,12 @@ void LabelPrior::Sums::resize(size_t n) {
   has_any.assign(n / 64 + 1, 0);
 }
 
-template <class Use> void LabelPrior::Sums::drain(const Use& use) {
-  for (size_t block = 0; block < has_any.size(); ++block) {
-    if (!has_any[block]) continue;
-    has_any[block] = 0;
-    for (size_t i = 64 * block; i < std::min(64 * (block + 1), sum.size()); ++i) {
+template <class Use> void LabelPrior::Sums::drain(size_t n, const Use& use) {
+  uint8_t *block = has_any.data(), *const end = block + n / 64 + 1;
+  while ((block = static_cast<uint8_t*>(std::memchr(block, 1, end - block)))) {
+    *block = 0;
+    const size_t first = 64 * (block - has_any.data());
+    for (size_t i = first; i < std::min(first + 64, n); ++i) {
       if (sum[i].is_empty()) continue;
       use(i, sum[i]);
       sum[i] = {};
@@ -110,7 +112,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
         });
       }
       if (own) subtract_own(x, i, norms[i], own, keep, sums);
-      sums.drain([&](size_t p, const Sum& sum) {
+      sums.drain(active.ids.size(), [&](size_t p, const Sum& sum) {
         part.rows.add(static_cast<int32_t>(p), weighted(active.ids[p], sum.counted, sum.trained));
         if (learning) part.counted.push_back(sum.counted);
       });
@@ -164,7 +166,7 @@ void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const f
       uint32_t* const best_keys = keys + i * count;
       std::fill_n(best_ids, count, -1);
       std::fill_n(best_keys, count, 0u);
-      sums.drain([&](size_t n, const Sum& sum) {
+      sums.drain(neurons(), [&](size_t n, const Sum& sum) {
         const float total = weighted(n, sum.counted, sum.trained) + bias[n];
         const uint32_t key = key_of(total, stripe.to_global(n));
         if (key <= best_keys[count - 1]) return;  // ties to the lower neuron
@@ -192,7 +194,7 @@ ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, c
     for (int64_t e = prior.begin[i]; e < prior.begin[i + 1]; ++e) {
       gradient_[i * width + prior.position[e]] = prior.gradient[e];
       const int32_t rows_of_label = arrays_.rows[active.ids[prior.position[e]]];
-      if (has_say(rows_of_label)) {
+      if (counts_for_scale(rows_of_label)) {
         by_row[i][prior_bucket(rows_of_label)] += double{prior.gradient[e]} * prior.counted[e];
       }
     }

@@ -26,7 +26,7 @@ constexpr size_t PRIOR_SCALES = 32;
 // Whose scale a label with so many rows has: up to 3, 4 to 7, 8 to 15, ... A label with one row has nothing left in
 // training, once that row's contribution is subtracted: it shares the scale of those with 2 or 3, and has no say in it.
 inline size_t prior_bucket(int32_t rows) { return std::bit_width(static_cast<uint32_t>(std::max(rows, 2))); }
-inline bool has_say(int32_t rows) { return rows > 1; }
+inline bool counts_for_scale(int32_t rows) { return rows > 1; }
 using ScaleGradient = std::array<double, PRIOR_SCALES>;
 
 // Links by feature: those of feature i are begin[i] .. begin[i + 1], by ascending label.
@@ -109,8 +109,8 @@ class LabelPrior {
       sum[i].trained += trained;
       has_any[i / 64] = 1;
     }
-    // use(i, sum) for all that are not empty, in ascending order, which become empty.
-    template <class Use> void drain(const Use& use);
+    // use(i, sum) for the first n that are not empty, in ascending order; they become empty.
+    template <class Use> void drain(size_t n, const Use& use);
   };
   void subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, Sums& sums) const;
   // use(link, neuron, value) for all links of the features of a row, whose value is not 0, divided by its norm.

@@ -10,6 +10,7 @@ from typing import Any
 
 from dslide.config import Config
 from dslide.data import Data, Dataset, Tokens
+from dslide.model.label_prior import has_trained_prior
 from dslide.model.micro_batches import PARTS
 
 FULL_BELOW = 8192  # labels up to which all outputs are computed
@@ -74,25 +75,10 @@ class _Facts:
             return WORDS
         return ITEMS if self.data is not None and self.data.users is not None else ROWS
 
-    @property
-    def full(self) -> bool:
-        return self.config.output == "full"
-
-    def trained_prior(self) -> bool:
-        """Whether there will be a label prior that is trained."""
-        rate = self.config.prior_learning_rate
-        labels = self.config.prior_labels
-        return (
-            (self.kind["prior_learning_rate"] if rate == -1 else rate) > 0
-            and (self.kind["prior_labels"] if labels == -1 else labels) > 0
-            and self.config.active_sets == "shared"
-            and all(share == 1 for share in self.config.hidden_share)
-        )
-
     def output(self) -> str:
         if self.labels <= FULL_BELOW:
             return "full"
-        return "random" if self.trained_prior() else "lsh"
+        return "random" if has_trained_prior(self.config) else "lsh"
 
     def loss(self) -> str:
         if not isinstance(self.data, Dataset) or self.kind is not ROWS:
@@ -108,9 +94,7 @@ class _Facts:
         return max(1, min(most, round(LINKS / max(1.0, features_per_row))))
 
     def random_negatives(self) -> int:
-        if self.config.active_sets == "row":
-            return self.sampled(0)
-        return min(self.labels, 1024 if self.trained_prior() else 2048)
+        return self.sampled(min(self.labels, 1024 if has_trained_prior(self.config) else 2048))
 
     def epochs(self) -> int:
         if not isinstance(self.data, Dataset):
@@ -124,6 +108,8 @@ class _Facts:
 
 
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
+    **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
+    "prior_labels": _Facts.prior_labels,
     "output": _Facts.output,
     "hidden": lambda facts: HIDDEN,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),
@@ -133,8 +119,6 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     "random_negatives": _Facts.random_negatives,
     "micro_batches": lambda facts: PARTS,
     "epochs": _Facts.epochs,
-    **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
-    "prior_labels": _Facts.prior_labels,
 }
 
 

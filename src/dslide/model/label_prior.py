@@ -51,6 +51,11 @@ def has_label_prior(config: Config) -> bool:
     return config.prior_labels > 0 and config.active_sets == "shared" and dense
 
 
+def has_trained_prior(config: Config) -> bool:
+    """Whether a network has a label prior whose weights and scales are trained."""
+    return has_label_prior(config) and config.prior_learning_rate > 0
+
+
 class LabelPrior:
     """The prior of one shard's labels.
 

@@ -19,7 +19,7 @@ from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
-from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays
+from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.lsh import LshIndex
@@ -194,6 +194,6 @@ def initial_scale(config: ResolvedConfig, spec: LayerSpec) -> float:
     0, so that labels which are rarely seen add no noise; unless they are hashed, which needs them to differ."""
     if spec.sparse_input:  # rows are taken to be normalised: their sum keeps the weights' own scale
         return config.init_scale * FIRST_SCALE
-    if spec.is_output and not spec.sampled and has_label_prior(config) and config.prior_learning_rate > 0:
+    if spec.is_output and not spec.sampled and has_trained_prior(config):
         return 0.0
     return config.init_scale / float(np.sqrt(spec.inputs))

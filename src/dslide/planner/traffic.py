@@ -8,7 +8,7 @@ from dslide.comm.frames import OVERHEAD
 from dslide.config import Config
 from dslide.model.collectives import SUMMARY
 from dslide.model.defaults import resolve
-from dslide.model.label_prior import SCALES, has_label_prior
+from dslide.model.label_prior import SCALES, has_label_prior, has_trained_prior
 from dslide.model.layout import layer_specs
 from dslide.model.lsh import hidden_sampling
 from dslide.model.micro_batches import micro_batches
@@ -43,8 +43,7 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
     config, rows = resolve(config, labels), config.batch_size
     parts = [end - begin for begin, end in micro_batches(rows, config.micro_batches)]
     *hidden, output = layer_specs(config, 1, labels)  # features do not matter
-    trained = has_label_prior(config) and config.prior_learning_rate > 0  # at most: the data may have no prior
-    sizes = [SUMMARY.size + (8 * SCALES if trained else 0)]
+    sizes = [SUMMARY.size + (8 * SCALES if has_trained_prior(config) else 0)]  # at most: the data may have no prior
     if has_label_prior(config) and config.prior_hits and config.output != "full":
         sizes.append(4 * rows * config.prior_hits)
     for spec in hidden:
