@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from dslide.errors import UserError
     from dslide.model.network import Network
     from dslide.sklearn.estimator import SlideClassifier
-    from dslide.training.callbacks import Callback, EpochInfo, FitResult, RunInfo, StepInfo, TestInfo
+    from dslide.training.callbacks import (
+        CalibrationInfo,
+        Callback,
+        EpochInfo,
+        FitResult,
+        RunInfo,
+        StepInfo,
+        TestInfo,
+        ValidationInfo,
+    )
     from dslide.training.inference import Model, open_model
     from dslide.training.run import RunResult
     from dslide.training.trainer import Trainer
@@ -23,9 +32,9 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "RunInfo", "RunResult",
-    "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "UserError", "Vectors", "__version__",
-    "evaluate", "load", "load_model", "open_model", "resume", "train",
+    "CalibrationInfo", "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "RunInfo",
+    "RunResult", "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "UserError", "ValidationInfo",
+    "Vectors", "__version__", "evaluate", "load", "load_model", "open_model", "resume", "train",
 ]  # fmt: skip
 
 # Imported on first use: the command line starts without scikit-learn, scipy and the native module.
@@ -38,7 +47,16 @@ _MODULES = {
     "errors": ("UserError",),
     "model.network": ("Network",),
     "sklearn.estimator": ("SlideClassifier",),
-    "training.callbacks": ("Callback", "EpochInfo", "FitResult", "RunInfo", "StepInfo", "TestInfo"),
+    "training.callbacks": (
+        "CalibrationInfo",
+        "Callback",
+        "EpochInfo",
+        "FitResult",
+        "RunInfo",
+        "StepInfo",
+        "TestInfo",
+        "ValidationInfo",
+    ),
     "training.inference": ("Model", "open_model"),
     "training.run": ("RunResult",),
     "training.trainer": ("Trainer",),

@@ -23,6 +23,7 @@ from dslide.model.defaults import resolve
 from dslide.planner.memory import plan
 from dslide.training import evaluation
 from dslide.training.callbacks import Callback, RunInfo
+from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder
 from dslide.training.inference import Model, open_model
@@ -80,9 +81,9 @@ def resume(
 ) -> RunResult:  # fmt: skip
     """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python.
 
-    Of the options of `Config`, which can be given by name, epochs, learning_rate, threads, wire, micro_batches,
-    watchdog, checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks. The other parameters
-    are those of `train`.
+    Of the options of `Config`, which can be given by name, epochs, patience, learning_rate, threads, wire,
+    micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks. The
+    other parameters are those of `train`.
     """
     testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
     return open_run(
@@ -155,10 +156,8 @@ def open_run(
         config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
     comm.limit = config.watchdog
     testing = comm.together("test options", lambda: testing.like(saved))
-    read = partial(_read, data, reading, testing, config.seed, saved, folder)
-    train_data, test = comm.together("reading the data", read)
-    if saved is None:
-        config = resolve(config, train_data.labels, train_data)
+    read = partial(_read, data, reading, testing, config, saved, folder)
+    config, train_data, validation, test = comm.together("reading the data", read)
 
     here = local_ranks(comm)
     planned = plan(
@@ -171,12 +170,13 @@ def open_run(
         comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
         measured = Profile(measure_speeds(threads))
     for callback in callbacks:
-        callback.on_run(RunInfo(folder, train_data, test, planned.lines(), last, threads, measured))
+        callback.on_run(RunInfo(folder, train_data, validation, test, planned.lines(), last, threads, measured))
     comm.together("memory", lambda: planned.check(here.ranks))
     line = [ProgressLine()] if progress and comm.rank == 0 else []
     return Run(
-        comm, folder, config, train_data, test=test, testing=testing, planned_bytes=planned.bytes_total, saved=saved,
-        last=last, profile=measured, tensorboard=tensorboard, callbacks=[*line, *callbacks], estimator=estimator,
+        comm, folder, config, train_data, validation=validation, test=test, testing=testing,
+        planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
+        callbacks=[*line, *callbacks], estimator=estimator,
     )  # fmt: skip
 
 
@@ -189,16 +189,23 @@ def _folder(data: Source, out: str | Path | None, resume: str | Path | None, com
 
 
 def _read(
-    source: Source, reading: Reading, testing: EvaluationOptions, seed: int, saved: SavedModel | None, folder: Path
-) -> tuple[Data, Data | None]:
-    """The data to train on and to test on, with the same columns."""
+    source: Source, reading: Reading, testing: EvaluationOptions, config: Config, saved: SavedModel | None,
+    folder: Path,
+) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
+    """The options, of which none is left open, and the data to train on, to validate on and to test on, with the same
+    columns."""
     data: Data = read_training_data(source, reading, saved)
     test: Data | None = None
     name = source if isinstance(source, (str, Path)) else data.source or "the data"
     if testing.hold_out is not None:
-        data, test = data.split(testing.hold_out, seed)
-    if saved is not None and data.checksum != saved.progress.get("data"):
-        raise DataError(f"{name}: not the data that {folder} was trained on")
+        data, test = data.split(testing.hold_out, config.seed)
     if data.features == 0 or data.labels == 0:
         raise DataError(f"{name}: there are no {'labels' if data.features else 'features'} in it")
-    return data, test if testing.test is None else read_test_data(testing.test, data, reading)
+    if saved is None:
+        config = resolve(config, data.labels, data)
+    data, validation = hold_out_rows(data, config.validation, config.seed)
+    if saved is not None and data.checksum != saved.progress.get("data"):
+        raise DataError(f"{name}: not the data that {folder} was trained on")
+    if testing.test is not None:
+        test = read_test_data(testing.test, data, reading)
+    return config, data, validation, test

@@ -126,7 +126,11 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "passes over the data; 0: 4, or as many as make 200 steps of small data", 0)
+    epochs: int = option(0, "most passes over the data; 0: 4, or as many as make 200 steps of small data", 0)
+    validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
+        "whose network is kept; of interactions one item each of this share of the users is held out; 0: none, all "
+        "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)
+    patience: int = option(2, "epochs without a better result on the held-out rows after which training ends", 1)
     batch_size: int = option(256, "rows in a step", 1, 2**20)
     seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)

@@ -30,7 +30,7 @@ from dslide.errors import ModelError
 from dslide.model.label_prior import LabelPrior
 from dslide.model.network import Network
 from dslide.model.sharding import WHOLE, Shard
-from dslide.model.state_layout import array_layouts
+from dslide.model.state_layout import array_layouts, is_parameter
 
 
 def step_name(step: int) -> str:
@@ -69,7 +69,7 @@ def check_newest(disks: Sequence[Path], step: int, config: Config = ONE, optimiz
         assert folder == disks[comm.rank] / step_name(step)
         expected = network_state(config, FEATURES, LABELS, Shard(comm.rank, comm.size), step)
         if not optimizer:
-            expected = {name: array for name, array in expected.items() if name.endswith((".weights", ".bias"))}
+            expected = {name: array for name, array in expected.items() if is_parameter(name)}
         if comm.rank % 2:  # each rank reads in an order of its own, and some twice
             expected = dict(reversed(expected.items()))
             same_arrays(model.state, expected)
@@ -476,6 +476,7 @@ from pathlib import Path
 from dslide.comm import job
 from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.model.sharding import Shard
+from dslide.model.state_layout import is_parameter
 from support.saved_models import FEATURES, LABELS, ONE, network_state, same_arrays
 comm = job(20.0)
 run = Path(sys.argv[1]) / f"node-{comm.rank}"

@@ -33,7 +33,7 @@ from dslide.config import Config
 from dslide.errors import ModelError
 from dslide.model.network import Network
 from dslide.model.sharding import WHOLE, Shard
-from dslide.model.state_layout import array_layouts
+from dslide.model.state_layout import array_layouts, is_parameter
 
 SIZES = (1, 2, 3, 4, 7)
 
@@ -66,7 +66,7 @@ def test_the_files_of_a_model(tmp_path: Path) -> None:
     shards = [f"{kind}-{rank}-of-3.safetensors" for kind in ("optimizer", "weights") for rank in range(3)]
     assert names_in(tmp_path / "m") == sorted(["config.json", "manifest.json", "progress.json", *shards])
     manifest = json.loads((tmp_path / "m/manifest.json").read_text())
-    assert (manifest["format"], manifest["shards"]) == (7, 3)
+    assert (manifest["format"], manifest["shards"]) == (8, 3)
     assert sorted(manifest["files"]) == [name for name in names_in(tmp_path / "m") if name != "manifest.json"]
     for name, entry in manifest["files"].items():
         assert entry["size"] == (tmp_path / "m" / name).stat().st_size
@@ -96,14 +96,17 @@ def test_listing_arrays_assembles_none(tmp_path: Path) -> None:
     tracemalloc.start()
     assert "layer0.weights" in state
     assert "layer2.weights" not in state
-    assert len(state) == len(list(state)) == 4
+    assert len(state) == len(list(state)) == 5
     assert tracemalloc.get_traced_memory()[1] < 1 << 20  # the array has 5 MB
     tracemalloc.stop()
 
 
 def test_a_model_without_optimizer_state(tmp_path: Path) -> None:
     save(tmp_path / "m", 2, optimizer=False)
-    assert set(load_model(tmp_path / "m").state) == {f"layer{i}.{a}" for i in range(3) for a in ("weights", "bias")}
+    assert set(load_model(tmp_path / "m").state) == {
+        "calibration",
+        *(f"layer{i}.{a}" for i in range(3) for a in ("weights", "bias")),
+    }
     with pytest.raises(ModelError, match=r"there is no optimizer-0-of-2\.safetensors; it was saved without the state"):
         load_model(tmp_path / "m", optimizer=True)
 
@@ -143,7 +146,7 @@ def test_memory_holds_the_result_and_little_else(tmp_path: Path, wrote: int, rea
     def work(comm: Communicator) -> None:
         shard = Shard(comm.rank, comm.size)
         arrays = array_layouts(config, size, size)
-        state = {n: np.ones(a.shape(shard), a.dtype) for n, a in arrays.items() if n.endswith((".weights", ".bias"))}
+        state = {n: np.ones(a.shape(shard), a.dtype) for n, a in arrays.items() if is_parameter(n)}
         save_model(tmp_path / "m", SavedModel(config, size, size, state), comm=comm, optimizer=False)
 
     run_ranks(wrote, work)

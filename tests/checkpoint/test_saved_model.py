@@ -91,7 +91,7 @@ def test_interactions_are_true_or_false(folder: Path) -> None:
 
 
 def test_optimizer_state_is_kept_apart(folder: Path) -> None:
-    weights = {"layer0.weights", "layer0.bias", "layer1.weights", "layer1.bias"}
+    weights = {"layer0.weights", "layer0.bias", "layer1.weights", "layer1.bias", "calibration"}
     assert set(load_model(folder).state) == weights
     assert set(load_model(folder, optimizer=True).state) == set(a_model().state) > weights
     save_model(folder, a_model(), optimizer=False)
@@ -225,11 +225,11 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 8, "dslide": "9.9"}, r"has format 8 \(written by dslide 9\.9\), this .* reads format 7 only"),
-        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 7 only"),
-        ({"format": "7"}, "the model has format '7' .* reads format 7 only"),
-        ({"format": 7.0}, r"the model has format 7\.0 .* reads format 7 only"),
-        ({"format": None}, "the model has format None .* reads format 7 only"),
+        ({"format": 9, "dslide": "9.9"}, r"has format 9 \(written by dslide 9\.9\), this .* reads format 8 only"),
+        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 8 only"),
+        ({"format": "8"}, "the model has format '8' .* reads format 8 only"),
+        ({"format": 8.0}, r"the model has format 8\.0 .* reads format 8 only"),
+        ({"format": None}, "the model has format None .* reads format 8 only"),
         ({"files": []}, "no list of files"),
         ({"files": {"../x": {"size": 1, "crc32": 1}}}, r"'\.\./x' is not a file of a model"),
         ({"files": {"/etc/passwd": {"size": 1, "crc32": 1}}}, "is not a file of a model"),

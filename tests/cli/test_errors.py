@@ -211,7 +211,8 @@ def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tm
     assert "--out can't be given" in refused(capfd, "train", train, *more, "--out", tmp_path / "x")
     message = refused(capfd, "train", train, *more, "--hidden", "16")
     assert (
-        message == "hidden: the run was begun with (8,), and on resuming only epochs, learning_rate, threads, wire, "
+        message
+        == "hidden: the run was begun with (8,), and on resuming only epochs, patience, learning_rate, threads, wire, "
         "micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change"
     )
     assert "not the data that" in refused(capfd, "train", made / "s/test.txt", *more)

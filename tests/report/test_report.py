@@ -82,7 +82,7 @@ def test_two_runs_have_every_chart(tmp_path):
     for title in TITLES:
         assert title in page.text
     assert "Not shown" not in page.text
-    assert len(page.lines()) == 8 * 2 + 2  # 8 charts of both runs, and 2 of the one with ranks
+    assert len(page.lines()) == 9 * 2 + 2  # 9 charts of both runs, and 2 of the one with ranks
     assert all(len(points.split()) >= 3 for points in page.lines())
     assert "rank 1 (n1) was lost" in page.text
     assert "250 MB planned: 300 MB" in page.text
@@ -279,7 +279,7 @@ def test_a_log_with_fewer_fields_shows_its_tests_only(tmp_path):
     records = [{k: v for k, v in r.items() if r["record"] != "step" or k in fields} for r in made.whole()]
     page = report(tmp_path, made.write(tmp_path / "run", records))
     assert "Loss over time: the log has no such values" in page.text
-    assert len(page.lines()) == 3  # P@1, R@5, loss on test data
+    assert len(page.lines()) == 4  # P@1, R@5, loss on test data, nDCG@5 on held-out rows
 
 
 def test_everything_is_escaped(tmp_path):

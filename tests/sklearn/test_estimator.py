@@ -376,7 +376,9 @@ def test_other_data_and_other_options_are_not_resumed(tmp_path: Path) -> None:
     model.fit(X, Y[:, 0], out=run)
     with pytest.raises(DataError, match=f"not the data that {run} was trained on"):
         model.fit(X_TEST, Y_TEST[:, 0], out=run)
-    with pytest.raises(ConfigError, match="seed: the run was begun with 0, and on resuming only epochs, learning_rate"):
+    with pytest.raises(
+        ConfigError, match="seed: the run was begun with 0, and on resuming only epochs, patience, learning_rate"
+    ):
         SlideClassifier(**SMALL, epochs=1, seed=1).fit(X, Y[:, 0], out=run)
     model.set_params(epochs=2).fit(X, Y[:, 0], out=run)  # more epochs are welcome
     assert (model.n_iter_, model.trainer_.step) == (2, 76)

@@ -36,6 +36,11 @@ def measured(seconds: float, p: float, rows: int = 50) -> Record:
     return about | metrics
 
 
+def validated(seconds: float, ndcg: float) -> Record:
+    about = {"record": "validation", "time": BEGIN, "epoch": 1, "step": 1, "seconds": seconds, "metric": "ndcg_at_5"}
+    return about | {"ndcg_at_5": ndcg, "best": True}
+
+
 def tables(number: int) -> Record:
     return {"record": "tables", "time": BEGIN, "layer": "layer2", "step": number, "mean": 3.0, "max": 17,
             "empty_share": 0.25, "dropped": 10, "by_size": [10, 20, 40, 15, 5]}  # fmt: skip
@@ -58,6 +63,7 @@ def whole(ranks: int = 1, steps: int = 60) -> list[Record]:
         if number % 20 == 0:
             records.append({"record": "checkpoint", "time": BEGIN, "step": number, "of_step": number})
             records.append(measured(float(number), number / steps))
+            records.append(validated(float(number), number / steps))
     epoch = {"record": "epoch", "time": BEGIN, "epoch": 1, "loss": 2.25, "seconds": 9.0, "samples_per_second": 1.0}
     return [*records, epoch, end(steps, float(steps), BATCH * steps, ranks)]
 

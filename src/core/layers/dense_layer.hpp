@@ -70,12 +70,13 @@ class DenseLayer {
 
   // The k largest logits of each row over all neurons except those in its list in `excluded` (ascending; a null view:
   // none), best first, ties to the lower neuron: ids and scores are (rows x k). The id is -1 where fewer than k neurons
-  // are left. `prior` is that of an active set of all neurons.
-  void topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior, int32_t* ids,
-            float* scores) const;
+  // are left. `prior` is that of an active set of all neurons. `calibration` (neurons x 3; null: none) has the slope,
+  // offset and least logit of each neuron's line, which takes the place of its logits.
+  void topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
+            const float* calibration, int32_t* ids, float* scores) const;
   // The same among each row's candidates.
-  void topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior, int32_t* ids,
-                     float* scores) const;
+  void topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
+                     const float* calibration, int32_t* ids, float* scores) const;
 
  private:
   // The operands of softmax, as floats or bf16 pairs. Pairs are of columns in a left operand, of rows in a right one.

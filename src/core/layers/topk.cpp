@@ -53,6 +53,31 @@ struct Excluded {
   }
 };
 
+// A neuron's calibrated logit. Below `least` the slope is 1: the fit knows nothing about logits that low.
+inline float calibrated(float z, float slope, float offset, float least) {
+  const float inside = std::max(z, least);
+  return slope * inside + offset + (z - inside);
+}
+
+// The calibration of a block's neurons, one array for each of its numbers.
+struct BlockCalibration {
+  float slope[BLOCK], offset[BLOCK], least[BLOCK];
+  void load(const float* rows, size_t count) {
+    for (size_t c = 0; c < count; ++c) {
+      slope[c] = rows[3 * c], offset[c] = rows[3 * c + 1], least[c] = rows[3 * c + 2];
+    }
+  }
+  // Calibrated logits in place of z, which lacks the bias; returns the largest.
+  float apply(float* z, const float* bias, size_t count) const {
+    float largest = -std::numeric_limits<float>::infinity();
+    for (size_t c = 0; c < count; ++c) {
+      z[c] = calibrated(z[c] + bias[c], slope[c], offset[c], least[c]);
+      largest = std::max(largest, z[c]);
+    }
+    return largest;
+  }
+};
+
 // Best first into one row of the results.
 void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
   std::sort(candidates.begin(), candidates.end());
@@ -65,7 +90,7 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
 }  // namespace
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
-                      int32_t* ids, float* scores) const {
+                      const float* calibration, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = padded_stride(inputs), parts = threads();
   AlignedFloats batch;
@@ -91,6 +116,8 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
       kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
       float bias[BLOCK];
       for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
+      BlockCalibration block_calibration;
+      if (calibration) block_calibration.load(calibration + 3 * first, count);
       size_t next = prior_by_block.first(first / BLOCK, 0);
       for (size_t r = 0; r < rows; r += ROWS) {
         const size_t chunk = std::min(ROWS, rows - r);
@@ -98,12 +125,14 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
                     nullptr);
         prior_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
         for (size_t i = 0; i < chunk; ++i) {
-          const float* z = &logits[i * BLOCK];
+          float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
-          if (kernel.shifted_max(z, bias, count) < row_best.threshold(k)) continue;
+          const float largest =
+              calibration ? block_calibration.apply(z, bias, count) : kernel.shifted_max(z, bias, count);
+          if (largest < row_best.threshold(k)) continue;
           for (size_t c = 0; c < count; ++c) {
             if (!skip.empty() && skip[r + i].contains(first + c)) continue;
-            row_best.offer({z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+            row_best.offer({calibration ? z[c] : z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
           }
         }
       }
@@ -122,8 +151,8 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
   });
 }
 
-void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior, int32_t* ids,
-                               float* scores) const {
+void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
+                               const float* calibration, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   parallel_for(candidates.rows, [&](size_t begin, size_t end, int) {
@@ -146,7 +175,12 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
         const size_t neuron = *id;
         const float* w = weights_.row(neuron, widened.data());
         const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
-        best.offer({kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra, *id}, k);
+        float z = kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra;
+        if (calibration) {
+          const float* numbers = calibration + 3 * neuron;
+          z = calibrated(z, numbers[0], numbers[1], numbers[2]);
+        }
+        best.offer({z, *id}, k);
       }
       if (!row_prior.empty()) set_prior(i, false);
       all = best.all();

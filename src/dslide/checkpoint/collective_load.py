@@ -95,6 +95,14 @@ def open_newest(
     return _open_first(place, saves, problems, comm, optimizer, verify, f"{place}: no checkpoint can be used")
 
 
+def open_checkpoint(place: Path, name: str, comm: Communicator) -> SavedModel:
+    """The checkpoint of this name, with the optimizer's state, opened as by `open_on_all_ranks`; ModelError if it can't
+    be used."""
+    saves, problems = _survey(place, comm, is_run=True)
+    saves = [save for save in saves if save.name == name]
+    return _open_first(place, saves, problems, comm, True, True, f"{place / name}: can't be used")[1]
+
+
 def _open_first(
     place: Path, saves: list[_Save], problems: list[str], comm: Communicator, optimizer: bool, verify: bool,
     failure: str,

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dslide.checkpoint.collective_load import open_checkpoint, restore_network
 from dslide.checkpoint.disks import buddy, find_disks, leads, on_disks
 from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, WEIGHTS, Entry, shard_file
 from dslide.checkpoint.replicator import Replicator
@@ -55,12 +56,12 @@ class CheckpointManager:
     """The checkpoints of one run, on one of its ranks. `model` describes the run at present. One is written every
     `seconds` (0: only by `save`), and the newest `kept` are kept. On rank 0 `warn` is called with a sentence about each
     that failed; on all ranks `on_complete` with the number of steps of each complete one. `last` is the checkpoint that
-    training resumed from."""
+    training resumed from, and `kept_step` the step of the one that was kept by then."""
 
     def __init__(
         self, run: Path, comm: Communicator, training: Training, model: Callable[[], SavedModel], *,
         seconds: float, kept: int, warn: Callable[[str], None],
-        on_complete: Callable[[int], None] = lambda step: None, last: Path | None = None,
+        on_complete: Callable[[int], None] = lambda step: None, last: Path | None = None, kept_step: int = 0,
     ) -> None:  # fmt: skip
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
@@ -77,6 +78,8 @@ class CheckpointManager:
         self._tasks = _start_worker()
         self.last = last  # the newest complete one
         self._copied = ""  # the name of the newest whose arrays have copies on other disks
+        self._kept_name = "" if not kept_step else checkpoint_name(kept_step)  # the complete one that `keep` began
+        self._keeping = ""  # the name of one that it began and that is not complete
 
     def vote(self) -> Vote:
         """What this rank votes for in the coming step."""
@@ -91,23 +94,53 @@ class CheckpointManager:
             if votes.any & Vote.CHECKPOINT_DUE:
                 self._begin()
         elif votes.all & Vote.CHECKPOINT_STAGE_DONE:
-            try:
-                self._next_stage(self._pending)
-            except ModelError as error:
-                if self.comm.rank == 0:
-                    self._warn(f"{error}; training continues, and {self.last_in_words()}")
+            self._warn_of_failure(partial(self._next_stage, self._pending))
+
+    def _warn_of_failure(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except ModelError as error:
+            if self.comm.rank == 0:
+                self._warn(f"{error}; training continues, and {self.last_in_words()}")
+
+    def keep(self) -> None:
+        """Begins a checkpoint of the run as it is now, which stays until another one is kept. A collective."""
+        name = checkpoint_name(self._training.step)
+        if self._pending is not None and self._pending.folder.name != name:
+            self._cancel(self._pending)
+        if self.last is not None and self.last.name == name:
+            self._kept_name = name
+            return
+        self._keeping = name
+        if self._pending is None:
+            self._begin()
+
+    def restore(self, step: int) -> None:
+        """Gives the network the state of the checkpoint after `step` steps, which was kept. A collective; ModelError on
+        all ranks if that can't be read."""
+        self._complete_pending()
+        saved = open_checkpoint(self.folder, checkpoint_name(step), self.comm)
+        restore_network(self._training.network, saved.state)
+        now = self.folder / checkpoint_name(self._training.step)
+        if self.last == now:  # which has another network than this
+            on_disks(self.comm, "checkpoint to remove", f"{now}: can't be removed", partial(shutil.rmtree, now))
+            self.last = self.folder / checkpoint_name(step)
 
     def save(self) -> None:
         """Saves the run as it is now. A collective; ModelError on all ranks if one can't."""
         if self._replicator is not None:
             self._replicator.share = 1.0  # training has paused and needs none of the link
-        step = self._training.step
-        if self._pending is not None and self._pending.step != step:
+        name = checkpoint_name(self._training.step)
+        if self._pending is not None and self._pending.folder.name not in (name, self._keeping):
             self._cancel(self._pending)
-        if self._pending is None:
-            if self.last is not None and self.last.name == checkpoint_name(step):
-                return
-            self._begin()
+        if self._pending is not None and self._pending.folder.name != name:
+            self._warn_of_failure(self._complete_pending)
+        if self.last is None or self.last.name != name:
+            if self._pending is None:
+                self._begin()
+            self._complete_pending()
+
+    def _complete_pending(self) -> None:
         while self._pending is not None:
             self._pending.stage_done.wait()
             self._next_stage(self._pending)
@@ -138,6 +171,8 @@ class CheckpointManager:
         entries = {name: entry for own in of_ranks for name, entry in own.items()}
         yield "checkpoint completed", partial(self._complete, folder, model, entries)
         self.last = folder
+        if folder.name == self._keeping:
+            self._kept_name = folder.name
         self._on_complete(step)
         if self._replicator is not None:
             problems = yield "copies on other disks", partial(self._send_copies, self._replicator, folder)
@@ -173,12 +208,13 @@ class CheckpointManager:
         return "; ".join(copy.error for copy in copies if copy.error)
 
     def _remove_old(self, newest: Path) -> None:
-        """Removes older checkpoints, but for the newest of them and the last one with copies on other disks, and what
-        was never completed. Those of more steps are kept: their missing files may be on disks that are absent now."""
+        """Removes older checkpoints, but for the newest of them, the one that was kept and the last one with copies on
+        other disks, and what was never completed. Those of more steps are kept: their missing files may be on disks
+        that are absent now."""
         if not self._leads:
             return
         complete = [path for path in checkpoints(self.folder.parent).values() if path.name <= newest.name]
-        kept = {path.name for path in complete[-self._kept :]} | {self._copied}
+        kept = {path.name for path in complete[-self._kept :]} | {self._copied, self._kept_name}
         for path in self.folder.iterdir():
             if steps_of(path.name) is not None and path.name < newest.name and path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -91,6 +91,9 @@ class _Console(Callback):
         if not self.is_rank_0 or self._arguments.quiet:
             return
         print(describe(self._arguments.data, info.data))
+        if info.validation is not None:
+            what = "one item each of {:,} users is" if self._users else "{:,} rows more are"
+            print(what.format(len(info.validation)), "held out to tell which epoch was the best (--validation 0: none)")
         if info.test is not None:
             print(describe(self._arguments.test or "held out of it", info.test))
         print("\n".join(info.plan))
@@ -105,6 +108,10 @@ class _Console(Callback):
     def print_result(self, result: RunResult) -> None:
         """The summary, and what to do next."""
         done = result.summary
+        if done["best_epoch"] is not None:
+            limit = done["config"]["epochs"]
+            early = "" if done["epochs"] == limit else f", which ended training after epoch {done['epochs']} of {limit}"
+            print(f"the network after epoch {done['best_epoch']} is kept, the best on the held-out rows{early}")
         print(
             f"{done['epochs']} epochs, {clock(done['seconds'])}: {done['samples_per_second']:,.0f} samples/s, "
             f"loss {done['loss']:.4g}, {done['parameters']:,} parameters, "

@@ -130,15 +130,33 @@ class Dataset:
             held_out = random.random(self.y.nnz) < share
             if not 0 < held_out.sum() < self.y.nnz:
                 raise DataError(f"{where}: a share of {share} leaves one part of {self.y.nnz} items without any")
-            kept, others = self.y.where(~held_out), self.y.where(held_out)
-            train = dataclasses.replace(self, x=item_features(kept, kept.column_counts()), y=kept)
-            return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
+            return self._split_items(held_out)
         count = round(share * len(self))
         if not 0 < count < len(self):
             raise DataError(f"{where}: a share of {share} leaves one part of {len(self)} rows without any")
         chosen = np.zeros(len(self), np.bool_)
         chosen[random.permutation(len(self))[:count]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
+
+    def leave_one_out(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """Interactions without one item of a random `share` of the users, and these users with that item as their
+        label. Users with a single item keep it."""
+        random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
+        counts = np.diff(self.y.indptr)
+        several = np.flatnonzero(counts > 1)
+        chosen = random.permutation(several)[: round(share * len(self))]
+        if len(chosen) == 0:
+            raise DataError(f"{where}: a share of {share} of {len(self)} users is none with two items")
+        held_out = np.zeros(self.y.nnz, np.bool_)
+        held_out[self.y.indptr[chosen] + random.integers(0, counts[chosen])] = True
+        return self._split_items(held_out)
+
+    def _split_items(self, held_out: NDArray[np.bool_]) -> tuple[Dataset, Dataset]:
+        """Interactions without the items held out (by position in `y`), and the users that lose some, with those as
+        labels."""
+        kept, others = self.y.where(~held_out), self.y.where(held_out)
+        train = dataclasses.replace(self, x=item_features(kept, kept.column_counts()), y=kept)
+        return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
         """The chosen rows, copied, in the order given."""

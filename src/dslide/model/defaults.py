@@ -18,6 +18,11 @@ SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to e
 HIDDEN = (256,)
 EPOCHS, STEPS = 4, 200  # passes over the data; steps that small data gets at least
 MOST_EPOCHS = 100
+VALIDATION_SHARE = 0.02  # of the rows, held out to choose the best epoch,
+VALIDATION_ROWS = (200, 4096)  # but not fewer, nor more: each is scored against all labels after every epoch,
+VALIDATION_WORK = 0.1  # which takes no more than this share of an epoch's own work
+MOST_VALIDATION = 0.05  # share of the rows: of less data than that allows, all rows are trained on
+MOST_COPIED = 2 << 30  # bytes of data; without held-out rows it is copied
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
 
 ROWS: dict[str, Any] = {  # rows of features with labels
@@ -102,6 +107,21 @@ class _Facts:
         steps = -(-max(1, len(self.data)) // self.config.batch_size)
         return max(EPOCHS, min(MOST_EPOCHS, -(-STEPS // steps)))
 
+    def validation(self) -> float:
+        data, config = self.data, self.config
+        if not isinstance(data, Dataset) or len(data) == 0 or data.data_bytes > MOST_COPIED:
+            return 0.0
+        _, labels_per_row = data.values_per_row
+        hits = labels_per_row + config.prior_hits + (config.hash_hits if config.output == "lsh" else 0)
+        active = min(self.labels, config.random_negatives + config.batch_size * hits)
+        if config.output == "full":
+            active = self.labels
+        # neurons that a row costs: in training in three passes over active ones, in validation in one over all
+        affordable = VALIDATION_WORK * len(data) * 3 * active / self.labels
+        least, most = VALIDATION_ROWS
+        rows = max(least, min(most, VALIDATION_SHARE * len(data), affordable))
+        return rows / len(data) if rows <= MOST_VALIDATION * len(data) else 0.0
+
     def sampled(self, shared: int) -> int:
         """Neurons that a row or batch adds to its active set: those of shared sets, or an eighth of the labels."""
         return shared if self.config.active_sets == "shared" else min(self.labels // 8 + 1, 256)
@@ -119,6 +139,7 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     "random_negatives": _Facts.random_negatives,
     "micro_batches": lambda facts: PARTS,
     "epochs": _Facts.epochs,
+    "validation": _Facts.validation,
 }
 
 

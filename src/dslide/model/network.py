@@ -17,6 +17,8 @@ from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
+from dslide.model.calibration import NAME as CALIBRATION
+from dslide.model.calibration import Calibration
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
@@ -68,6 +70,7 @@ class Network:
             )  # fmt: skip
         self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives)
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
+        self.calibration = Calibration(self.output.neurons, weights)
         self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
         self._index: tuple[int, LshIndex] | None = None  # for prediction, and the version it was made for
@@ -92,6 +95,7 @@ class Network:
     def begin_step(self, step: int, rate: float) -> None:
         """What comes before a step: hash tables exist, the learning rate is set."""
         self.version += 1
+        self.calibration.reset()
         self.comm.step = step + 1
         for layer in self.layers:
             if layer.lsh is not None and not layer.lsh.built:
@@ -118,9 +122,9 @@ class Network:
     # ---- prediction -------------------------------------------------------------------------------------------------
 
     def predict_topk(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
-        """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are logits.
-        Labels that the row has in `exclude`, with any value, are left out. Where fewer than k labels are left, ids are
-        -1."""
+        """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are logits,
+        calibrated if training held out rows for that. Labels that the row has in `exclude`, with any value, are left
+        out. Where fewer than k labels are left, ids are -1."""
         return prediction.predict_topk(self, x, k, exclude)
 
     def predict_topk_approximate(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
@@ -136,13 +140,13 @@ class Network:
         return self._index[1]
 
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
-        """Logits of given labels: (rows, len(labels))."""
+        """Scores of given labels, as of `predict_topk`: (rows, len(labels))."""
         return prediction.scores(self, x, labels)
 
     def exact_loss(self, x: SparseRows, y: SparseRows) -> float:
         """The mean loss of rows with the given label weights, over all labels and without sampling. Softmax:
         cross-entropy of the rows that have labels; sigmoid: binary cross-entropy, summed over labels, of all rows.
-        Labels that the network has no neurons for don't count."""
+        Logits are not calibrated here. Labels that the network has no neurons for don't count."""
         total, rows = self.exact_loss_sum(x, y)
         return total / rows if rows else float("nan")
 
@@ -156,6 +160,7 @@ class Network:
         """Every array that makes up this rank's part of the network, and of what training resumes from, by name; no
         copies."""
         layers = {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.state.items()}
+        layers[CALIBRATION] = self.calibration.array
         return layers | ({} if self.prior is None else self.prior.state())
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
@@ -164,6 +169,7 @@ class Network:
         for layer in self.layers:
             layer.load_state(arrays)
         self.prior = self._saved_prior({name: np.array(array) for name, array in prior_arrays(arrays).items()})
+        self.calibration = Calibration(self.output.neurons, {CALIBRATION: np.array(arrays[CALIBRATION])})
         self.version += 1
 
     def watch(self, listener: ChangeListener | None) -> None:

@@ -43,9 +43,11 @@ def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | 
         if isinstance(h, Dense):
             own = _empty(h.rows, k)
             lists = (None, None) if excluded is None else (excluded.indptr, excluded.indices)
-            output.native.topk(h.values, *own, *lists, with_prior(network, some, output.everything(h.rows)))
+            everything = with_prior(network, some, output.everything(h.rows))
+            output.native.topk(h.values, *own, *lists, everything, network.calibration.native)
         else:
-            own = _topk_of(output.forward(h, output.everything(h.rows))[:, : output.neurons], k, excluded=excluded)
+            z = output.forward(h, output.everything(h.rows))[:, : output.neurons]
+            own = _topk_of(network.calibration.apply(z, np.arange(output.neurons)), k, excluded=excluded)
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
     return best
 
@@ -64,18 +66,20 @@ def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: S
         if (excluded := _excluded(network, exclude, begin, end)) is not None:
             found = _difference(found, excluded, output.neurons)
         if isinstance(h, Dense):
-            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything)
+            calibration = network.calibration.native
+            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, calibration)
         else:
             z = output.forward(h, of_rows(found, output.neurons)).reshape(-1)
             for i in range(h.rows):
                 row = slice(found.indptr[i], found.indptr[i + 1])
-                own[0][i], own[1][i] = _topk_of(z[None, row], k, found.indices[row])
+                calibrated = network.calibration.apply(z[None, row], found.indices[row])
+                own[0][i], own[1][i] = _topk_of(calibrated, k, found.indices[row])
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
     return best
 
 
 def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
-    """Logits of given labels: (rows, len(labels))."""
+    """Calibrated logits of given labels: (rows, len(labels))."""
     order = np.unique(labels).astype(np.int32)
     if len(order) and not 0 <= order[0] <= order[-1] < network.labels:
         raise DataError(f"label numbers must be 0 to {network.labels - 1}, not {order[0]} to {order[-1]}")
@@ -88,7 +92,7 @@ def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
         some = x.part(begin, end)
         h = last_hidden(network, some)
         active = with_prior(network, some, of_batch(owned, h.rows, output.neurons))
-        own = output.forward(h, active).reshape(h.rows, -1)
+        own = network.calibration.apply(output.forward(h, active).reshape(h.rows, -1), owned)
         out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
     return out
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from dslide.config import Config
+from dslide.model.calibration import DTYPE
+from dslide.model.calibration import NAME as CALIBRATION
 from dslide.model.defaults import resolve
 from dslide.model.label_prior import PREFIX
 from dslide.model.layout import layer_specs
@@ -70,9 +72,11 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             codes = ArrayLayout(np.dtype(np.uint32), spec.neurons, 1, tables, is_padded=False)
             layouts[f"{spec.name}.{CODES}"] = codes
             layouts[f"{spec.name}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), spec.neurons, 0, ())
+    layouts[CALIBRATION] = ArrayLayout(DTYPE, labels, 0, (3,))
     return layouts
 
 
 def is_parameter(name: str) -> bool:
-    """Whether prediction needs an array: weights, biases and the label prior; the others are the optimizer's."""
-    return name.endswith((".weights", ".bias")) or name.startswith(PREFIX)
+    """Whether prediction needs an array: weights, biases, the label prior, the calibration; the others are the
+    optimizer's."""
+    return name.endswith((".weights", ".bias")) or name.startswith(PREFIX) or name == CALIBRATION

@@ -53,10 +53,11 @@ class Plan:
 
 def plan(
     config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0,
-    prior: bool = True, features_per_row: float = 75,
+    prior: bool = True, features_per_row: float = 75, keeps_best: bool = False,
 ) -> Plan:  # fmt: skip
     """The memory of each rank for training on data of `data_bytes`. `threads` are those of a rank, if the options leave
-    them open; `prior` is false for data without a label prior, such as streams of words."""
+    them open; `prior` is false for data without a label prior, such as streams of words; with
+    `keeps_best` there is a copy of the best network in memory."""
     config = resolve(config, labels)
     threads = config.threads or threads or available_cores()
     specs = layer_specs(config, features, labels)
@@ -69,6 +70,7 @@ def plan(
         moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if spec.hashing is not None:
             tables += table_bytes(config, spec, spec.hashing, ranks)
+    weights += 4 * 3 * -(-labels // ranks)  # the calibration
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
     # an upper bound: lists by feature, and a share, a number of rows and a position for each label
     link_bytes = 12 if config.prior_learning_rate > 0 else 8
@@ -81,6 +83,7 @@ def plan(
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
         "label prior": prior_bytes if prior_labels else 0,
         "hash tables": tables,
+        "best network": weights + moments + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
         "work space": _work_bytes(config, specs, ranks, threads, prior_labels, features_per_row),
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),

@@ -10,13 +10,13 @@ from dslide.report.bars import bucket_bars, phase_bars, rank_bars
 from dslide.report.curve import Point, smoothed
 from dslide.report.history import METRIC, RunHistory
 from dslide.report.svg import EventLine, Line, classes, letter, line_chart
+from dslide.training.metrics import NAMES, metric_name
 
 TIME = ((1, "s"), (60, "min"), (3600, "h"), (86400, "days"))
 BYTES = ((1, "bytes"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 COUNT = ((1, ""), (1e6, "million "), (1e9, "billion "))
 PLAIN = ((1, ""),)
 Units = tuple[tuple[float, str], ...]
-NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
 
 
 BARS = (  # title, unit, about, why not, and what draws them
@@ -50,12 +50,6 @@ def unit(units: Units, most: float) -> tuple[float, str]:
     return [each for each in units if each is units[0] or most >= 3 * each[0]][-1]
 
 
-def metric_name(name: str) -> str:
-    """Like P@1, of p_at_1."""
-    kind, k = name.split("_at_")
-    return f"{NAMES[kind]}@{k}"
-
-
 def sorted_metrics(names: Iterable[str]) -> list[str]:
     """Those of the names that are metrics, each once, by kind and k."""
     found = {(list(NAMES).index(match[1]), int(match[2])): name for name in names if (match := METRIC.fullmatch(name))}
@@ -81,6 +75,8 @@ def charts(runs: Sequence[RunHistory]) -> list[Chart]:
     alone = "only runs on several ranks exchange anything"
     return [
         *accuracy,
+        Chart("validation", "Held-out rows", "nDCG after each epoch on rows held out of training; the best network is "
+              "kept.", "no rows were held out to choose the best epoch", each_marked=True, events=True),
         Chart("loss", "Loss over time", "Of single batches (faint), and smoothed.", old, smooth=True, events=True),
         Chart("loss over samples", "Loss over samples", "The same against the rows trained on.",
               old, samples=True, smooth=True),

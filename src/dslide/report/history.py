@@ -110,7 +110,7 @@ class RunHistory:
         kind = record.text("record")
         if self.starts == 0 and kind != "start":
             raise DataError(f"{record.where}: expected the start of a run, not {kind!r}")
-        if kind in ("start", "step", "epoch", "test", "tables", "checkpoint", "end"):
+        if kind in ("start", "step", "epoch", "test", "validation", "tables", "checkpoint", "end"):
             getattr(self, f"_{kind}")(record)
 
     def _start(self, record: Record) -> None:
@@ -176,6 +176,11 @@ class RunHistory:
         losses = {} if self.test_loss is None else {"test loss": self.test_loss}
         for name, value in (self.metrics | losses).items():
             self.test_curve(name, rows).add(self._offset + seconds, value)
+
+    def _validation(self, record: Record) -> None:
+        seconds, score = record.number("seconds"), record.number(record.text("metric"))
+        if seconds is not None and score is not None:
+            self.curve("validation").add(self._offset + seconds, score)
 
     def _tables(self, record: Record) -> None:
         found, layer = record.numbers("step", "max", "empty_share", "dropped"), record.text("layer")[:40]

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dslide.config import Config
-from dslide.report.charts import drawn_charts, metric_name, sorted_metrics
+from dslide.report.charts import drawn_charts, sorted_metrics
 from dslide.report.history import RunHistory
 from dslide.report.svg import COLOURS, classes, colour, letter, sample
+from dslide.training.metrics import metric_name
 from dslide.util.units import clock, counted, format_bytes
 
 # The beginning of every page; a file that begins with it may be overwritten.

@@ -26,6 +26,7 @@ from dslide.model.network import Network
 from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
 from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, use_rank_threads
 from dslide.training.callbacks import Callback
+from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine
 from dslide.training.metrics import Evaluation
@@ -86,7 +87,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         beta1: float = Config.beta1, beta2: float = Config.beta2, epsilon: float = Config.epsilon,
         weight_decay: float = Config.weight_decay, dropout_input: float = Config.dropout_input,
         dropout_hidden: float = Config.dropout_hidden, weights: str = Config.weights, moments: str = Config.moments,
-        products: str = Config.products, epochs: int = Config.epochs, batch_size: int = Config.batch_size,
+        products: str = Config.products, epochs: int = Config.epochs, validation: float = Config.validation,
+        patience: int = Config.patience, batch_size: int = Config.batch_size,
         seed: int = Config.seed, threads: int = Config.threads, checkpoint_seconds: float = Config.checkpoint_seconds,
         checkpoints_kept: int = Config.checkpoints_kept, wire: str = Config.wire,
         micro_batches: int = Config.micro_batches, watchdog: float = Config.watchdog, verbose: bool = False,
@@ -104,6 +106,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
         theirs, or other options, are refused.
 
+        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch.
+
         Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
         """
         config, labels = self._config(), read_labels(y)
@@ -111,9 +115,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
         if out is None:
-            trainer = new_trainer(resolve(config, data.labels, data), data)
+            config = resolve(config, data.labels, data)
+            rows, validation = hold_out_rows(data, config.validation, config.seed)
+            trainer = new_trainer(config, data)
             trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
-            interrupted = trainer.fit(data).interrupted
+            early_stopping = None if validation is None else EarlyStopping.in_memory(trainer, rows, validation)
+            interrupted = trainer.fit(rows, early_stopping).interrupted
         else:
             trainer, interrupted = self._fit_run(config, data, coder, out, callbacks)
         self._keep(trainer.network, trainer, coder)

@@ -19,7 +19,8 @@ class RunInfo:
     """A run that is about to start: its data is read and its memory planned, nothing is allocated yet."""
 
     folder: Path
-    data: Data
+    data: Data  # to train on
+    validation: Data | None  # rows held out of it
     test: Data | None
     plan: list[str]  # parameters and memory, as lines of text
     resumed_from: Path | None  # a checkpoint
@@ -58,6 +59,29 @@ class TestInfo:
 
 
 @dataclass(frozen=True)
+class ValidationInfo:
+    """Metrics of the network on rows held out of training."""
+
+    epoch: int  # after which they were measured, counted from 1
+    seconds: float  # of training since it started or was resumed
+    took: float  # seconds, of those
+    metric: str  # by which networks are compared
+    metrics: dict[str, float]  # as evaluation.evaluate returns them
+    best: bool  # nothing was better before
+    ends: bool  # training, since nothing better came
+
+
+@dataclass(frozen=True)
+class CalibrationInfo:
+    """What calibrating the network on held-out rows gives, by cross-validation."""
+
+    metric: str
+    before: float
+    after: float
+    used: bool  # the network is calibrated, since that is better
+
+
+@dataclass(frozen=True)
 class FitResult:
     """Totals of a call of `Trainer.fit`."""
 
@@ -93,6 +117,12 @@ class Callback:
 
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
         """The network was evaluated on test data."""
+
+    def on_validation(self, trainer: Trainer, info: ValidationInfo) -> None:
+        """The network was evaluated on rows held out of training."""
+
+    def on_calibration(self, trainer: Trainer, info: CalibrationInfo) -> None:
+        """The network was calibrated on rows held out of training, at the end."""
 
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
         """A checkpoint is complete; it has the network after `step` steps."""

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dslide import _core
-from dslide.training.callbacks import Callback, EpochInfo, FitResult, StepInfo, TestInfo
+from dslide.training.callbacks import (
+    CalibrationInfo,
+    Callback,
+    EpochInfo,
+    FitResult,
+    StepInfo,
+    TestInfo,
+    ValidationInfo,
+)
+from dslide.training.metrics import metric_name
 from dslide.training.trainer import Trainer
 from dslide.util.memory import rss_bytes
 from dslide.util.terminal import launcher_columns
@@ -69,9 +78,20 @@ class ProgressLine(Callback):
 
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
         precision = {name: value for name, value in info.metrics.items() if name.startswith("p_at_")}
-        found = ", ".join(f"P@{name[5:]} {value:.4f}" for name, value in precision.items())
+        found = ", ".join(f"{metric_name(name)} {value:.4f}" for name, value in precision.items())
         rows = info.metrics["rows"]
         self._print(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on {rows:,.0f} test rows\n")
+
+    def on_validation(self, trainer: Trainer, info: ValidationInfo) -> None:
+        names = [*(name for name in info.metrics if name.startswith("p_at_")), info.metric]
+        found = ", ".join(f"{metric_name(name)} {info.metrics[name]:.4f}" for name in names)
+        verdict = ", the best so far" if info.best else ", no better for some epochs: training ends" * info.ends
+        self._print(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on held-out rows{verdict}\n")
+
+    def on_calibration(self, trainer: Trainer, info: CalibrationInfo) -> None:
+        what = "calibrated" if info.used else "not calibrated, which would be no better"
+        change = f"{metric_name(info.metric)} {info.before:.4f} -> {info.after:.4f}, cross-validated"
+        self._print(f"{what} on held-out rows: {change}\n")
 
     def on_end(self, trainer: Trainer, result: FitResult) -> None:
         self._clear()
@@ -145,6 +165,13 @@ class RecordLog(Callback, ABC):
 
     def on_test(self, trainer: Trainer, info: TestInfo) -> None:
         self._write("test", epoch=info.epoch, step=trainer.step, seconds=info.seconds, **info.metrics)
+
+    def on_validation(self, trainer: Trainer, info: ValidationInfo) -> None:
+        values = {name: value for name, value in vars(info).items() if name != "metrics"}
+        self._write("validation", step=trainer.step, **values, **info.metrics)
+
+    def on_calibration(self, trainer: Trainer, info: CalibrationInfo) -> None:
+        self._write("calibration", step=trainer.step, **vars(info))
 
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
         self._write("checkpoint", step=trainer.step, of_step=step)

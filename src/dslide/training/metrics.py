@@ -14,6 +14,15 @@ KS = (1, 3, 5)  # the ranks that results are reported at
 RECOMMENDATION_KS = (1, 5, 20)  # the same for recommended items
 
 
+NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
+
+
+def metric_name(name: str) -> str:
+    """Like P@1, of p_at_1."""
+    kind, k = name.split("_at_")
+    return f"{NAMES[kind]}@{k}"
+
+
 def inverse_propensities(
     label_counts: npt.NDArray[np.integer], rows: int, a: float = 0.55, b: float = 1.5
 ) -> npt.NDArray[np.float64]:
@@ -61,7 +70,7 @@ class Evaluation:
 
         ids = np.full((len(true), depth), -1, np.int64)
         ids[:, : topk_ids.shape[1]] = topk_ids[:, :depth]
-        hits = _hits(ids, true, counts)[labelled]  # [rows with labels, depth]
+        hits = hits_of(ids, true)[labelled]  # [rows with labels, depth]
         ids, counts = ids[labelled], counts[labelled]
 
         self._hits += hits.sum(axis=0)
@@ -92,11 +101,11 @@ class Evaluation:
         return {**values, "rows": self.rows, "rows_without_labels": self.rows_without_labels}
 
 
-def _hits(ids: npt.NDArray[np.int64], true: SparseRows, counts: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+def hits_of(ids: npt.NDArray[np.int64], true: SparseRows) -> npt.NDArray[np.bool_]:
     """[n, k]: is the id a true label of its row. Pairs (row, label) are compared as single numbers."""
     width = 1 + max(int(ids.max(initial=-1)), int(true.indices.max(initial=-1)))
     row = np.arange(len(true), dtype=np.int64)
-    true_pairs = np.repeat(row, counts) * width + true.indices
+    true_pairs = np.repeat(row, np.diff(true.indptr)) * width + true.indices
     return np.asarray(np.isin(row[:, None] * width + ids, true_pairs) & (ids >= 0))
 
 

@@ -22,11 +22,12 @@ from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.data import Data, Tokens
+from dslide.data import Data, Dataset, Tokens
 from dslide.errors import ConfigError, Diverged, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
 from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo
+from dslide.training.early_stopping import Best, EarlyStopping
 from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
 from dslide.training.profiler import Profile
@@ -36,7 +37,8 @@ from dslide.util.signals import terminated
 
 METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
 CHANGEABLE = (  # options that may change when a training is resumed
-    "epochs", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds", "checkpoints_kept",
+    "epochs", "patience", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds",
+    "checkpoints_kept",
 )  # fmt: skip
 
 
@@ -59,16 +61,16 @@ class RunResult:
 
 class Checkpointing(Callback):
     """Writes checkpoints of a trainer's run to its folder while it trains, as its options say; `manager` saves at other
-    times. `model`, `warn` and `last` are as in `CheckpointManager`."""
+    times. `model`, `warn`, `last` and `kept_step` are as in `CheckpointManager`."""
 
     def __init__(
         self, trainer: Trainer, run: Path, model: Callable[[], SavedModel], warn: Callable[[str], None],
-        last: Path | None = None,
+        last: Path | None = None, kept_step: int = 0,
     ) -> None:  # fmt: skip
         config = trainer.config
         self.manager = CheckpointManager(
             run, trainer.comm, trainer, model, seconds=config.checkpoint_seconds, kept=config.checkpoints_kept,
-            warn=warn, on_complete=partial(trainer.notify, "on_checkpoint"), last=last,
+            warn=warn, on_complete=partial(trainer.notify, "on_checkpoint"), last=last, kept_step=kept_step,
         )  # fmt: skip
 
     def vote(self, trainer: Trainer) -> Vote:
@@ -78,14 +80,28 @@ class Checkpointing(Callback):
         self.manager.after_step(trainer.votes)
 
 
+class CheckpointKeeper:
+    """Keeps the best network of a run as a checkpoint."""
+
+    def __init__(self, checkpoints: CheckpointManager, trainer: Trainer, step: int) -> None:
+        self._checkpoints, self._trainer, self._step = checkpoints, trainer, step
+
+    def keep(self) -> None:
+        self._checkpoints.keep()
+        self._step = self._trainer.step
+
+    def restore(self) -> None:
+        self._checkpoints.restore(self._step)
+
+
 class Run:
     """Trains on the data, from the start or from a saved state, and keeps the run's folder."""
 
     def __init__(
-        self, comm: Communicator, folder: Path, config: Config, data: Data, *, test: Data | None = None,
-        testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None, last: Path | None = None,
-        profile: Profile | None = None, tensorboard: bool = False, callbacks: Sequence[Callback] = (),
-        estimator: Mapping[str, Any] | None = None,
+        self, comm: Communicator, folder: Path, config: Config, data: Data, *, validation: Dataset | None = None,
+        test: Data | None = None, testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None,
+        last: Path | None = None, profile: Profile | None = None, tensorboard: bool = False,
+        callbacks: Sequence[Callback] = (), estimator: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm, self.data, self.test = folder, comm, data, test
         self.hold_out, self.planned_bytes, self.estimator = testing.hold_out, planned_bytes, estimator
@@ -97,8 +113,16 @@ class Run:
             restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
         self._logs = self._make_logs(tensorboard)
-        checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last)
+        best = Best() if saved is None else Best.of(saved.progress)
+        if saved is not None and config.epochs > saved.config.epochs:
+            best = dataclasses.replace(best, ended=False)
+        checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last, best.step)
         self.checkpoints = checkpointing.manager
+        self.early_stopping: EarlyStopping | None = None
+        if validation is not None:
+            keeper = CheckpointKeeper(self.checkpoints, self.trainer, best.step)
+            about = (self.label_counts, len(data), self.ks)
+            self.early_stopping = EarlyStopping(validation, *about, keeper, config.patience, warn, best)
         self.trainer.callbacks += [*callbacks, *self._logs, checkpointing]
         if test is not None and testing.every:
             self.trainer.callbacks.append(PeriodicTest(self.measure, test, testing.every, testing.rows, config.seed))
@@ -135,7 +159,7 @@ class Run:
 
     def _fit(self) -> FitResult:
         try:
-            result = self.trainer.fit(self.data)
+            result = self.trainer.fit(self.data, self.early_stopping)
             self.checkpoints.save()
             self.checkpoints.close()
             return result
@@ -150,7 +174,10 @@ class Run:
             label_names=None if data.label_names is None else list(data.label_names),
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
-            progress={**self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out},
+            progress={
+                **self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out,
+                "best": None if self.early_stopping is None else self.early_stopping.best.saved(),
+            },
             label_counts=self.label_counts, rows=len(data), base=data.base, interactions=data.users is not None,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
             estimator=None if self.estimator is None else dict(self.estimator),
@@ -171,6 +198,7 @@ class Run:
         summary: dict[str, Any] = {
             "samples_per_second": result.samples_per_second, "seconds": result.seconds, "samples": result.samples,
             "epochs": self.trainer.epoch, "steps": self.trainer.step, "interrupted": result.interrupted,
+            "best_epoch": self.early_stopping and (self.early_stopping.kept_epoch or None),
             "loss": result.loss, "active_neurons_mean": result.active_neurons_mean,
             "parameters": network.parameters, "features": network.features, "labels": network.labels,
             "rows": len(self.data), "planned_bytes": self.planned_bytes,
@@ -211,8 +239,14 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
             f"{', '.join(CHANGEABLE[:-1])} and {CHANGEABLE[-1]} may change"
         )
     config = saved.config.replace(**{name: given[name] for name in CHANGEABLE if name in given})
-    if saved.progress.get("epoch", 0) >= config.epochs and not may_be_done:
+    done = saved.progress.get("epoch", 0)
+    if may_be_done or config.epochs > max(done, saved.config.epochs):
+        return config
+    if done >= config.epochs:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume")
+    if Best.of(saved.progress).ended:
+        early = f"training ended early, after {done} of {saved.config.epochs} epochs"
+        raise ConfigError(f"{folder}: {early}; give more epochs than {saved.config.epochs} to resume")
     return config
 
 

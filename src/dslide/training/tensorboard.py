@@ -56,8 +56,8 @@ class TensorBoardLog(RecordLog):
     def _scalars(self, record: Mapping[str, Any]) -> dict[str, float]:
         """The numbers of a record by their names in TensorBoard."""
         match record["record"]:
-            case "test":
-                return {f"test/{name}": record[name] for name in record if _METRIC.fullmatch(name)}
+            case "test" | "validation" as kind:
+                return {f"{kind}/{name}": record[name] for name in record if _METRIC.fullmatch(name)}
             case "epoch":
                 return {"epoch/loss": record["loss"], "epoch/samples_per_second": record["samples_per_second"]}
             case "tables":

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ from dslide.training.schedules import RebuildSchedule, learning_rate
 from dslide.training.work import reading
 from dslide.util.signals import deferred_interrupt
 from dslide.util.threads import use_threads
+
+if TYPE_CHECKING:
+    from dslide.training.early_stopping import EarlyStopping
 
 RowIds = npt.NDArray[np.signedinteger]
 
@@ -71,10 +74,11 @@ class Trainer:
 
     # ---- training -------------------------------------------------------------------------------------------------
 
-    def fit(self, data: Data) -> FitResult:
-        """Runs the remaining epochs of `config.epochs`. On Ctrl-C it finishes the present step, and the result is
-        marked as interrupted; another call resumes. Where epochs have different numbers of rows, the schedule of the
-        learning rate assumes as many as in the first for all."""
+    def fit(self, data: Data, early_stopping: EarlyStopping | None = None) -> FitResult:
+        """Runs the remaining epochs of `config.epochs`, fewer if early stopping ends them; the network is then the best
+        one on the held-out rows. On Ctrl-C it finishes the present step, and the result is marked as interrupted;
+        another call resumes. Where epochs have different numbers of rows, the schedule of the learning rate assumes as
+        many as in the first for all."""
         self._use_threads()
         self._check(data)
         total_steps = self._total_steps(data)
@@ -82,7 +86,9 @@ class Trainer:
             self._learn_statistics(data)
         self.notify("on_start", total_steps)
         totals = _Totals()
-        interrupted = self._run_epochs(data, total_steps, totals)
+        interrupted = self._run_epochs(data, total_steps, totals, early_stopping)
+        if early_stopping is not None and not interrupted:
+            early_stopping.finish(self)
         stats = self.rank_stats()
         result = FitResult(
             stats.seconds, totals.samples, totals.steps, self.epoch, totals.samples / max(stats.seconds, 1e-9),
@@ -130,7 +136,7 @@ class Trainer:
         self.comm.limit = config.watchdog
         self._use_threads()
 
-    def _run_epochs(self, data: Data, total_steps: int, totals: _Totals) -> bool:
+    def _run_epochs(self, data: Data, total_steps: int, totals: _Totals, early_stopping: EarlyStopping | None) -> bool:
         """Runs the remaining epochs; returns whether Ctrl-C ended them early."""
         self._start = self._clocks()
         if self.profile:
@@ -138,8 +144,10 @@ class Trainer:
         try:
             with deferred_interrupt() as interrupted:
                 self._interrupted = interrupted
-                while self.epoch < self.config.epochs:
+                while self.epoch < self.config.epochs and not (early_stopping and early_stopping.best.ended):
                     self._run_epoch(data, total_steps, totals)
+                    if early_stopping is not None:
+                        early_stopping.after_epoch(self)
             return False
         except KeyboardInterrupt:
             return True

@@ -1,0 +1,142 @@
+"""What rows held out of training are for. After each epoch the network is measured on them. The best one is kept, and
+training ends when it gets no better. At the end the network is calibrated on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dslide.data import Data, Dataset
+from dslide.errors import ModelError
+from dslide.model.network import Network
+from dslide.training.calibration import calibrate
+from dslide.training.callbacks import CalibrationInfo, ValidationInfo
+from dslide.training.evaluation import default_ks, evaluate
+from dslide.training.logging import warn
+from dslide.training.trainer import Trainer
+from dslide.util.arrays import Array
+
+D = TypeVar("D", bound=Data)
+
+
+def hold_out_rows(data: D, share: float, seed: int) -> tuple[D | Dataset, Dataset | None]:
+    """The rows to train on, and those held out for validation; nothing is copied without these."""
+    if share == 0 or not isinstance(data, Dataset):
+        return data, None
+    return data.split(share, seed) if data.users is None else data.leave_one_out(share, seed)
+
+
+class Keeper(Protocol):
+    """Keeps one state of a network. All ranks call its methods together."""
+
+    def keep(self) -> None:
+        """Keeps the network as it is now, instead of what was kept before."""
+
+    def restore(self) -> None:
+        """Gives the network the state that was kept; ModelError if that can't be had."""
+
+
+class MemoryKeeper:
+    """Keeps a copy of a network in memory."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._kept: dict[str, Array] = {}
+
+    def keep(self) -> None:
+        for name, array in self._network.state().items():
+            if name in self._kept:
+                self._kept[name][...] = array
+            else:
+                self._kept[name] = array.copy()
+
+    def restore(self) -> None:
+        self._network.load_state(self._kept)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best result so far, as checkpoints keep it."""
+
+    epoch: int = 0  # after which it was measured; 0: there is none
+    step: int = 0
+    score: float = -1.0
+    ended: bool = False  # training has, since nothing better came
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> Best:
+        """What `saved` made; ModelError if it is damaged."""
+        saved = progress.get("best")
+        if saved is None:
+            return cls()
+        types = {field.name: field.type for field in dataclasses.fields(cls)}
+        if not isinstance(saved, dict) or {name: type(saved[name]).__name__ for name in saved} != types:
+            raise ModelError(f"the progress of the training to resume has a damaged entry: best: {saved!r:.80}")
+        return cls(**saved)
+
+    def saved(self) -> dict[str, Any] | None:
+        """Plain values for a checkpoint."""
+        return dataclasses.asdict(self) if self.epoch else None
+
+
+class EarlyStopping:
+    """Measures the network on the held-out rows after each epoch: nDCG at the largest of `ks` decides. `label_counts`
+    and `rows` are those of the training data."""
+
+    def __init__(
+        self, validation: Dataset, label_counts: npt.NDArray[np.integer], rows: int, ks: Sequence[int], keeper: Keeper,
+        patience: int, warn: Callable[[str], None], best: Best | None = None,
+    ) -> None:  # fmt: skip
+        self._validation, self._about = validation, (label_counts, rows, ks)
+        self._keeper, self._patience, self._warn = keeper, patience, warn
+        self.metric = f"ndcg_at_{max(ks)}"
+        self.best = best or Best()
+        self.kept_epoch = 0  # of the network at the end
+
+    @classmethod
+    def in_memory(cls, trainer: Trainer, data: Dataset, validation: Dataset) -> EarlyStopping:
+        """For a trainer without a run folder, which trains on `data`."""
+        about = (data.label_counts, len(data), default_ks(validation))
+        return cls(validation, *about, MemoryKeeper(trainer.network), trainer.config.patience, warn)
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        """Measures the network, keeps it if it is the best, and decides whether training has ended."""
+        start = time.perf_counter()
+        network = trainer.network
+        metrics, _ = evaluate(network.predict_topk, network, self._validation, *self._about)
+        score, best = metrics[self.metric], self.best
+        if math.isnan(score):  # no held-out row has a label: the last network is as good as any
+            score = best.score + 1
+        if better := score > best.score:
+            best = Best(trainer.epoch, trainer.step, score)
+        ended = trainer.epoch < trainer.config.epochs and trainer.epoch - best.epoch >= self._patience
+        self.best = dataclasses.replace(best, ended=ended)
+        if better and trainer.epoch < trainer.config.epochs:  # else it is the network at the end
+            self._keeper.keep()
+        seconds = time.perf_counter() - start
+        trainer.notify(
+            "on_validation",
+            ValidationInfo(trainer.epoch, trainer.rank_stats().seconds, seconds, self.metric, metrics, better, ended),
+        )
+
+    def finish(self, trainer: Trainer) -> None:
+        """Gives the network its best state, at the end of training, and calibrates it."""
+        self.kept_epoch = self.best.epoch
+        if self.best.epoch not in (0, trainer.epoch):
+            try:
+                self._keeper.restore()
+                # The network of the last step is now the best one: training that goes on begins with it.
+                self.best = dataclasses.replace(self.best, epoch=trainer.epoch, step=trainer.step)
+            except ModelError as error:
+                self._warn(f"{error}; the network stays as it was after epoch {trainer.epoch}")
+                self.kept_epoch = trainer.epoch
+        label_counts, _, ks = self._about
+        before, after = calibrate(trainer.network, self._validation, label_counts, ks)
+        trainer.notify("on_calibration", CalibrationInfo(self.metric, before, after, used=after > before))

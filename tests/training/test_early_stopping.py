@@ -1,0 +1,282 @@
+"""Early stopping: training ends when held-out rows get no better, with the network that was best on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from support.inprocess import run_ranks
+from support.plain import PLAIN
+
+import dslide
+from dslide import Callback, Config, SlideClassifier, ValidationInfo, load_model
+from dslide.checkpoint.run_folder import checkpoints
+from dslide.cli import main
+from dslide.data import Dataset, SparseRows, load
+from dslide.errors import ConfigError, DataError
+from dslide.model.defaults import resolve
+from dslide.planner.memory import plan
+from dslide.training.early_stopping import hold_out_rows
+
+# Rows of a few random features, of which one tells the label, most of the time: soon there is only noise to learn.
+ROWS, FEATURES, LABELS = 800, 400, 8
+OPTIONS: dict[str, Any] = {
+    **PLAIN, "hidden": (32,), "batch_size": 32, "threads": 1, "epochs": 12, "schedule": "constant", "validation": 0.25,
+    "checkpoint_seconds": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    rng = np.random.default_rng(3)
+    truth = rng.integers(0, LABELS, ROWS)
+    shown = np.where(rng.random(ROWS) < 0.7, truth, rng.integers(0, LABELS, ROWS))
+    columns = np.hstack([shown[:, None], rng.integers(LABELS, FEATURES, (ROWS, 12))])
+    rows = np.repeat(np.arange(ROWS), 13)
+    x = sp.csr_matrix((np.full(13 * ROWS, 0.28), (rows, columns.ravel())), (ROWS, FEATURES))
+    y = sp.csr_matrix((np.ones(ROWS), (np.arange(ROWS), truth)), (ROWS, LABELS))
+    return Dataset(SparseRows.from_scipy(x), SparseRows.from_scipy(y), source="made")
+
+
+class Scores(Callback):
+    """Remembers what was measured."""
+
+    def __init__(self) -> None:
+        self.infos: list[ValidationInfo] = []
+
+    def on_validation(self, trainer: Any, info: ValidationInfo) -> None:
+        self.infos.append(info)
+
+    @property
+    def scores(self) -> list[float]:
+        return [info.metrics[info.metric] for info in self.infos]
+
+
+def state(run: Path) -> dict[str, Any]:
+    return {name: np.array(array) for name, array in load_model(run, optimizer=True).state.items()}
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+# ---- a run ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scores, dslide.RunResult]:
+    folder, scores = tmp_path_factory.mktemp("early") / "run", Scores()
+    return folder, scores, dslide.train(data, OPTIONS, out=folder, callbacks=[scores])
+
+
+def test_training_ends_two_epochs_after_the_best(run: tuple[Path, Scores, dslide.RunResult]) -> None:
+    _, scores, result = run
+    best = int(np.argmax(scores.scores)) + 1
+    assert result.summary["best_epoch"] == best
+    assert result.summary["epochs"] == len(scores.infos) == best + 2 < OPTIONS["epochs"]
+    assert [info.best for info in scores.infos] == [
+        score > max(scores.scores[:i], default=-1) for i, score in enumerate(scores.scores)
+    ]
+    assert [info.ends for info in scores.infos] == [False] * (best + 1) + [True]
+
+
+def test_the_best_network_is_kept(data: Dataset, run: tuple[Path, Scores, dslide.RunResult], tmp_path: Path) -> None:
+    folder, scores, result = run
+    best = result.summary["best_epoch"]
+    alone = dslide.train(data, OPTIONS | {"epochs": best}, out=tmp_path / "alone")
+    assert_same(state(folder), state(tmp_path / "alone"))
+    for (name, array), other in zip(result.network.state().items(), alone.network.state().values(), strict=True):
+        np.testing.assert_array_equal(array, other, err_msg=name)
+    _, held_out = hold_out_rows(data, 0.25, 0)
+    assert dslide.evaluate(folder, held_out)["ndcg_at_5"] == pytest.approx(max(scores.scores))
+
+
+def test_the_log_says_what_was_measured(run: tuple[Path, Scores, dslide.RunResult]) -> None:
+    folder, scores, _ = run
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    measured = [record for record in records if record["record"] == "validation"]
+    assert [record[record["metric"]] for record in measured] == scores.scores
+    assert [record["epoch"] for record in measured] == list(range(1, len(scores.infos) + 1))
+
+
+def test_the_command_prints_what_it_keeps(tmp_path: Path, capfd: pytest.CaptureFixture[str], data: Dataset) -> None:
+    lines = [f"{ROWS} {FEATURES} {LABELS}"]
+    for row in range(ROWS):
+        x, y = data.rows(row, row + 1)
+        lines.append(f"{y.indices[0]} " + " ".join(f"{i}:{v:g}" for i, v in zip(x.indices, x.values, strict=True)))
+    (tmp_path / "data.txt").write_text("\n".join(lines) + "\n")
+    words = [w for name, v in OPTIONS.items() for w in (f"--{name.replace('_', '-')}", str(v).strip("(),"))]
+    assert main(["train", str(tmp_path / "data.txt"), "--out", str(tmp_path / "run"), *words]) == 0
+    out, err = capfd.readouterr()
+    assert "200 rows more are held out to tell which epoch was the best (--validation 0: none)" in out
+    done = json.loads((tmp_path / "run/summary.json").read_text())
+    kept = f"the network after epoch {done['best_epoch']} is kept, the best on the held-out rows"
+    assert f"{kept}, which ended training after epoch {done['epochs']} of 12\n" in out
+    assert " on held-out rows, the best so far\n" in err
+    assert " on held-out rows, no better for some epochs: training ends\n" in err
+
+
+# ---- interruptions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", ["before the best", "after the best"])
+def test_an_interrupted_run_ends_with_the_same_network(
+    data: Dataset, run: tuple[Path, Scores, dslide.RunResult], tmp_path: Path, after: str
+) -> None:
+    folder, _, result = run
+    steps = result.summary["steps"] // result.summary["epochs"]
+    epochs = result.summary["best_epoch"] + (after == "after the best") - 0.5
+
+    class Stop(Callback):
+        def on_step(self, trainer: Any, info: Any) -> None:
+            if info.step == round(epochs * steps):
+                raise KeyboardInterrupt
+
+    assert dslide.train(data, OPTIONS, out=tmp_path / "run", callbacks=[Stop()]).interrupted
+    resumed = dslide.resume(tmp_path / "run", data)
+    assert resumed.summary["best_epoch"] == result.summary["best_epoch"]
+    assert resumed.summary["steps"] == result.summary["steps"]
+    assert_same(state(tmp_path / "run"), state(folder))
+
+
+def test_the_best_checkpoint_stays_until_the_end(
+    data: Dataset, run: tuple[Path, Scores, dslide.RunResult], tmp_path: Path
+) -> None:
+    _, _, result = run
+    steps = result.summary["steps"] // result.summary["epochs"]
+    found: list[list[int]] = []
+
+    class Look(Callback):
+        def on_checkpoint(self, trainer: Any, step: int) -> None:
+            found.append(list(checkpoints(tmp_path / "run")))
+
+    often = {"checkpoint_seconds": 1e-3, "checkpoints_kept": 1}
+    dslide.train(data, OPTIONS | often, out=tmp_path / "run", callbacks=[Look()])
+    best = result.summary["best_epoch"] * steps
+    later = [steps for steps in found if steps[-1] > best]
+    assert later
+    assert all(best in steps for steps in later)
+
+
+def test_a_run_that_ended_early_is_resumed_with_more_epochs_only(
+    data: Dataset, run: tuple[Path, Scores, dslide.RunResult], tmp_path: Path
+) -> None:
+    folder, _, result = run
+    shutil.copytree(folder, tmp_path / "run")
+    done = result.summary["epochs"]
+    with pytest.raises(ConfigError, match=f"ended early, after {done} of 12 epochs; give more epochs than 12"):
+        dslide.resume(tmp_path / "run", data)
+    again = dslide.train(data, OPTIONS, out=tmp_path / "run", resume_existing=True)  # as a supervisor restarts it
+    assert again.summary["steps"] == result.summary["steps"]
+    more = dslide.resume(tmp_path / "run", data, epochs=13, patience=1)
+    assert more.summary["epochs"] > done
+
+
+def test_without_its_checkpoint_the_last_network_is_kept(
+    data: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Lose(Callback):
+        def on_validation(self, trainer: Any, info: ValidationInfo) -> None:
+            if info.ends:
+                for path in checkpoints(tmp_path / "run").values():
+                    shutil.rmtree(path)
+
+    result = dslide.train(data, OPTIONS, out=tmp_path / "run", callbacks=[Lose()])
+    assert "can't be used" in capfd.readouterr().err
+    assert result.summary["best_epoch"] == result.summary["epochs"]
+    assert load_model(tmp_path / "run").progress["step"] == result.summary["steps"]
+
+
+# ---- ranks ----------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_decide_alike(data: Dataset, run: tuple[Path, Scores, dslide.RunResult], tmp_path: Path) -> None:
+    options = OPTIONS | {"wire": "float32"}
+    one = dslide.train(data, options, out=tmp_path / "one")
+
+    def train(comm: Any) -> dict[str, Any]:
+        return dslide.train(data, options, out=tmp_path / "three", comm=comm).summary
+
+    for summary in run_ranks(3, train):
+        assert summary["best_epoch"] == one.summary["best_epoch"]
+        assert summary["epochs"] == one.summary["epochs"]
+    a, b = state(tmp_path / "one"), state(tmp_path / "three")
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+# ---- the estimator --------------------------------------------------------------------------------------------------
+
+
+def test_the_estimator_keeps_the_best_network_too(data: Dataset, run: tuple[Path, Scores, dslide.RunResult]) -> None:
+    folder, _, result = run
+    y = data.y.to_scipy()
+    model = SlideClassifier(**OPTIONS).fit(data.x, y)
+    assert model.n_iter_ == result.summary["epochs"]
+    assert_same({name: np.array(array) for name, array in model.network_.state().items()}, state(folder))
+
+
+def test_the_copy_in_memory_is_planned() -> None:
+    config = Config(hidden=(64,))
+    without, kept = (plan(config, 1000, 5000, keeps_best=keeps).parts for keeps in (False, True))
+    network = without["weights"] + without["optimizer state"] + without["label prior"]
+    assert kept["best network"] == network
+    assert without["best network"] == 0
+
+
+# ---- which rows -----------------------------------------------------------------------------------------------------
+
+
+def test_no_rows_are_held_out_without_a_share(data: Dataset) -> None:
+    rows, held_out = hold_out_rows(data, 0.0, 0)
+    assert rows is data
+    assert held_out is None
+
+
+def test_one_item_each_of_some_users_is_held_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{user} " + " ".join(map(str, rng.choice(50, 1 + user % 4, replace=False))) for user in range(200)]
+    (tmp_path / "users.txt").write_text("\n".join(lines) + "\n")
+    data = load(tmp_path / "users.txt", format="interactions")
+    rest, held_out = hold_out_rows(data, 0.25, 0)
+    assert isinstance(rest, Dataset)
+    assert held_out is not None
+    assert held_out.users is not None
+    assert rest.y.nnz == data.y.nnz - 50
+    assert np.diff(held_out.y.indptr).tolist() == [1] * 50
+    assert held_out.users.min() > 0
+    assert set(held_out.users % 4) == {1, 2, 3}  # users of one item keep it
+    for row, user in enumerate(held_out.users):
+        item = held_out.y.indices[held_out.y.indptr[row]]
+        history = rest.y.indices[rest.y.indptr[user] : rest.y.indptr[user + 1]]
+        assert item not in history
+        assert sorted([*history, item]) == sorted(data.y.indices[data.y.indptr[user] : data.y.indptr[user + 1]])
+    with pytest.raises(DataError, match=r"a share of 0\.001 of 200 users is none with two items"):
+        hold_out_rows(data, 0.001, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "held_out"),
+    [
+        (3_999, 50, 0),  # too few to spare any
+        (4_000, 50, 200),
+        (100_000, 50, 2_000),
+        (1_000_000, 50, 4_096),
+        (1_000_000, 300_000, 3_328),  # scoring a row against all labels takes long
+        (1_000_000, 10_000_000, 200),
+    ],
+)
+def test_how_many_rows_are_held_out(rows: int, labels: int, held_out: int) -> None:
+    indptr, ones = np.arange(rows + 1), np.ones(rows, np.float32)
+    x, y = (SparseRows(indptr, np.zeros(rows, np.int32), ones, columns) for columns in (10, labels))
+    config = resolve(Config(), labels, Dataset(x, y))
+    assert round(config.validation * rows) == held_out
+    assert dataclasses.replace(config, validation=0.5).validation == 0.5
