@@ -100,8 +100,9 @@ class Config:
     optimizer: Literal["adam", "sgd", "adagrad"] = option("adagrad", "update rule; only rows with gradients are "
         "updated")
     learning_rate: float = option(5e-2, "size of a step", 0, 1e3)
-    schedule: Literal["constant", "linear", "cosine"] = option("linear", "how the learning rate decays from its full "
-        "value to zero over the run")
+    schedule: Literal["auto", "constant", "linear", "cosine", "trapezoid"] = option("auto", "how the learning rate "
+        "decays from its full value to zero over the run; trapezoid: it stays for a third of the run, then decays "
+        "linearly; auto: trapezoid for rows of features, else linear")
     warmup: float = option(0.0, "share of all steps in which the learning rate rises from zero", 0, 1)
     beta1: float = option(0.9, "decay of Adam's mean of gradients", 0, 0.999999)
     beta2: float = option(0.999, "decay of Adam's mean of squared gradients", 0, 0.99999999)
@@ -126,7 +127,8 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "most passes over the data; 0: 4, or as many as make 200 steps of small data", 0)
+    epochs: int = option(0, "most passes over the data; 0: 3 for rows of features, else 4, or as many as make 200 "
+        "steps of small data", 0)
     validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
         "whose network is kept; of interactions one item each of this share of the users is held out; 0: none, all "
         "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)

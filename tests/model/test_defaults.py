@@ -35,6 +35,7 @@ GIVEN: dict[str, Any] = {
     "loss": "sigmoid",
     "activation": "relu",
     "hidden": (24,),
+    "schedule": "cosine",
 }
 
 
@@ -131,11 +132,11 @@ def test_outputs_follow_labels_and_prior(labels: int, options: dict[str, Any], o
 
 @pytest.mark.parametrize(
     ("count", "batch_size", "epochs"),
-    [(1, 256, 100), (500, 256, 100), (25_600, 256, 4), (10_240, 256, 5), (600, 30, 10)],
+    [(1, 256, 100), (500, 256, 100), (25_600, 256, 3), (10_240, 256, 5), (600, 30, 10)],
 )
 def test_small_data_gets_more_epochs(count: int, batch_size: int, epochs: int) -> None:
     assert resolve(Config(batch_size=batch_size), 20, rows([1] * count)).epochs == epochs
-    assert resolve(Config(batch_size=batch_size), 20).epochs == 4
+    assert resolve(Config(batch_size=batch_size), 20).epochs == 3
 
 
 @pytest.mark.parametrize(("features", "labels"), [(1, 128), (256, 128), (512, 64), (40_000, 1)])

@@ -268,6 +268,8 @@ def test_one_item_each_of_some_users_is_held_out(tmp_path: Path) -> None:
     [
         (3_999, 50, 0),  # too few to spare any
         (4_000, 50, 200),
+        (10_000, 50, 500),
+        (40_000, 50, 1_000),
         (100_000, 50, 2_000),
         (1_000_000, 50, 4_096),
         (1_000_000, 300_000, 3_328),  # scoring a row against all labels takes long

@@ -16,12 +16,14 @@ from dslide.model.micro_batches import PARTS
 FULL_BELOW = 8192  # labels up to which all outputs are computed
 SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to exclude each other
 HIDDEN = (256,)
-EPOCHS, STEPS = 4, 200  # passes over the data; steps that small data gets at least
+EPOCHS_OF_ROWS, EPOCHS = 3, 4  # passes over rows of features, and over other data
+STEPS = 200  # that small data gets at least
 MOST_EPOCHS = 100
-VALIDATION_SHARE = 0.02  # of the rows, held out to choose the best epoch,
-VALIDATION_ROWS = (200, 4096)  # but not fewer, nor more: each is scored against all labels after every epoch,
-VALIDATION_WORK = 0.1  # which takes no more than this share of an epoch's own work
-MOST_VALIDATION = 0.05  # share of the rows: of less data than that allows, all rows are trained on
+# Rows held out of training: a share of them, but not fewer than a calibration needs, nor more than tell anything.
+VALIDATION_SHARE, VALIDATION_ROWS = 0.02, (1000, 4096)
+MOST_VALIDATION = 0.05  # of the rows
+VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row is scored against all labels
+LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on
 MOST_COPIED = 2 << 30  # bytes of data; without held-out rows it is copied
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
 
@@ -34,6 +36,7 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_scale": 10.0,
     "prior_learning_rate": 2.0,
     "prior_hits": 8,
+    "schedule": "trapezoid",
 }
 # Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
 # in prediction than in training: there it scores items that the user does not have yet.
@@ -46,8 +49,10 @@ ITEMS: dict[str, Any] = {
     "prior_scale": 10.0,
     "prior_learning_rate": 0.0,
     "prior_hits": 0,
+    "schedule": "linear",
 }
-WORDS = ROWS | {"dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0}  # a stream: a row has one feature
+# A stream: a row has one feature.
+WORDS = ROWS | {"dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0, "schedule": "linear"}
 
 
 @dataclass(frozen=True)
@@ -102,10 +107,11 @@ class _Facts:
         return self.sampled(min(self.labels, 1024 if has_trained_prior(self.config) else 2048))
 
     def epochs(self) -> int:
+        least = EPOCHS_OF_ROWS if self.kind is ROWS else EPOCHS
         if not isinstance(self.data, Dataset):
-            return EPOCHS
+            return least
         steps = -(-max(1, len(self.data)) // self.config.batch_size)
-        return max(EPOCHS, min(MOST_EPOCHS, -(-STEPS // steps)))
+        return max(least, min(MOST_EPOCHS, -(-STEPS // steps)))
 
     def validation(self) -> float:
         data, config = self.data, self.config
@@ -119,8 +125,9 @@ class _Facts:
         # neurons that a row costs: in training in three passes over active ones, in validation in one over all
         affordable = VALIDATION_WORK * len(data) * 3 * active / self.labels
         least, most = VALIDATION_ROWS
-        rows = max(least, min(most, VALIDATION_SHARE * len(data), affordable))
-        return rows / len(data) if rows <= MOST_VALIDATION * len(data) else 0.0
+        wanted = min(most, max(least, VALIDATION_SHARE * len(data)))
+        rows = min(wanted, MOST_VALIDATION * len(data), max(LEAST_VALIDATION, affordable))
+        return rows / len(data) if rows >= LEAST_VALIDATION else 0.0
 
     def sampled(self, shared: int) -> int:
         """Neurons that a row or batch adds to its active set: those of shared sets, or an eighth of the labels."""

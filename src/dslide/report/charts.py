@@ -10,7 +10,7 @@ from dslide.report.bars import bucket_bars, phase_bars, rank_bars
 from dslide.report.curve import Point, smoothed
 from dslide.report.history import METRIC, RunHistory
 from dslide.report.svg import EventLine, Line, classes, letter, line_chart
-from dslide.training.metrics import NAMES, metric_name
+from dslide.util.units import METRIC_NAMES, metric_name
 
 TIME = ((1, "s"), (60, "min"), (3600, "h"), (86400, "days"))
 BYTES = ((1, "bytes"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
@@ -52,7 +52,9 @@ def unit(units: Units, most: float) -> tuple[float, str]:
 
 def sorted_metrics(names: Iterable[str]) -> list[str]:
     """Those of the names that are metrics, each once, by kind and k."""
-    found = {(list(NAMES).index(match[1]), int(match[2])): name for name in names if (match := METRIC.fullmatch(name))}
+    found = {
+        (list(METRIC_NAMES).index(match[1]), int(match[2])): name for name in names if (match := METRIC.fullmatch(name))
+    }
     return [name for _, name in sorted(found.items())]
 
 

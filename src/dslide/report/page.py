@@ -14,8 +14,7 @@ from dslide.config import Config
 from dslide.report.charts import drawn_charts, sorted_metrics
 from dslide.report.history import RunHistory
 from dslide.report.svg import COLOURS, classes, colour, letter, sample
-from dslide.training.metrics import metric_name
-from dslide.util.units import clock, counted, format_bytes
+from dslide.util.units import clock, counted, format_bytes, metric_name
 
 # The beginning of every page; a file that begins with it may be overwritten.
 HEAD = """<!doctype html>

@@ -26,11 +26,10 @@ from dslide.training.callbacks import (
     TestInfo,
     ValidationInfo,
 )
-from dslide.training.metrics import metric_name
 from dslide.training.trainer import Trainer
 from dslide.util.memory import rss_bytes
 from dslide.util.terminal import launcher_columns
-from dslide.util.units import clock
+from dslide.util.units import clock, metric_name
 
 BAR_WIDTH = 20  # characters
 REDRAW_SECONDS = 0.1

@@ -14,15 +14,6 @@ KS = (1, 3, 5)  # the ranks that results are reported at
 RECOMMENDATION_KS = (1, 5, 20)  # the same for recommended items
 
 
-NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
-
-
-def metric_name(name: str) -> str:
-    """Like P@1, of p_at_1."""
-    kind, k = name.split("_at_")
-    return f"{NAMES[kind]}@{k}"
-
-
 def inverse_propensities(
     label_counts: npt.NDArray[np.integer], rows: int, a: float = 0.55, b: float = 1.5
 ) -> npt.NDArray[np.float64]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from dslide.config import Config
 
+FULL_SHARE = 1 / 3  # of the steps of a trapezoid, at the full rate
+
 
 def learning_rate(config: Config, step: int, total_steps: int) -> float:
     """The learning rate of a step, counted from 0, out of `total_steps`; 0: unknown, the rate is constant."""
@@ -16,8 +18,13 @@ def learning_rate(config: Config, step: int, total_steps: int) -> float:
     if step < warm:
         return config.learning_rate * (step + 1) / (math.floor(warm) + 1)
     left = max(0.0, 1 - (step - warm) / max(total_steps - warm, 1))
-    share = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1 - math.cos(math.pi * left))}[config.schedule]
-    return config.learning_rate * share
+    shares = {
+        "constant": 1.0,
+        "linear": left,
+        "cosine": 0.5 * (1 - math.cos(math.pi * left)),
+        "trapezoid": min(1.0, left / (1 - FULL_SHARE)),
+    }
+    return config.learning_rate * shares[config.schedule]
 
 
 class RebuildSchedule:

@@ -91,3 +91,12 @@ def _quantity(text: str, units: Mapping[str, float], option: str, expected: str)
     if match is None or match[2] not in units:
         raise ConfigError(f"{option}: expected {expected}, not {text!r}")
     return float(match[1]) * units[match[2]]
+
+
+METRIC_NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
+
+
+def metric_name(name: str) -> str:
+    """Like P@1, of p_at_1."""
+    kind, k = name.split("_at_")
+    return f"{METRIC_NAMES[kind]}@{k}"
