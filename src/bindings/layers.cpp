@@ -61,9 +61,9 @@ const PriorLogits& check_topk(const DenseLayer& l, const In<float, 2>& x, const 
   return all ? all->prior : none;
 }
 
-const float* calibration_of(const DenseLayer& l, const std::optional<In<float, 2>>& calibration) {
-  require(!calibration || has_shape(*calibration, l.weights().rows, 3), "calibration must be neurons x 3");
-  return calibration ? calibration->data() : nullptr;
+Calibration calibration_of(const DenseLayer& l, const std::optional<In<float, 2>>& numbers, bool saturates) {
+  require(!numbers || has_shape(*numbers, l.weights().rows, 4), "calibration must be neurons x 4");
+  return {numbers ? numbers->data() : nullptr, saturates};
 }
 
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
@@ -209,26 +209,27 @@ void bind_dense(nb::module_& m) {
   });
   define(layer, "topk",
          args("x"_a, "ids"_a, "scores"_a, "excluded_offsets"_a = nb::none(), "excluded_ids"_a = nb::none(),
-              "all"_a = nb::none(), "calibration"_a = nb::none()),
+              "all"_a = nb::none(), "calibration"_a = nb::none(), "saturates"_a = false),
          [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores,
             std::optional<Offsets> excluded_offsets, std::optional<Ids> excluded_ids, const ActiveSet* all,
-            std::optional<In<float, 2>> calibration) {
+            std::optional<In<float, 2>> calibration, bool saturates) {
     const PriorLogits& prior = check_topk(l, x, ids, scores, all);
     const Csr excluded = lists(excluded_offsets, excluded_ids, x.shape(0), l.weights().rows);
     for (size_t i = 0; i < excluded.rows; ++i) {
       require(std::is_sorted(excluded.begin(i), excluded.end(i)), "excluded ids must be in order");
     }
-    l.topk(x.data(), x.shape(0), ids.shape(1), excluded, prior, calibration_of(l, calibration), ids.data(),
+    l.topk(x.data(), x.shape(0), ids.shape(1), excluded, prior, calibration_of(l, calibration, saturates), ids.data(),
            scores.data());
   });
-  define(
-      layer, "topk_of_lists",
-      args("x"_a, "offsets"_a, "candidates"_a, "ids"_a, "scores"_a, "all"_a = nb::none(), "calibration"_a = nb::none()),
-      [](const DenseLayer& l, In<float, 2> x, Offsets offsets, Ids candidates, Out<int32_t, 2> ids,
-         Out<float, 2> scores, const ActiveSet* all, std::optional<In<float, 2>> calibration) {
+  define(layer, "topk_of_lists",
+         args("x"_a, "offsets"_a, "candidates"_a, "ids"_a, "scores"_a, "all"_a = nb::none(),
+              "calibration"_a = nb::none(), "saturates"_a = false),
+         [](const DenseLayer& l, In<float, 2> x, Offsets offsets, Ids candidates, Out<int32_t, 2> ids,
+            Out<float, 2> scores, const ActiveSet* all, std::optional<In<float, 2>> calibration, bool saturates) {
     const PriorLogits& prior = check_topk(l, x, ids, scores, all);
     const Csr in_lists = lists(offsets, candidates, x.shape(0), l.weights().rows);
-    l.topk_of_lists(x.data(), in_lists, ids.shape(1), prior, calibration_of(l, calibration), ids.data(), scores.data());
+    l.topk_of_lists(x.data(), in_lists, ids.shape(1), prior, calibration_of(l, calibration, saturates), ids.data(),
+                    scores.data());
   });
 }
 

@@ -62,6 +62,9 @@ class Config:
     prior_learning_rate: float = option(-1.0, "label prior: size of a step of its trained weights for one row of "
         "length 1; follows the schedule of learning_rate; 0: the prior is counted only, not trained; -1: chosen from "
         "the data", -1, 1e3)
+    ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
+        "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
+        "more the rarer it is, as PSP@k counts it")
     init_scale: float = option(1.0, "factor on the standard size of the initial weights; output weights beside a "
         "label prior that is trained begin at 0 unless they are hashed", 0, 1e3)
 

@@ -242,43 +242,51 @@ def test_topk_without_excluded_neurons(k, share, rows, neurons, inputs, seed, th
         assert scores[row].tolist() == [*z[row, order], *[-np.inf] * nothing]
 
 
-def calibrated(z, numbers):
-    """The slow reference: a line for each neuron, above its least logit."""
-    slope, offset, least = numbers.T
-    return np.where(z >= least, slope * z + offset, slope * least + offset + (z - least))
+def scored(z, numbers, saturates):
+    """The slow reference: a line for each neuron, above its least logit; then what the neuron is worth."""
+    slope, offset, least, worth = numbers.T
+    line = np.where(z >= least, slope * z + offset, slope * least + offset + (z - least))
+    return (np.log(1 / (1 + np.exp(-line))) if saturates else line) + worth
 
 
 @few
-@given(k=st.sampled_from([1, 2, 5, 64, 131, 200]), everywhere=st.booleans(),
+@given(k=st.sampled_from([1, 2, 5, 64, 131, 200]), everywhere=st.booleans(), worth=st.booleans(),
+       exclusive=st.booleans(),
        **{name: shapes[name] for name in ("rows", "neurons", "inputs", "seed", "threads")})  # fmt: skip
-def test_topk_of_calibrated_logits(k, everywhere, rows, neurons, inputs, seed, threads):
+def test_topk_of_calibrated_logits(k, everywhere, worth, exclusive, rows, neurons, inputs, seed, threads):
     _core.set_threads(threads)
     layer = make_layer(inputs, neurons, False, base, seed)
     x, _ = dense_input(rows, inputs, seed)
     z = layer.forward(x, layer.everything(rows))[:, :neurons]
     rng = np.random.default_rng(seed)
-    numbers = rng.normal((1, 0, 0), (0.3, 1, 1), (neurons, 3)).astype(np.float32)
+    numbers = rng.normal((1, 0, 0, 2), (0.3, 1, 1, 1), (neurons, 4)).astype(np.float32)
     if everywhere:
         numbers[:, 2] = np.finfo(np.float32).min
-    expected = calibrated(z.astype(np.float64), numbers.astype(np.float64))
+    if not worth:
+        numbers[:, 3] = 0
+    calibration = Calibration(neurons, exclusive, {"calibration": numbers})
+    native, saturates = calibration.native
+    assert native is calibration.array
+    assert saturates == (worth and not exclusive)
+    expected = scored(z.astype(np.float64), numbers.astype(np.float64), saturates)
     ids, scores = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
-    layer.native.topk(x.values, ids, scores, calibration=numbers)
+    layer.native.topk(x.values, ids, scores, None, None, None, native, saturates)
     real = min(k, neurons)
-    assert_allclose(scores[:, :real], -np.sort(-expected, axis=1)[:, :real], rtol=1e-5, atol=1e-5)
-    assert_allclose(scores[:, :real], np.take_along_axis(expected, ids[:, :real], axis=1), rtol=1e-5, atol=1e-5)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    assert_allclose(scores[:, :real], -np.sort(-expected, axis=1)[:, :real], **close)
+    assert_allclose(scores[:, :real], np.take_along_axis(expected, ids[:, :real], axis=1), **close)
     lists = np.arange(rows + 1) * neurons, np.tile(np.arange(neurons, dtype=np.int32), rows)
     other, others = np.empty_like(ids), np.empty_like(scores)
-    layer.native.topk_of_lists(x.values, *lists, other, others, calibration=numbers)
-    assert_allclose(others, scores, rtol=1e-5, atol=1e-5)
-    found = Calibration(neurons, {"calibration": numbers}).apply(z, np.arange(neurons))
-    assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    layer.native.topk_of_lists(x.values, *lists, other, others, None, native, saturates)
+    assert_allclose(others, scores, **close)
+    assert_allclose(calibration.scores(z, np.arange(neurons)), expected, **close)
 
 
 def test_a_calibration_of_other_neurons_is_refused():
     layer = make_layer(3, 70, False, base)
     x, ids, scores = dense_input(1, 3, 0)[0].values, np.empty((1, 2), np.int32), np.empty((1, 2), np.float32)
-    with pytest.raises(ValueError, match="calibration must be neurons x 3"):
-        layer.native.topk(x, ids, scores, calibration=np.ones((69, 3), np.float32))
+    with pytest.raises(ValueError, match="calibration must be neurons x 4"):
+        layer.native.topk(x, ids, scores, calibration=np.ones((69, 4), np.float32))
 
 
 def test_lists_of_excluded_neurons_are_checked():

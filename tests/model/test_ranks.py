@@ -50,8 +50,8 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
     sizes = [FEATURES, *config.hidden, LABELS]
     whole = {}
     for name, first in parts[0].items():
-        layer, array = int(name[5]), name.split(".")[1]
-        axis = {"codes": 1, "moved": 0}.get(array, neuron_axis(array, sparse[layer]))
+        layer, array = (len(sizes) - 2, name) if name == "calibration" else (int(name[5]), name.split(".")[1])
+        axis = {"codes": 1, "moved": 0, "calibration": 0}.get(array, neuron_axis(array, sparse[layer]))
         width = sizes[layer + 1] if sparse[layer] else sizes[layer]
         if axis is None:
             for part in parts[1:]:

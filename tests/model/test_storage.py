@@ -274,9 +274,10 @@ def test_files_have_half_the_size_and_say_bf16(trained, tmp_path):
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     assert {name: entry["dtype"] for name, entry in header.items()} == {
-        "layer0.weights": "BF16", "layer0.bias": "F32", "layer1.weights": "BF16", "layer1.bias": "F32"
+        "layer0.weights": "BF16", "layer0.bias": "F32", "layer1.weights": "BF16", "layer1.bias": "F32",
+        "calibration": "F32",
     }  # fmt: skip
-    assert len(content) < 2 * (600 + 500) * padded(24) + 4 * 600 + 2000
+    assert len(content) < 2 * (600 + 500) * padded(24) + 4 * 600 + trained.calibration.array.nbytes + 2000
 
 
 def test_a_model_of_another_storage_is_refused_in_a_sentence(trained, tmp_path):

@@ -13,13 +13,13 @@ from support.inprocess import run_ranks
 from support.plain import PLAIN
 
 import dslide
-from dslide import CalibrationInfo, Callback, Config, Network, Trainer
+from dslide import CalibrationInfo, Callback, Config, Network, SlideClassifier, Trainer
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE
+from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH
 from dslide.training.calibration import PENALTY, Candidates, calibrate, calibrated, fit_lines
-from dslide.training.metrics import hits_of
+from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
 
 LINES = {1: (0.4, -1.0), 3: (0.8, 0.5), 5: (1.3, 0.0)}  # slope and offset by group
 
@@ -61,7 +61,7 @@ def test_the_lines_by_which_candidates_are_true_are_found(sigmoid: bool) -> None
         [lines[group, SLOPE] for group in LINES], [line[0] for line in LINES.values()], atol=0.06
     )
     untouched = [group for group in range(len(lines)) if group not in LINES]
-    np.testing.assert_array_equal(lines[untouched], np.tile(IDENTITY, (len(untouched), 1)))
+    np.testing.assert_array_equal(lines[untouched], np.tile(IDENTITY[:WORTH], (len(untouched), 1)))
 
 
 @pytest.mark.parametrize("sigmoid", [True, False])
@@ -199,3 +199,40 @@ def test_a_run_says_what_calibrating_gives(tmp_path: Path, capfd: pytest.Capture
     (record,) = [record for record in records if record["record"] == "calibration"]
     assert (record["before"], record["after"], record["used"]) == (info.before, info.after, info.used)
     assert info.used != dslide.open_model(tmp_path / "run").network.calibration.is_identity
+
+
+# ---- ranking by propensity ------------------------------------------------------------------------------------------
+
+
+def psp(network: Network) -> float:
+    evaluation = Evaluation((1,), TRAIN.label_counts, len(TRAIN))
+    evaluation.update(network.predict_topk(HELD_OUT.x, 1)[0], HELD_OUT.y)
+    return evaluation.result()["psp_at_1"]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_ranking_by_propensity_brings_rare_labels_forward(loss: str) -> None:
+    networks = []
+    for ranking in ("precision", "propensity"):
+        trainer = Trainer(Config(**OPTIONS | {"loss": loss, "epochs": 2, "ranking": ranking}), FEATURES, LABELS)
+        trainer.fit(TRAIN)
+        networks.append(trainer.network)
+    plain, weighted = networks
+    every = np.arange(LABELS, dtype=np.int32)
+    logits = plain.scores(HELD_OUT.x, every)
+    np.testing.assert_array_equal(weighted.scores(HELD_OUT.x, every), logits)  # chances are what they were
+    worth = inverse_propensities(TRAIN.label_counts, len(TRAIN))
+    chances = -np.logaddexp(0, -logits) if loss == "sigmoid" else logits
+    ids, scores = weighted.predict_topk(HELD_OUT.x, 3)
+    expected = chances + np.log(worth)
+    np.testing.assert_array_equal(ids, np.argsort(-expected, axis=1, kind="stable")[:, :3])
+    np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :3], rtol=1e-4, atol=1e-4)
+    assert TRAIN.label_counts[ids[:, 0]].mean() < TRAIN.label_counts[plain.predict_topk(HELD_OUT.x, 1)[0][:, 0]].mean()
+    assert psp(weighted) >= psp(plain)
+
+
+def test_the_estimator_ranks_by_propensity_after_each_pass() -> None:
+    model = SlideClassifier(**OPTIONS | {"ranking": "propensity"})
+    for _ in range(2):
+        model.partial_fit(TRAIN.x, TRAIN.y)
+        assert not model.network_.calibration.is_identity

@@ -27,6 +27,14 @@ struct SoftmaxSums {
   float* mean;       // (rows x stride), or null: not computed
 };
 
+// What scores are made of logits. `numbers` (neurons x 4; null: scores are logits) has the slope and offset of a
+// neuron's line, the least logit from which it holds, and what is added then. With `saturates` that is added to the log
+// of the sigmoid of the line's value, not to the value.
+struct Calibration {
+  const float* numbers = nullptr;
+  bool saturates = false;
+};
+
 class DenseLayer {
  public:
   // weights: (neurons x inputs), bias: (neurons x 1). With `bf16_products` the operands of softmax's matrix products
@@ -70,13 +78,12 @@ class DenseLayer {
 
   // The k largest logits of each row over all neurons except those in its list in `excluded` (ascending; a null view:
   // none), best first, ties to the lower neuron: ids and scores are (rows x k). The id is -1 where fewer than k neurons
-  // are left. `prior` is that of an active set of all neurons. `calibration` (neurons x 3; null: none) has the slope,
-  // offset and least logit of each neuron's line, which takes the place of its logits.
+  // are left. `prior` is that of an active set of all neurons.
   void topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
-            const float* calibration, int32_t* ids, float* scores) const;
+            const Calibration& calibration, int32_t* ids, float* scores) const;
   // The same among each row's candidates.
   void topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
-                     const float* calibration, int32_t* ids, float* scores) const;
+                     const Calibration& calibration, int32_t* ids, float* scores) const;
 
  private:
   // The operands of softmax, as floats or bf16 pairs. Pairs are of columns in a left operand, of rows in a right one.

@@ -1,5 +1,6 @@
 // Prediction. The exact top-k visits all neurons block by block and never stores more logits than a block's.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
@@ -59,24 +60,46 @@ inline float calibrated(float z, float slope, float offset, float least) {
   return slope * inside + offset + (z - inside);
 }
 
-// The calibration of a block's neurons, one array for each of its numbers.
-struct BlockCalibration {
-  float slope[BLOCK], offset[BLOCK], least[BLOCK];
-  void load(const float* rows, size_t count) {
+// log sigmoid(z), which is below both z and 0.
+inline float log_sigmoid(float z) { return std::min(z, 0.0f) - std::log1p(std::exp(-std::fabs(z))); }
+
+// The scores of a block's neurons, of which a calibration has four numbers each.
+class BlockScores {
+ public:
+  void load(const Calibration& calibration, size_t first, size_t count) {
+    saturates_ = calibration.saturates;
     for (size_t c = 0; c < count; ++c) {
-      slope[c] = rows[3 * c], offset[c] = rows[3 * c + 1], least[c] = rows[3 * c + 2];
+      const float* numbers = calibration.numbers + 4 * (first + c);
+      slope_[c] = numbers[0], offset_[c] = numbers[1], least_[c] = numbers[2], weight_[c] = numbers[3];
     }
   }
-  // Calibrated logits in place of z, which lacks the bias; returns the largest.
+  // Calibrated logits in place of z, which lacks the bias; returns a bound that no score exceeds.
   float apply(float* z, const float* bias, size_t count) const {
     float largest = -std::numeric_limits<float>::infinity();
     for (size_t c = 0; c < count; ++c) {
-      z[c] = calibrated(z[c] + bias[c], slope[c], offset[c], least[c]);
-      largest = std::max(largest, z[c]);
+      z[c] = calibrated(z[c] + bias[c], slope_[c], offset_[c], least_[c]);
+      largest = std::max(largest, (saturates_ ? std::min(z[c], 0.0f) : z[c]) + weight_[c]);
     }
     return largest;
   }
+  // The score of a calibrated logit that may reach the threshold; a bound on it that does not reach it otherwise.
+  float score(float z, size_t c, float threshold) const {
+    if (!saturates_) return z + weight_[c];
+    const float bound = std::min(z, 0.0f) + weight_[c];
+    return bound < threshold ? bound : log_sigmoid(z) + weight_[c];
+  }
+
+ private:
+  float slope_[BLOCK], offset_[BLOCK], least_[BLOCK], weight_[BLOCK];
+  bool saturates_ = false;
 };
+
+float score_of(float z, const Calibration& calibration, size_t neuron) {
+  if (!calibration.numbers) return z;
+  const float* numbers = calibration.numbers + 4 * neuron;
+  z = calibrated(z, numbers[0], numbers[1], numbers[2]);
+  return (calibration.saturates ? log_sigmoid(z) : z) + numbers[3];
+}
 
 // Best first into one row of the results.
 void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
@@ -90,7 +113,7 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
 }  // namespace
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
-                      const float* calibration, int32_t* ids, float* scores) const {
+                      const Calibration& calibration, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = padded_stride(inputs), parts = threads();
   AlignedFloats batch;
@@ -116,8 +139,8 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
       kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
       float bias[BLOCK];
       for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
-      BlockCalibration block_calibration;
-      if (calibration) block_calibration.load(calibration + 3 * first, count);
+      BlockScores block_scores;
+      if (calibration.numbers) block_scores.load(calibration, first, count);
       size_t next = prior_by_block.first(first / BLOCK, 0);
       for (size_t r = 0; r < rows; r += ROWS) {
         const size_t chunk = std::min(ROWS, rows - r);
@@ -128,11 +151,13 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
           float* z = &logits[i * BLOCK];
           Best& row_best = mine[r + i];
           const float largest =
-              calibration ? block_calibration.apply(z, bias, count) : kernel.shifted_max(z, bias, count);
+              calibration.numbers ? block_scores.apply(z, bias, count) : kernel.shifted_max(z, bias, count);
           if (largest < row_best.threshold(k)) continue;
           for (size_t c = 0; c < count; ++c) {
             if (!skip.empty() && skip[r + i].contains(first + c)) continue;
-            row_best.offer({calibration ? z[c] : z[c] + bias[c], static_cast<int32_t>(first + c)}, k);
+            const float score =
+                calibration.numbers ? block_scores.score(z[c], c, row_best.threshold(k)) : z[c] + bias[c];
+            row_best.offer({score, static_cast<int32_t>(first + c)}, k);
           }
         }
       }
@@ -152,7 +177,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
 }
 
 void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
-                               const float* calibration, int32_t* ids, float* scores) const {
+                               const Calibration& calibration, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   parallel_for(candidates.rows, [&](size_t begin, size_t end, int) {
@@ -175,12 +200,8 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
         const size_t neuron = *id;
         const float* w = weights_.row(neuron, widened.data());
         const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
-        float z = kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra;
-        if (calibration) {
-          const float* numbers = calibration + 3 * neuron;
-          z = calibrated(z, numbers[0], numbers[1], numbers[2]);
-        }
-        best.offer({z, *id}, k);
+        const float z = kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra;
+        best.offer({score_of(z, calibration, neuron), *id}, k);
       }
       if (!row_prior.empty()) set_prior(i, false);
       all = best.all();

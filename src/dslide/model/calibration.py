@@ -1,8 +1,13 @@
-"""Calibration of the output layer: what a logit is worth, by how many training rows its label has.
+"""Calibration of the output layer: what a logit is worth, by how many training rows its label has, and what labels are
+worth that are ranked.
 
 A network is surer of labels that it has seen in few rows than it should be, since it knows these rows by heart. On rows
 that it was not trained on, a line is fitted to its logits for each group of labels (training/calibration.py). Logits
 below those that were fitted keep their distances: they must not come out in front by extrapolation.
+
+With `ranking = "propensity"` rare labels are worth more than frequent ones. Labels are then ranked by the logarithm of
+chance times worth: the chance is the sigmoid of the calibrated logit, or, where labels exclude each other, proportional
+to its exponential.
 """
 
 from __future__ import annotations
@@ -16,42 +21,67 @@ from dslide.model.storage import checked
 from dslide.util.arrays import Array, Floats
 
 NAME = "calibration"  # of the array among those of a network
-SLOPE, OFFSET, LEAST = range(3)  # its columns
-IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min))
+SLOPE, OFFSET, LEAST, WORTH = range(4)  # its columns; of the worth the logarithm
+NUMBERS = 4
+IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min), 0.0)
 DTYPE = np.dtype(np.float32)
 
 
 class Calibration:
-    """The calibration of own labels: slope, offset and least logit of each, (labels, 3). It belongs to the weights for
-    which it was fitted: training resets it."""
+    """The calibration of own labels: slope, offset, least logit and worth of each, (labels, 4). `exclusive` labels
+    share a row's probability. It belongs to the weights for which it was fitted: training resets it."""
 
-    def __init__(self, labels: int, arrays: Mapping[str, Array] | None = None) -> None:
+    def __init__(self, labels: int, exclusive: bool, arrays: Mapping[str, Array] | None = None) -> None:
+        self._exclusive = exclusive
         if arrays is None:
             self.array: Array = np.tile(np.array(IDENTITY, DTYPE), (labels, 1))
         else:
-            self.array = checked(arrays, NAME, DTYPE, (labels, 3))
-        self.is_identity = arrays is None or bool((self.array[:, :LEAST] == IDENTITY[:LEAST]).all())
+            self.array = checked(arrays, NAME, DTYPE, (labels, NUMBERS))
+        self._look()
+
+    def _look(self) -> None:
+        lines = (SLOPE, OFFSET)
+        self._has_lines = bool((self.array[:, lines] != [IDENTITY[column] for column in lines]).any())
+        self._has_worth = bool(self.array[:, WORTH].any())
 
     @property
-    def native(self) -> Array | None:
-        """What native prediction takes; None if it changes nothing."""
-        return None if self.is_identity else self.array
+    def is_identity(self) -> bool:
+        """Whether scores are logits."""
+        return not (self._has_lines or self._has_worth)
 
-    def set(self, numbers: Floats) -> None:
-        """Sets slope, offset and least logit of each own label."""
-        self.array[...] = numbers
-        self.is_identity = False
+    @property
+    def native(self) -> tuple[Array | None, bool]:
+        """What native prediction takes: the array, if it changes anything, and whether chances are sigmoids."""
+        return None if self.is_identity else self.array, self._has_worth and not self._exclusive
+
+    def set_lines(self, lines: npt.NDArray[np.floating]) -> None:
+        """Sets slope, offset and least logit of each own label, (labels, 3)."""
+        self.array[:, :WORTH] = lines
+        self._look()
+
+    def set_worth(self, worth: npt.NDArray[np.floating]) -> None:
+        """Sets what each own label is worth."""
+        self.array[:, WORTH] = np.log(worth)
+        self._look()
 
     def reset(self) -> None:
-        """Logits stay what they are."""
+        """Scores are logits."""
         if not self.is_identity:
             self.array[...] = IDENTITY
-            self.is_identity = True
+            self._look()
 
-    def apply(self, logits: Floats, own: npt.NDArray[np.integer]) -> Floats:
+    def logits(self, logits: Floats, own: npt.NDArray[np.integer]) -> Floats:
         """Calibrated logits of some own labels: (rows, len(own))."""
-        if self.is_identity:
+        if not self._has_lines:
             return logits
-        slope, offset, least = self.array[own].T
+        slope, offset, least = self.array[own, :WORTH].T
         inside = np.maximum(logits, least)
         return np.asarray(slope * inside + offset + (logits - inside), np.float32)
+
+    def scores(self, logits: Floats, own: npt.NDArray[np.integer]) -> Floats:
+        """What some own labels are ranked by: (rows, len(own)). As native prediction."""
+        z = self.logits(logits, own)
+        if not self._has_worth:
+            return z
+        chances = z if self._exclusive else -np.logaddexp(0, -z)
+        return np.asarray(chances + self.array[own, WORTH], np.float32)

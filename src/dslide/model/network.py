@@ -70,7 +70,7 @@ class Network:
             )  # fmt: skip
         self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives)
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
-        self.calibration = Calibration(self.output.neurons, weights)
+        self.calibration = self._calibration(weights)
         self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
         self._index: tuple[int, LshIndex] | None = None  # for prediction, and the version it was made for
@@ -123,8 +123,9 @@ class Network:
 
     def predict_topk(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
         """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are logits,
-        calibrated if training held out rows for that. Labels that the row has in `exclude`, with any value, are left
-        out. Where fewer than k labels are left, ids are -1."""
+        calibrated if training held out rows for that, or with ranking = propensity logarithms of chance times worth.
+        Labels that the row has in `exclude`, with any value, are left out. Where fewer than k labels are left, ids are
+        -1."""
         return prediction.predict_topk(self, x, k, exclude)
 
     def predict_topk_approximate(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
@@ -140,7 +141,7 @@ class Network:
         return self._index[1]
 
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
-        """Scores of given labels, as of `predict_topk`: (rows, len(labels))."""
+        """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels))."""
         return prediction.scores(self, x, labels)
 
     def exact_loss(self, x: SparseRows, y: SparseRows) -> float:
@@ -169,7 +170,7 @@ class Network:
         for layer in self.layers:
             layer.load_state(arrays)
         self.prior = self._saved_prior({name: np.array(array) for name, array in prior_arrays(arrays).items()})
-        self.calibration = Calibration(self.output.neurons, {CALIBRATION: np.array(arrays[CALIBRATION])})
+        self.calibration = self._calibration({CALIBRATION: np.array(arrays[CALIBRATION])})
         self.version += 1
 
     def watch(self, listener: ChangeListener | None) -> None:
@@ -183,6 +184,9 @@ class Network:
         if not arrays:
             return None
         return LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config)
+
+    def _calibration(self, arrays: Mapping[str, Array] | None) -> Calibration:
+        return Calibration(self.output.neurons, self.config.loss == "softmax", arrays)
 
     def _layer_weights(self, weights: Mapping[str, Array], spec: LayerSpec) -> dict[str, Array]:
         """A layer's weights and bias out of a mapping, checked."""

@@ -44,10 +44,10 @@ def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | 
             own = _empty(h.rows, k)
             lists = (None, None) if excluded is None else (excluded.indptr, excluded.indices)
             everything = with_prior(network, some, output.everything(h.rows))
-            output.native.topk(h.values, *own, *lists, everything, network.calibration.native)
+            output.native.topk(h.values, *own, *lists, everything, *network.calibration.native)
         else:
             z = output.forward(h, output.everything(h.rows))[:, : output.neurons]
-            own = _topk_of(network.calibration.apply(z, np.arange(output.neurons)), k, excluded=excluded)
+            own = _topk_of(network.calibration.scores(z, np.arange(output.neurons)), k, excluded=excluded)
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
     return best
 
@@ -67,12 +67,12 @@ def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: S
             found = _difference(found, excluded, output.neurons)
         if isinstance(h, Dense):
             calibration = network.calibration.native
-            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, calibration)
+            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, *calibration)
         else:
             z = output.forward(h, of_rows(found, output.neurons)).reshape(-1)
             for i in range(h.rows):
                 row = slice(found.indptr[i], found.indptr[i + 1])
-                calibrated = network.calibration.apply(z[None, row], found.indices[row])
+                calibrated = network.calibration.scores(z[None, row], found.indices[row])
                 own[0][i], own[1][i] = _topk_of(calibrated, k, found.indices[row])
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
     return best
@@ -92,7 +92,7 @@ def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
         some = x.part(begin, end)
         h = last_hidden(network, some)
         active = with_prior(network, some, of_batch(owned, h.rows, output.neurons))
-        own = network.calibration.apply(output.forward(h, active).reshape(h.rows, -1), owned)
+        own = network.calibration.logits(output.forward(h, active).reshape(h.rows, -1), owned)
         out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
     return out
 

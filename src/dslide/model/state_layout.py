@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dslide.config import Config
-from dslide.model.calibration import DTYPE
+from dslide.model.calibration import DTYPE, NUMBERS
 from dslide.model.calibration import NAME as CALIBRATION
 from dslide.model.defaults import resolve
 from dslide.model.label_prior import PREFIX
@@ -72,7 +72,7 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             codes = ArrayLayout(np.dtype(np.uint32), spec.neurons, 1, tables, is_padded=False)
             layouts[f"{spec.name}.{CODES}"] = codes
             layouts[f"{spec.name}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), spec.neurons, 0, ())
-    layouts[CALIBRATION] = ArrayLayout(DTYPE, labels, 0, (3,))
+    layouts[CALIBRATION] = ArrayLayout(DTYPE, labels, 0, (NUMBERS,))
     return layouts
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dslide.checkpoint.snapshot import checkpoint_memory
 from dslide.config import Config
+from dslide.model.calibration import NUMBERS
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.label_prior import SCALES, has_label_prior
 from dslide.model.layer import table_bytes
@@ -70,7 +71,7 @@ def plan(
         moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if spec.hashing is not None:
             tables += table_bytes(config, spec, spec.hashing, ranks)
-    weights += 4 * 3 * -(-labels // ranks)  # the calibration
+    weights += 4 * NUMBERS * -(-labels // ranks)  # the calibration
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
     # an upper bound: lists by feature, and a share, a number of rows and a position for each label
     link_bytes = 12 if config.prior_learning_rate > 0 else 8

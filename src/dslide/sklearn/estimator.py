@@ -75,7 +75,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         hidden_share: Sequence[float] = Config.hidden_share, loss: str = Config.loss,
         prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,
         prior_boost: float = Config.prior_boost, prior_scale: float = Config.prior_scale,
-        prior_learning_rate: float = Config.prior_learning_rate, init_scale: float = Config.init_scale,
+        prior_learning_rate: float = Config.prior_learning_rate, ranking: str = Config.ranking,
+        init_scale: float = Config.init_scale,
         output: str = Config.output, active_sets: str = Config.active_sets, hash_hits: int = Config.hash_hits,
         prior_hits: int = Config.prior_hits, random_negatives: int = Config.random_negatives,
         correction: bool = Config.correction, family: str = Config.family, hash_k: int = Config.hash_k,
@@ -165,6 +166,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             trainer = self._reconfigured_trainer()
         self._count(data)
         trainer.fit_pass(data)
+        trainer.set_worth(self._label_counts, self._rows)
         self.n_iter_ = trainer.epoch
         return self
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE
+from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH
 from dslide.model.network import Network
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
@@ -62,7 +62,7 @@ def calibrate(
     before, after = (each.result()[f"ndcg_at_{max(ks)}"] for each in kept)
     if after > before:
         groups = _groups(label_counts)[network.shard.own]
-        network.calibration.set(fit_lines(found, sigmoid)[groups].astype(np.float32))
+        network.calibration.set_lines(fit_lines(found, sigmoid)[groups])
     return before, after
 
 
@@ -78,7 +78,7 @@ def fit_lines(found: Candidates, sigmoid: bool) -> Doubles:
     usable = found.ids >= 0
     groups, logits, hits = found.groups[usable], found.logits[usable], found.hits[usable]
     rows = np.nonzero(usable)[0]
-    lines = np.tile(np.array(IDENTITY, np.float64), (GROUPS, 1))
+    lines = np.tile(np.array(IDENTITY[:WORTH], np.float64), (GROUPS, 1))
     for _ in range(STEPS):
         z = lines[groups, SLOPE] * logits + lines[groups, OFFSET]
         residual, weight = _sigmoid_terms(z, hits) if sigmoid else _softmax_terms(z, hits, rows, len(found.ids))

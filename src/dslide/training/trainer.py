@@ -27,6 +27,7 @@ from dslide.model.network import Network
 from dslide.training import phases
 from dslide.training.callbacks import Callback, EpochInfo, FitResult, StepInfo
 from dslide.training.load_balance import RankStats, load_balance
+from dslide.training.metrics import inverse_propensities
 from dslide.training.profiler import Profile, attach
 from dslide.training.schedules import RebuildSchedule, learning_rate
 from dslide.training.work import reading
@@ -89,6 +90,7 @@ class Trainer:
         interrupted = self._run_epochs(data, total_steps, totals, early_stopping)
         if early_stopping is not None and not interrupted:
             early_stopping.finish(self)
+        self.set_worth(data.label_counts, len(data))
         stats = self.rank_stats()
         result = FitResult(
             stats.seconds, totals.samples, totals.steps, self.epoch, totals.samples / max(stats.seconds, 1e-9),
@@ -97,6 +99,12 @@ class Trainer:
         )  # fmt: skip
         self.notify("on_end", result)
         return result
+
+    def set_worth(self, label_counts: npt.NDArray[np.integer], rows: int) -> None:
+        """Sets what labels are worth in predictions, from the rows of each in the training data of `rows` rows."""
+        if self.config.ranking == "propensity":
+            worth = inverse_propensities(label_counts, rows)
+            self.network.calibration.set_worth(worth[self.network.shard.own])
 
     def fit_pass(self, data: Dataset) -> None:
         """One pass over the rows in random order, at a constant learning rate and without callbacks."""
