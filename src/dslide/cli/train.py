@@ -110,8 +110,9 @@ class _Console(Callback):
         done = result.summary
         if done["best_epoch"] is not None:
             limit = done["config"]["epochs"]
-            early = "" if done["epochs"] == limit else f", which ended training after epoch {done['epochs']} of {limit}"
-            print(f"the network after epoch {done['best_epoch']} is kept, the best on the held-out rows{early}")
+            early = "" if done["epochs"] == limit else f"; training ended after epoch {done['epochs']} of {limit}"
+            best = "the last" if done["best_epoch"] == done["epochs"] else "the best on the held-out rows"
+            print(f"the network after epoch {done['best_epoch']} is kept, {best}{early}")
         print(
             f"{done['epochs']} epochs, {clock(done['seconds'])}: {done['samples_per_second']:,.0f} samples/s, "
             f"loss {done['loss']:.4g}, {done['parameters']:,} parameters, "

@@ -20,7 +20,7 @@ EPOCHS_OF_ROWS, EPOCHS = 3, 4  # passes over rows of features, and over other da
 STEPS = 200  # that small data gets at least
 MOST_EPOCHS = 100
 # Rows held out of training: a share of them, but not fewer than a calibration needs, nor more than tell anything.
-VALIDATION_SHARE, VALIDATION_ROWS = 0.02, (1000, 4096)
+VALIDATION_SHARE, VALIDATION_ROWS = 0.01, (1000, 2000)
 MOST_VALIDATION = 0.05  # of the rows
 VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row is scored against all labels
 LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on

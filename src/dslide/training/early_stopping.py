@@ -98,6 +98,7 @@ class EarlyStopping:
         self._keeper, self._patience, self._warn = keeper, patience, warn
         self.metric = f"ndcg_at_{max(ks)}"
         self.best = best or Best()
+        self._last_score = -1.0  # of the last epoch
         self.kept_epoch = 0  # of the network at the end
 
     @classmethod
@@ -105,6 +106,12 @@ class EarlyStopping:
         """For a trainer without a run folder, which trains on `data`."""
         about = (data.label_counts, len(data), default_ks(validation))
         return cls(validation, *about, MemoryKeeper(trainer.network), trainer.config.patience, warn)
+
+    @property
+    def chance(self) -> float:
+        """How much two networks differ by chance: about the standard error of the difference of their scores, which are
+        of the same rows."""
+        return 0.15 / math.sqrt(max(len(self._validation), 1))
 
     def after_epoch(self, trainer: Trainer) -> None:
         """Measures the network, keeps it if it is the best, and decides whether training has ended."""
@@ -114,6 +121,7 @@ class EarlyStopping:
         score, best = metrics[self.metric], self.best
         if math.isnan(score):  # no held-out row has a label: the last network is as good as any
             score = best.score + 1
+        self._last_score = score
         if better := score > best.score:
             best = Best(trainer.epoch, trainer.step, score)
         ended = trainer.epoch < trainer.config.epochs and trainer.epoch - best.epoch >= self._patience
@@ -127,16 +135,19 @@ class EarlyStopping:
         )
 
     def finish(self, trainer: Trainer) -> None:
-        """Gives the network its best state, at the end of training, and calibrates it."""
-        self.kept_epoch = self.best.epoch
-        if self.best.epoch not in (0, trainer.epoch):
-            try:
-                self._keeper.restore()
-                # The network of the last step is now the best one: training that goes on begins with it.
-                self.best = dataclasses.replace(self.best, epoch=trainer.epoch, step=trainer.step)
-            except ModelError as error:
-                self._warn(f"{error}; the network stays as it was after epoch {trainer.epoch}")
-                self.kept_epoch = trainer.epoch
+        """At the end of training: gives the network its best state and calibrates it. The last one, of a smaller
+        learning rate, is kept if the best was better by chance only."""
+        best, self.kept_epoch = self.best, trainer.epoch
+        if best.epoch < trainer.epoch:
+            score = self._last_score
+            if best.score > score + self.chance:
+                try:
+                    self._keeper.restore()
+                    self.kept_epoch, score = best.epoch, best.score
+                except ModelError as error:
+                    self._warn(f"{error}; the network stays as it was after epoch {trainer.epoch}")
+            # Training that goes on begins with what is the network of the last step now.
+            self.best = dataclasses.replace(best, epoch=trainer.epoch, step=trainer.step, score=score)
         label_counts, _, ks = self._about
         before, after = calibrate(trainer.network, self._validation, label_counts, ks)
         trainer.notify("on_calibration", CalibrationInfo(self.metric, before, after, used=after > before))
