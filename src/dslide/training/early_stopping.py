@@ -88,11 +88,11 @@ class Best:
 
 class EarlyStopping:
     """Measures the network on the held-out rows after each epoch: nDCG at the largest of `ks` decides. `label_counts`
-    and `rows` are those of the training data."""
+    and `rows` are those of the training data. Without a keeper the last network stays."""
 
     def __init__(
-        self, validation: Dataset, label_counts: npt.NDArray[np.integer], rows: int, ks: Sequence[int], keeper: Keeper,
-        patience: int, warn: Callable[[str], None], best: Best | None = None,
+        self, validation: Dataset, label_counts: npt.NDArray[np.integer], rows: int, ks: Sequence[int],
+        keeper: Keeper | None, patience: int, warn: Callable[[str], None], best: Best | None = None,
     ) -> None:  # fmt: skip
         self._validation, self._about = validation, (label_counts, rows, ks)
         self._keeper, self._patience, self._warn = keeper, patience, warn
@@ -126,7 +126,7 @@ class EarlyStopping:
             best = Best(trainer.epoch, trainer.step, score)
         ended = trainer.epoch < trainer.config.epochs and trainer.epoch - best.epoch >= self._patience
         self.best = dataclasses.replace(best, ended=ended)
-        if better and trainer.epoch < trainer.config.epochs:  # else it is the network at the end
+        if self._keeper and better and trainer.epoch < trainer.config.epochs:  # else it is the network at the end
             self._keeper.keep()
         seconds = time.perf_counter() - start
         trainer.notify(
@@ -140,7 +140,7 @@ class EarlyStopping:
         best, self.kept_epoch = self.best, trainer.epoch
         if best.epoch < trainer.epoch:
             score = self._last_score
-            if best.score > score + self.chance:
+            if self._keeper and best.score > score + self.chance:
                 try:
                     self._keeper.restore()
                     self.kept_epoch, score = best.epoch, best.score

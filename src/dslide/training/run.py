@@ -36,6 +36,8 @@ from dslide.util.memory import peak_rss_bytes
 from dslide.util.signals import terminated
 
 METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
+STATE_BYTES = 8  # of a parameter and its optimizer state, about
+KEPT_BYTES = 2000  # of state for each row of an epoch: writing more after each epoch takes too much of its time
 CHANGEABLE = (  # options that may change when a training is resumed
     "epochs", "patience", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds",
     "checkpoints_kept",
@@ -120,7 +122,8 @@ class Run:
         self.checkpoints = checkpointing.manager
         self.early_stopping: EarlyStopping | None = None
         if validation is not None:
-            keeper = CheckpointKeeper(self.checkpoints, self.trainer, best.step)
+            cheap = STATE_BYTES * self.trainer.network.parameters <= KEPT_BYTES * len(data)
+            keeper = CheckpointKeeper(self.checkpoints, self.trainer, best.step) if cheap else None
             about = (self.label_counts, len(data), self.ks)
             self.early_stopping = EarlyStopping(validation, *about, keeper, config.patience, warn, best)
         self.trainer.callbacks += [*callbacks, *self._logs, checkpointing]
