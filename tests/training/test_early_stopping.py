@@ -17,9 +17,10 @@ from support.plain import PLAIN
 import dslide
 from dslide import Callback, Config, SlideClassifier, ValidationInfo, load_model
 from dslide.checkpoint.run_folder import checkpoints
+from dslide.checkpoint.saved_model import save_model
 from dslide.cli import main
 from dslide.data import Dataset, SparseRows, load
-from dslide.errors import ConfigError, DataError
+from dslide.errors import ConfigError, DataError, ModelError
 from dslide.model.defaults import resolve
 from dslide.planner.memory import plan
 from dslide.training.early_stopping import hold_out_rows
@@ -208,6 +209,17 @@ def test_without_its_checkpoint_the_last_network_is_kept(
     assert "can't be used" in capfd.readouterr().err
     assert result.summary["best_epoch"] == result.summary["epochs"]
     assert load_model(tmp_path / "run").progress["step"] == result.summary["steps"]
+
+
+@pytest.mark.parametrize("best", [5, {"epoch": 1}, {"epoch": "1", "step": 1, "score": 0.5, "ended": False}])
+def test_a_damaged_result_in_a_checkpoint_is_refused(
+    data: Dataset, run: tuple[Path, Scores, dslide.RunResult], tmp_path: Path, best: Any
+) -> None:
+    saved = load_model(run[0], optimizer=True)
+    saved.progress["best"] = best
+    save_model(tmp_path / "m", saved)
+    with pytest.raises(ModelError, match=r"m: damaged: the progress of its training has best: "):
+        dslide.resume(tmp_path / "m", data, epochs=20)
 
 
 # ---- ranks ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -71,14 +72,14 @@ class Best:
     ended: bool = False  # training has, since nothing better came
 
     @classmethod
-    def of(cls, progress: Mapping[str, Any]) -> Best:
-        """What `saved` made; ModelError if it is damaged."""
+    def of(cls, progress: Mapping[str, Any], folder: Path) -> Best:
+        """What `saved` made for a run in this folder; ModelError if it is damaged."""
         saved = progress.get("best")
         if saved is None:
             return cls()
         types = {field.name: field.type for field in dataclasses.fields(cls)}
         if not isinstance(saved, dict) or {name: type(saved[name]).__name__ for name in saved} != types:
-            raise ModelError(f"the progress of the training to resume has a damaged entry: best: {saved!r:.80}")
+            raise ModelError(f"{folder}: damaged: the progress of its training has best: {saved!r:.80}")
         return cls(**saved)
 
     def saved(self) -> dict[str, Any] | None:

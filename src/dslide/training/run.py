@@ -115,7 +115,7 @@ class Run:
             restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
         self._logs = self._make_logs(tensorboard)
-        best = Best() if saved is None else Best.of(saved.progress)
+        best = Best() if saved is None else Best.of(saved.progress, folder)
         if saved is not None and config.epochs > saved.config.epochs:
             best = dataclasses.replace(best, ended=False)
         checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last, best.step)
@@ -247,7 +247,7 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
         return config
     if done >= config.epochs:
         raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume")
-    if Best.of(saved.progress).ended:
+    if Best.of(saved.progress, folder).ended:
         early = f"training ended early, after {done} of {saved.config.epochs} epochs"
         raise ConfigError(f"{folder}: {early}; give more epochs than {saved.config.epochs} to resume")
     return config
