@@ -297,7 +297,7 @@ def _words(sample: Path) -> Target:
         texts = [w.decode(errors="surrogateescape") for w in WORDS] + [str(v)[:5000] for v in VALUES if v != 10**4000]
         words = [random.choice(commands)]
         for _ in range(random.randrange(1, 6)):
-            word = random.choice(texts) if random.random() < 0.3 else random.choice([*options, "missing", "missing/file"])
+            word = random.choice(texts) if random.random() < 0.3 else random.choice([*options, "missing", "gone"])
             words += [word, random.choice(texts)] if random.random() < 0.7 else [word]
         _said([word.replace("\0", "") for word in words])
 
