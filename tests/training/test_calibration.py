@@ -17,8 +17,8 @@ from dslide import CalibrationInfo, Callback, Config, Network, SlideClassifier, 
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH
-from dslide.training.calibration import PENALTY, Candidates, calibrate, calibrated, fit_lines
+from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH, on_lines
+from dslide.training.calibration import PENALTY, Candidates, calibrate, fit_lines
 from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
 
 LINES = {1: (0.4, -1.0), 3: (0.8, 0.5), 5: (1.3, 0.0)}  # slope and offset by group
@@ -78,10 +78,16 @@ def test_the_fit_is_a_minimum(sigmoid: bool) -> None:
 
 
 def test_logits_below_the_fitted_ones_keep_their_distances() -> None:
-    lines = np.array([[0.5, 2.0, -4.0]])
     logits = np.array([-1000.0, -5.0, -4.0, 0.0, 4.0])
-    found = calibrated(lines, np.zeros(5, int), logits)
+    found = on_lines(logits, np.array(0.5), np.array(2.0), np.array(-4.0))
     np.testing.assert_allclose(found, [-996.0, -1.0, 0.0, 2.0, 4.0])
+
+
+def test_held_out_rows_without_labels_calibrate_nothing() -> None:
+    network = Network(Config(**OPTIONS), FEATURES, LABELS)
+    unlabelled = Dataset(HELD_OUT.x, SparseRows.from_scipy(sp.csr_matrix((len(HELD_OUT), LABELS), dtype=np.float32)))
+    assert np.isnan(calibrate(network, unlabelled, TRAIN.label_counts, (5,))).all()
+    assert network.calibration.is_identity
 
 
 # ---- a network ------------------------------------------------------------------------------------------------------

@@ -27,6 +27,12 @@ IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min), 0.0)
 DTYPE = np.dtype(np.float32)
 
 
+def on_lines(logits: Array, slope: Array, offset: Array, least: Array) -> Array:
+    """What lines make of logits; below the least one the slope is 1."""
+    inside = np.maximum(logits, least)
+    return np.asarray(slope * inside + offset + (logits - inside))
+
+
 class Calibration:
     """The calibration of own labels: slope, offset, least logit and worth of each, (labels, 4). `exclusive` labels
     share a row's probability. It belongs to the weights for which it was fitted: training resets it."""
@@ -74,9 +80,7 @@ class Calibration:
         """Calibrated logits of some own labels: (rows, len(own))."""
         if not self._has_lines:
             return logits
-        slope, offset, least = self.array[own, :WORTH].T
-        inside = np.maximum(logits, least)
-        return np.asarray(slope * inside + offset + (logits - inside), np.float32)
+        return on_lines(logits, *self.array[own, :WORTH].T)
 
     def scores(self, logits: Floats, own: npt.NDArray[np.integer]) -> Floats:
         """What some own labels are ranked by: (rows, len(own)). As native prediction."""

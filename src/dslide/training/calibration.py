@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH
+from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH, on_lines
 from dslide.model.network import Network
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
@@ -51,26 +52,18 @@ def calibrate(
     largest k before and after: that of each half of the rows, by the calibration that the other half gives."""
     network.calibration.reset()
     found = _candidates(network, data, label_counts, CANDIDATES * max(ks))
-    order = np.arange(len(found.ids))
-    halves = [found.take(order[order % 2 == half]) for half in (0, 1)]
+    halves = [found.take(np.arange(half, len(found.ids), 2)) for half in (0, 1)]
     sigmoid = not network.loss.needs_labels
-    kept = [Evaluation((max(ks),)), Evaluation((max(ks),))]
+    raw, calibrated = Evaluation((max(ks),)), Evaluation((max(ks),))
     for fitted, other in (halves, halves[::-1]):
-        lines = fit_lines(fitted, sigmoid)
-        kept[0].update(other.ids, other.true)
-        kept[1].update(_ranked(other, calibrated(lines, other.groups, other.logits)), other.true)
-    before, after = (each.result()[f"ndcg_at_{max(ks)}"] for each in kept)
+        lines = fit_lines(fitted, sigmoid)[other.groups]
+        raw.update(other.ids, other.true)
+        calibrated.update(_ranked(other, on_lines(other.logits, *np.moveaxis(lines, -1, 0))), other.true)
+    before, after = (each.result()[f"ndcg_at_{max(ks)}"] for each in (raw, calibrated))
     if after > before:
         groups = _groups(label_counts)[network.shard.own]
         network.calibration.set_lines(fit_lines(found, sigmoid)[groups])
     return before, after
-
-
-def calibrated(lines: Doubles, groups: npt.NDArray[np.integer], logits: Doubles) -> Doubles:
-    """What the calibration makes of logits; the slow reference of model.calibration and of native prediction."""
-    slope, offset, least = (lines[groups, column] for column in (SLOPE, OFFSET, LEAST))
-    inside = np.maximum(logits, least)
-    return np.asarray(slope * inside + offset + (logits - inside))
 
 
 def fit_lines(found: Candidates, sigmoid: bool) -> Doubles:
@@ -103,7 +96,7 @@ def fit_lines(found: Candidates, sigmoid: bool) -> Doubles:
 
 def _sigmoid_terms(z: Doubles, hits: Doubles) -> tuple[Doubles, Doubles]:
     """Derivatives of binary cross-entropy by the logit, first and second."""
-    chance = 1 / (1 + np.exp(-z))
+    chance = expit(z)
     return chance - hits, chance * (1 - chance)
 
 
