@@ -290,6 +290,18 @@ def test_one_item_each_of_some_users_is_held_out(tmp_path: Path) -> None:
         hold_out_rows(data, 0.001, 0)
 
 
+@pytest.mark.parametrize(("several", "held_out"), [(199, 0), (200, 200), (5000, 250)])
+def test_users_with_one_item_are_never_held_out_of(several: int, held_out: int) -> None:
+    counts = np.where(np.arange(5000) < several, 2, 1)
+    y = SparseRows(
+        np.append(0, np.cumsum(counts)), np.zeros(counts.sum(), np.int32), np.ones(counts.sum(), np.float32), 9
+    )
+    data = Dataset(y, y, users=np.arange(5000, dtype=np.int32))
+    config = resolve(Config(), 9, data)
+    _, chosen = hold_out_rows(data, config.validation, 0)
+    assert (0 if chosen is None else len(chosen)) == held_out
+
+
 @pytest.mark.parametrize(
     ("rows", "labels", "held_out"),
     [

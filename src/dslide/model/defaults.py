@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dslide.config import Config
 from dslide.data import Data, Dataset, Tokens
 from dslide.model.label_prior import has_trained_prior
@@ -24,7 +26,7 @@ VALIDATION_SHARE, VALIDATION_ROWS = 0.01, (1000, 2000)
 MOST_VALIDATION = 0.05  # of the rows
 VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row is scored against all labels
 LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on
-MOST_COPIED = 2 << 30  # bytes of data; without held-out rows it is copied
+MOST_COPIED = 2 << 30  # bytes of data, of which the rows to train on are copied if others are held out
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
 
 ROWS: dict[str, Any] = {  # rows of features with labels
@@ -117,6 +119,8 @@ class _Facts:
         data, config = self.data, self.config
         if not isinstance(data, Dataset) or len(data) == 0 or data.data_bytes > MOST_COPIED:
             return 0.0
+        if data.users is not None and np.count_nonzero(np.diff(data.y.indptr) > 1) < LEAST_VALIDATION:
+            return 0.0  # users with one item keep it
         _, labels_per_row = data.values_per_row
         hits = labels_per_row + config.prior_hits + (config.hash_hits if config.output == "lsh" else 0)
         active = min(self.labels, config.random_negatives + config.batch_size * hits)
