@@ -1,8 +1,9 @@
-// The label prior.
+// The label prior and linear classifiers.
 #include "layers/label_prior.hpp"
 #include <nanobind/stl/optional.h>
 #include "bindings.hpp"
 #include "csr.hpp"
+#include "layers/linear_classifiers.hpp"
 
 namespace dslide {
 namespace {
@@ -23,6 +24,28 @@ nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, 
   return nb::make_tuple(owned(std::move(prior.begin)), owned(std::move(prior.label)), owned(std::move(prior.weight)),
                         owned(std::move(prior.share)), owned(std::move(prior.rows)));
 }
+
+nb::list linear(Offsets x_offsets, Ids x_ids, Floats x_values, In<double, 1> norms, size_t features,
+                Offsets positive_offsets, Ids positive_rows, Offsets negative_offsets, Ids negative_rows, Ids numbers,
+                Floats costs, float tolerance, size_t passes, float least, size_t weights_per_row) {
+  require(features <= 0x7fffffff && positive_offsets.shape(0) > 0, "expected labels and columns");
+  const std::span<const float> all_costs(costs.data(), costs.shape(0));
+  require(tolerance > 0 && weights_per_row > 0 && std::ranges::all_of(all_costs, [](float cost) { return cost > 0; }),
+          "expected costs, a tolerance and some weights");
+  const size_t rows = norms.shape(0), labels = positive_offsets.shape(0) - 1;
+  const Csr x = matrix(x_offsets, x_ids, x_values, rows, features);
+  const Csr positive = lists(positive_offsets, positive_rows, labels, rows);
+  const Csr negative = lists(negative_offsets, negative_rows, labels, rows);
+  require(numbers.shape(0) == labels, "as many numbers as labels are needed");
+  const LinearOptions options{all_costs, tolerance, passes, least, weights_per_row};
+  nb::list results;
+  for (LinearWeights& found :
+       released([&] { return train_linear(x, norms.data(), features, positive, negative, numbers.data(), options); })) {
+    results.append(nb::make_tuple(owned(std::move(found.begin)), owned(std::move(found.feature)),
+                                  owned(std::move(found.weight)), owned(std::move(found.bias))));
+  }
+  return results;
+}
 }  // namespace
 
 void bind_label_prior(nb::module_& m) {
@@ -30,6 +53,38 @@ void bind_label_prior(nb::module_& m) {
   m.def("count_label_prior", &count, "x_offsets"_a, "x_ids"_a, "x_values"_a, "features"_a, "y_offsets"_a, "y_ids"_a,
         "labels"_a, "max_labels"_a, "power"_a = 1.0, "by_gain"_a = false, "skip_same"_a = false, "first"_a = 0,
         "step"_a = 1, "The label prior by feature, for the labels of a stripe: (begin, label, weight, share, rows).");
+
+  m.def("train_linear", &linear, "x_offsets"_a, "x_ids"_a, "x_values"_a, "norms"_a, "features"_a, "positive_offsets"_a,
+        "positive_rows"_a, "negative_offsets"_a, "negative_rows"_a, "numbers"_a, "costs"_a, "tolerance"_a = 0.1f,
+        "passes"_a = 20, "least"_a = 0.0f, "weights_per_row"_a = 0x7fffffff,
+        "For each cost a support-vector machine for each label, from its rows and others: (begin, feature, weight, "
+        "bias).");
+
+  struct Linear {  // views
+    Csr weights;
+    const float* bias;
+    size_t features;
+  };
+  nb::class_<Linear> linear_class(m, "LinearClassifiers", "Linear classifiers of labels, by label.");
+  define(linear_class, "__init__",
+         args("begin"_a, "feature"_a, "weight"_a, "bias"_a, "features"_a, nb::keep_alive<1, 2>(),
+              nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>()),
+         [](Linear* l, Kept<int64_t, 1> begin, Kept<int32_t, 1> feature, Kept<float, 1> weight, Kept<float, 1> bias,
+            size_t features) {
+    new (l) Linear{matrix(begin, feature, weight, bias.shape(0), features), bias.data(), features};
+  });
+  define(linear_class, "scores",
+         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "labels"_a, "scores"_a,
+              "Scores of some labels of each row; 0 for label -1."),
+         [](const Linear& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, In<int32_t, 2> labels,
+            Out<float, 2> scores) {
+    const size_t rows = norms.shape(0), count = labels.shape(1);
+    const Csr x = matrix(offsets, ids, values, rows, l.features);
+    require(has_shape(labels, rows, count) && has_shape(scores, rows, count), "as many labels as scores are needed");
+    const auto fits = [&](int32_t label) { return label >= -1 && label < static_cast<int64_t>(l.weights.rows); };
+    require(std::all_of(labels.data(), labels.data() + labels.size(), fits), "a label is out of range");
+    linear_scores(l.weights, l.bias, l.features, x, norms.data(), labels.data(), count, scores.data());
+  });
 
   nb::class_<LabelPrior> prior(m, "LabelPrior",
                                "The label prior: what features add to the logits of the labels they co-occur with.");

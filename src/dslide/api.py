@@ -163,6 +163,7 @@ def open_run(
     planned = plan(
         config, train_data.features, train_data.labels, train_data.data_bytes, comm.size, here.threads,
         isinstance(train_data, Dataset), train_data.values_per_row[0],
+        rows=len(train_data), labels_per_row=train_data.values_per_row[1],
     )  # fmt: skip
     threads = config.threads or here.threads
     measured = None

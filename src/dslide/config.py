@@ -62,6 +62,10 @@ class Config:
     prior_learning_rate: float = option(-1.0, "label prior: size of a step of its trained weights for one row of "
         "length 1; follows the schedule of learning_rate; 0: the prior is counted only, not trained; -1: chosen from "
         "the data", -1, 1e3)
+    linear_negatives: int = option(-1, "linear classifiers: rows of other labels that each is trained against: those "
+        "for which the label is among so many that the label prior ranks highest; classifiers are trained at the end, "
+        "and mixed into the network's logits if that ranks held-out rows better; 0: there are none; -1: chosen from "
+        "the data", -1, 2**16)
     ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
         "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
         "more the rarer it is, as PSP@k counts it")

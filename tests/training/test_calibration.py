@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from dslide import CalibrationInfo, Callback, Config, Network, SlideClassifier, 
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH, on_lines
-from dslide.training.calibration import PENALTY, Candidates, calibrate, fit_lines
+from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, on_lines
+from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit_lines
 from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
 
+NO_GROUP = 60  # without candidates
 LINES = {1: (0.4, -1.0), 3: (0.8, 0.5), 5: (1.3, 0.0)}  # slope and offset by group
 
 
@@ -37,7 +39,7 @@ def some_candidates(rows: int, count: int, sigmoid: bool, seed: int = 0) -> Cand
         hits[np.arange(rows), np.argmax(z + rng.gumbel(size=z.shape), axis=1)] = True
     ids = np.argsort(rng.random((rows, 100)), axis=1)[:, :count].astype(np.int32)
     true = sp.csr_matrix((np.ones(hits.sum()), (np.nonzero(hits)[0], ids[hits])), (rows, 100), dtype=np.float32)
-    return Candidates(ids, groups, logits, hits.astype(np.float64), SparseRows.from_scipy(true))
+    return Candidates(ids, groups, logits, np.zeros_like(logits), hits.astype(np.float64), SparseRows.from_scipy(true))
 
 
 def penalised_loss(lines: np.ndarray, found: Candidates, sigmoid: bool) -> float:
@@ -46,8 +48,8 @@ def penalised_loss(lines: np.ndarray, found: Candidates, sigmoid: bool) -> float
         loss = np.logaddexp(0, z).sum() - (found.hits * z).sum()
     else:
         loss = np.log(np.exp(z).sum(axis=1)).sum() - (found.hits * z).sum()
-    change = lines[:, :LEAST] - IDENTITY[:LEAST]
-    return float(loss + (PENALTY * change**2).sum() / 2)
+    change = lines[:, :LEAST] - lines[NO_GROUP, :LEAST]  # from what all groups together have
+    return float(loss + (PENALTY[[0, 2]] * change**2).sum() / 2)
 
 
 @pytest.mark.parametrize("sigmoid", [True, False])
@@ -61,7 +63,20 @@ def test_the_lines_by_which_candidates_are_true_are_found(sigmoid: bool) -> None
         [lines[group, SLOPE] for group in LINES], [line[0] for line in LINES.values()], atol=0.06
     )
     untouched = [group for group in range(len(lines)) if group not in LINES]
-    np.testing.assert_array_equal(lines[untouched], np.tile(IDENTITY[:WORTH], (len(untouched), 1)))
+    np.testing.assert_array_equal(lines[untouched], np.tile(lines[NO_GROUP], (len(untouched), 1)))
+    assert 0.4 < lines[NO_GROUP, SLOPE] < 1.3  # what all groups together have
+    assert not lines[:, MIXED].any()
+
+
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_linear_classifiers_count_as_far_as_they_tell(sigmoid: bool) -> None:
+    found = some_candidates(8000, 6, sigmoid)
+    noise = np.random.default_rng(5).normal(0, 1, found.logits.shape)
+    halved = dataclasses.replace(found, logits=found.logits - 1.5 * noise, linear=noise)
+    lines = fit_lines(halved, sigmoid)
+    np.testing.assert_allclose([lines[group, MIXED] for group in LINES], 1.5, atol=0.2)
+    misleading = fit_lines(dataclasses.replace(found, linear=-noise - found.logits), sigmoid)
+    assert misleading[:, MIXED].max() < 0.1
 
 
 @pytest.mark.parametrize("sigmoid", [True, False])
@@ -86,7 +101,9 @@ def test_logits_below_the_fitted_ones_keep_their_distances() -> None:
 def test_held_out_rows_without_labels_calibrate_nothing() -> None:
     network = Network(Config(**OPTIONS), FEATURES, LABELS)
     unlabelled = Dataset(HELD_OUT.x, SparseRows.from_scipy(sp.csr_matrix((len(HELD_OUT), LABELS), dtype=np.float32)))
-    assert np.isnan(calibrate(network, unlabelled, TRAIN.label_counts, (5,))).all()
+    info = calibrate(network, unlabelled, TRAIN.label_counts, (5,))
+    assert np.isnan([info.before, info.after]).all()
+    assert not info.used
     assert network.calibration.is_identity
 
 
@@ -121,7 +138,8 @@ def trained(comm: Communicator | None = None) -> tuple[Network, float, float]:
     """A network that was trained for too long, calibrated; nDCG@5 before and after."""
     trainer = Trainer(Config(**OPTIONS), FEATURES, LABELS, comm=comm)
     trainer.fit(TRAIN)
-    return trainer.network, *calibrate(trainer.network, HELD_OUT, TRAIN.label_counts, (5,))
+    info = calibrate(trainer.network, HELD_OUT, TRAIN.label_counts, (5,))
+    return trainer.network, info.before, info.after
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +203,8 @@ def test_training_that_goes_on_starts_without_it(network: Network) -> None:
 def test_what_ranks_no_better_is_not_used() -> None:
     """Labels of one group: a line changes no order."""
     network = Network(Config(**OPTIONS), FEATURES, LABELS)
-    before, after = calibrate(network, HELD_OUT, np.full(LABELS, 7), (5,))
-    assert before == after
+    info = calibrate(network, HELD_OUT, np.full(LABELS, 7), (5,))
+    assert info.before == info.after
     assert network.calibration.is_identity
 
 

@@ -312,7 +312,7 @@ def _start_worker() -> _Tasks:
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
     """The pieces of an array; Diverged if it is of weights that are not all finite, which must not be saved."""
-    checked = is_parameter(name) and (not name.startswith(PREFIX) or name == PREFIX + "trained")
+    checked = is_parameter(name) and (not name.startswith(PREFIX) or name.endswith(("trained", "linear_weight")))
     for piece in pieces:
         if checked and not np.isfinite(widened(piece)).all():
             raise Diverged(f"{name.replace('.', ': ')} not finite")

@@ -16,7 +16,8 @@ from dslide.checkpoint.manifest import OPTIMIZER, WEIGHTS
 from dslide.checkpoint.reshard import Layouts, Opened, SavedArrays, ShardArrays, ShardFile, common, placeholder
 from dslide.comm import Communicator
 from dslide.comm.frames import Buffer
-from dslide.model.label_prior import PREFIX, TYPES, has_label_prior, prior_arrays
+from dslide.model import linear
+from dslide.model.label_prior import LINEAR, PREFIX, TYPES, has_label_prior, prior_arrays
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import ArrayLayout, is_parameter
 from dslide.util.arrays import Array
@@ -192,4 +193,6 @@ def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[s
     made["begin"] = np.concatenate([[0], np.cumsum(kept)])[made["begin"]]
     for name in ("neuron", "weight", "trained"):
         made[name] = made[name][kept] if len(made[name]) else made[name]
+    saved = {name: made[LINEAR + name] for name in linear.TYPES}
+    made |= {LINEAR + name: array for name, array in linear.only_labels(saved, shard, writer).items()}
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}

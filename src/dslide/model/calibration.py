@@ -45,6 +45,11 @@ class Calibration:
             self.array = checked(arrays, NAME, DTYPE, (labels, NUMBERS))
         self._look()
 
+    @classmethod
+    def none(cls) -> Calibration:
+        """With which scores are logits, of any labels."""
+        return cls(0, exclusive=False)
+
     def _look(self) -> None:
         lines = (SLOPE, OFFSET)
         self._has_lines = bool((self.array[:, lines] != [IDENTITY[column] for column in lines]).any())

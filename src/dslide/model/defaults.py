@@ -12,13 +12,13 @@ import numpy as np
 
 from dslide.config import Config
 from dslide.data import Data, Dataset, Tokens
-from dslide.model.label_prior import has_trained_prior
+from dslide.model.label_prior import has_label_prior, has_trained_prior
 from dslide.model.micro_batches import PARTS
 
 FULL_BELOW = 8192  # labels up to which all outputs are computed
 SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to exclude each other
 HIDDEN = (256,)
-EPOCHS_OF_ROWS, EPOCHS = 3, 4  # passes over rows of features, and over other data
+EPOCHS_OF_ROWS, EPOCHS = 2, 4  # passes over rows of features, and over other data
 STEPS = 200  # that small data gets at least
 MOST_EPOCHS = 100
 # Rows held out of training: a share of them, but not fewer than a calibration needs, nor more than tell anything.
@@ -28,6 +28,7 @@ VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row 
 LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on
 MOST_COPIED = 2 << 30  # bytes of data, of which the rows to train on are copied if others are held out
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
+FEATURES = 8192  # of the rows that a row is trained against in linear classifiers, at most, on average
 
 ROWS: dict[str, Any] = {  # rows of features with labels
     "dropout_input": 0.0,
@@ -38,6 +39,7 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_scale": 10.0,
     "prior_learning_rate": 2.0,
     "prior_hits": 8,
+    "linear_negatives": 128,
     "schedule": "trapezoid",
 }
 # Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
@@ -51,10 +53,17 @@ ITEMS: dict[str, Any] = {
     "prior_scale": 10.0,
     "prior_learning_rate": 0.0,
     "prior_hits": 0,
+    "linear_negatives": 0,
     "schedule": "linear",
 }
 # A stream: a row has one feature.
-WORDS = ROWS | {"dropout_input": 0.0, "dropout_hidden": 0.0, "prior_labels": 0, "schedule": "linear"}
+WORDS = ROWS | {
+    "dropout_input": 0.0,
+    "dropout_hidden": 0.0,
+    "prior_labels": 0,
+    "linear_negatives": 0,
+    "schedule": "linear",
+}
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,13 @@ class _Facts:
         features_per_row, _ = self.data.values_per_row
         return max(1, min(most, round(LINKS / max(1.0, features_per_row))))
 
+    def linear_negatives(self) -> int:
+        most: int = self.kind["linear_negatives"] if has_label_prior(self.config) else 0
+        if most == 0 or not isinstance(self.data, Dataset):
+            return most
+        features_per_row, _ = self.data.values_per_row
+        return max(1, min(most, round(FEATURES / max(1.0, features_per_row))))
+
     def random_negatives(self) -> int:
         return self.sampled(min(self.labels, 1024 if has_trained_prior(self.config) else 2048))
 
@@ -141,6 +157,7 @@ class _Facts:
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
     "prior_labels": _Facts.prior_labels,
+    "linear_negatives": _Facts.linear_negatives,
     "output": _Facts.output,
     "hidden": lambda facts: HIDDEN,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),

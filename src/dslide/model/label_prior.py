@@ -20,6 +20,8 @@ from dslide._core import ActiveSet
 from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import ModelError
+from dslide.model import linear
+from dslide.model.linear import LinearClassifiers
 from dslide.model.lsh import Hits
 from dslide.model.sharding import Shard
 from dslide.model.storage import ChangeListener, checked
@@ -31,6 +33,7 @@ Lengths = npt.NDArray[np.float64]
 ScaleGradient = npt.NDArray[np.float64]  # (SCALES)
 
 PREFIX = "prior."  # of the names of its arrays among those of a network
+LINEAR = "linear_"  # after that: of the names of the linear classifiers' arrays
 TYPES: dict[str, np.dtype[Any]] = {
     "begin": np.dtype(np.int64),
     "neuron": np.dtype(np.int32),
@@ -40,6 +43,7 @@ TYPES: dict[str, np.dtype[Any]] = {
     "trained": np.dtype(np.float32),
     "scale": np.dtype(np.float32),
     "scale_moment": np.dtype(np.float32),
+    **{LINEAR + name: dtype for name, dtype in linear.TYPES.items()},
 }
 SCALES: int = _core.LabelPrior.SCALES
 SCALE_STEP = 0.1  # first step of a scale, as a share of what it begins with
@@ -64,6 +68,9 @@ class LabelPrior:
     labels) how many rows have it. `trained` has the trained part of each weight; it is empty if the prior is not
     trained, and its scales are not learned either. `scale` has the factor on the counted part, by how many rows a label
     has, and `scale_moment` the sums of its squared gradients (Adagrad): the same on all ranks.
+
+    `linear` are classifiers whose scores are added to the logits of the best labels in prediction. They belong to the
+    weights for which they were trained: training removes them, and their arrays are empty then.
     """
 
     def __init__(self, arrays: Mapping[str, Array], is_trained: bool) -> None:
@@ -74,6 +81,8 @@ class LabelPrior:
             arrays["begin"], arrays["neuron"], arrays["weight"], arrays["share"], arrays["rows"],
             arrays["trained"] if is_trained else None, arrays["scale"],
         )  # fmt: skip
+        saved = {name: self.arrays[LINEAR + name] for name in linear.TYPES}
+        self.linear = LinearClassifiers(saved, len(arrays["begin"]) - 1) if len(saved["begin"]) else None
 
     @classmethod
     def count(
@@ -97,7 +106,7 @@ class LabelPrior:
             "begin": begin, "neuron": neuron, "weight": weight, "share": share, "rows": rows,
             "trained": np.zeros(len(weight) if is_trained else 0, np.float32),
             "scale": np.full(SCALES, config.prior_scale, np.float32),
-            "scale_moment": np.zeros(SCALES, np.float32),
+            "scale_moment": np.zeros(SCALES, np.float32), **_named(linear.NONE),
         }  # fmt: skip
         return cls(arrays, is_trained)
 
@@ -110,6 +119,7 @@ class LabelPrior:
         lengths = {
             "begin": features + 1, "neuron": size, "weight": size, "share": neurons, "rows": neurons,
             "trained": size if is_trained else 0, "scale": SCALES, "scale_moment": SCALES,
+            **_named(linear.sizes({name: arrays[PREFIX + LINEAR + name] for name in linear.TYPES}, neurons)),
         }  # fmt: skip
         found = {name: _checked(arrays, name, length) for name, length in lengths.items()}
         try:
@@ -120,6 +130,12 @@ class LabelPrior:
     def state(self) -> Arrays:
         """The arrays, by their names in a network."""
         return {PREFIX + name: self.arrays[name] for name in TYPES}
+
+    def set_linear(self, classifiers: LinearClassifiers | None) -> None:
+        """Sets the linear classifiers that count in prediction, or removes them."""
+        if classifiers is not self.linear:
+            self.linear = classifiers
+            self.arrays |= _named(linear.NONE if classifiers is None else classifiers.arrays)
 
     def add(
         self, x: Csr, lengths: Lengths, active: ActiveSet, own: Lists | None = None, keep: float = 1.0,
@@ -219,7 +235,16 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
         "scale": parts[0][1][PREFIX + "scale"],
         "scale_moment": parts[0][1][PREFIX + "scale_moment"],
     }
+    parts_of_linear = [
+        (writer, {name: arrays[PREFIX + LINEAR + name] for name in linear.TYPES}) for writer, arrays in parts
+    ]
+    made |= _named(linear.regrouped(parts_of_linear, shard))
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}
+
+
+def _named(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to the linear classifiers' arrays, by their names among the prior's."""
+    return {LINEAR + name: value for name, value in arrays.items()}
 
 
 def _checked(arrays: Mapping[str, Array], name: str, length: int) -> Array:

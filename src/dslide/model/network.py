@@ -24,6 +24,7 @@ from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
+from dslide.model.linear import LinearClassifiers
 from dslide.model.lsh import LshIndex
 from dslide.model.output_losses import OUTPUT_LOSSES
 from dslide.model.random_streams import layer_seed
@@ -81,6 +82,11 @@ class Network:
         return self.layers[-1]
 
     @property
+    def linear(self) -> LinearClassifiers | None:
+        """Linear classifiers that count in prediction."""
+        return None if self.prior is None else self.prior.linear
+
+    @property
     def parameters(self) -> int:
         """Trainable numbers on all ranks together, padding not counted."""
         return sum(layer.spec.parameters for layer in self.layers)
@@ -96,6 +102,8 @@ class Network:
         """What comes before a step: hash tables exist, the learning rate is set."""
         self.version += 1
         self.calibration.reset()
+        if self.prior is not None:
+            self.prior.set_linear(None)
         self.comm.step = step + 1
         for layer in self.layers:
             if layer.lsh is not None and not layer.lsh.built:

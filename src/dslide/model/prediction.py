@@ -14,6 +14,7 @@ from dslide.data import SparseRows
 from dslide.errors import DataError
 from dslide.model.activations import Activations, Dense
 from dslide.model.active_sets import of_batch, of_rows
+from dslide.model.calibration import Calibration
 from dslide.model.hash_parameters import hash_parameters, prediction_family
 from dslide.model.label_prior import row_lengths
 from dslide.model.layer import table_bytes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take
 PRIOR_ROWS = 128  # predicted together if there is a label prior, whose logits take memory
+CANDIDATES = 50  # labels of a row that are ranked again if there are linear classifiers
 TABLES = 96  # 3 to 4 times as many as in training find most of the best labels
 
 TopK = tuple[Ids, Floats]  # ids and scores, (rows, k) each
@@ -35,30 +37,32 @@ TopK = tuple[Ids, Floats]  # ids and scores, (rows, k) each
 def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
     """The k best labels of each row over all labels."""
     _check_exclude(network, x, exclude)
-    output, best = network.output, _empty(len(x), k)
+    calibration, wanted = _first_stage(network, k)
+    output, best = network.output, _empty(len(x), wanted)
     for begin, end in row_blocks(network, len(x)):
         some = x.part(begin, end)
         h = last_hidden(network, some)
         excluded = _excluded(network, exclude, begin, end)
         if isinstance(h, Dense):
-            own = _empty(h.rows, k)
+            own = _empty(h.rows, wanted)
             lists = (None, None) if excluded is None else (excluded.indptr, excluded.indices)
             everything = with_prior(network, some, output.everything(h.rows))
-            output.native.topk(h.values, *own, *lists, everything, *network.calibration.native)
+            output.native.topk(h.values, *own, *lists, everything, *calibration.native)
         else:
             z = output.forward(h, output.everything(h.rows))[:, : output.neurons]
-            own = _topk_of(network.calibration.scores(z, np.arange(output.neurons)), k, excluded=excluded)
+            own = _topk_of(calibration.scores(z, np.arange(output.neurons)), wanted, excluded=excluded)
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
-    return best
+    return _second_stage(network, x, *best, k)
 
 
 def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
     """As `predict_topk`, over labels that share a hash bucket with the row or that the prior scores."""
     _check_exclude(network, x, exclude)
-    index, output, best = network.prediction_index(), network.output, _empty(len(x), k)
+    calibration, wanted = _first_stage(network, k)
+    index, output, best = network.prediction_index(), network.output, _empty(len(x), wanted)
     for begin, end in row_blocks(network, len(x)):
         some = x.part(begin, end)
-        h, own = last_hidden(network, some), _empty(end - begin, k)
+        h, own = last_hidden(network, some), _empty(end - begin, wanted)
         everything = with_prior(network, some, output.everything(h.rows))
         found = index.candidates(h)
         if network.prior is not None:
@@ -66,16 +70,43 @@ def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: S
         if (excluded := _excluded(network, exclude, begin, end)) is not None:
             found = _difference(found, excluded, output.neurons)
         if isinstance(h, Dense):
-            calibration = network.calibration.native
-            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, *calibration)
+            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, *calibration.native)
         else:
             z = output.forward(h, of_rows(found, output.neurons)).reshape(-1)
             for i in range(h.rows):
                 row = slice(found.indptr[i], found.indptr[i + 1])
-                calibrated = network.calibration.scores(z[None, row], found.indices[row])
-                own[0][i], own[1][i] = _topk_of(calibrated, k, found.indices[row])
+                calibrated = calibration.scores(z[None, row], found.indices[row])
+                own[0][i], own[1][i] = _topk_of(calibrated, wanted, found.indices[row])
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
-    return best
+    return _second_stage(network, x, *best, k)
+
+
+def _first_stage(network: Network, k: int) -> tuple[Calibration, int]:
+    """How labels are ranked by the network alone, and how many are wanted: with linear classifiers its uncalibrated
+    logits choose the candidates that are ranked again."""
+    if network.linear is None:
+        return network.calibration, k
+    return Calibration.none(), max(k, min(CANDIDATES, network.labels))
+
+
+def _second_stage(network: Network, x: SparseRows, ids: Ids, logits: Floats, k: int) -> TopK:
+    """Ranks candidates, best first by logit, again with the scores of linear classifiers. Those after the first
+    CANDIDATES, if so many are asked for, keep their order and come last."""
+    if network.linear is None:
+        return ids, logits
+    shard, calibration = network.shard, network.calibration
+    rows, columns = np.nonzero((ids >= 0) & (ids % shard.size == shard.rank))
+    own = np.full(ids.shape, -1, np.int32)
+    own[rows, columns] = ids[rows, columns] // shard.size
+    mixed = (logits + network.linear.scores(x, own))[rows, columns]
+    found = np.zeros(ids.shape)
+    found[rows, columns] = calibration.scores(mixed, own[rows, columns])
+    found = network.collectives.summary(0.0, 0.0, True, more=found.ravel()).wait().sums.reshape(ids.shape)
+    scores: Floats = np.where(ids >= 0, found, -np.inf).astype(np.float32)
+    order = np.tile(np.arange(ids.shape[1]), (len(ids), 1))
+    order[:, :CANDIDATES] = np.lexsort((ids[:, :CANDIDATES], -scores[:, :CANDIDATES]), axis=1)
+    ranked: Floats = np.minimum.accumulate(np.take_along_axis(scores, order, axis=1), axis=1)
+    return np.take_along_axis(ids, order, axis=1)[:, :k], ranked[:, :k]
 
 
 def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
@@ -92,7 +123,10 @@ def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
         some = x.part(begin, end)
         h = last_hidden(network, some)
         active = with_prior(network, some, of_batch(owned, h.rows, output.neurons))
-        own = network.calibration.logits(output.forward(h, active).reshape(h.rows, -1), owned)
+        z = output.forward(h, active).reshape(h.rows, -1)
+        if network.linear is not None:
+            z = z + network.linear.scores(some, np.broadcast_to(owned, z.shape))
+        own = network.calibration.logits(z, owned)
         out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
     return out
 

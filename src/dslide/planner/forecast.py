@@ -59,7 +59,7 @@ class Workload:
         trial = self.trial
         return plan(
             self.config, trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
-            trial.values_per_row[0],
+            trial.values_per_row[0], rows=trial.rows, labels_per_row=trial.values_per_row[1],
         )  # fmt: skip
 
     def calibrate(self, nodes: int, cores: int) -> Calibration:

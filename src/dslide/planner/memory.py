@@ -15,6 +15,7 @@ from dslide.model.output_losses import KEPT_BYTES
 from dslide.model.prediction import LOGIT_BYTES, PRIOR_ROWS
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
+from dslide.training.linear import COSTS, WEIGHTS_PER_ROW
 from dslide.util.arrays import padded
 from dslide.util.memory import check_memory
 from dslide.util.threads import available_cores
@@ -55,6 +56,7 @@ class Plan:
 def plan(
     config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0,
     prior: bool = True, features_per_row: float = 75, keeps_best: bool = False,
+    rows: int = 0, labels_per_row: float = 0.0,
 ) -> Plan:  # fmt: skip
     """The memory of each rank for training on data of `data_bytes`. `threads` are those of a rank, if the options leave
     them open; `prior` is false for data without a label prior, such as streams of words; with
@@ -83,6 +85,7 @@ def plan(
         "optimizer state": moments,
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
         "label prior": prior_bytes if prior_labels else 0,
+        "linear classifiers": _linear_bytes(config, ranks, rows, labels_per_row) if prior_labels else 0,
         "hash tables": tables,
         "best network": weights + moments + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
@@ -92,6 +95,15 @@ def plan(
     parameters = sum(spec.parameters for spec in specs)
     layers = ", ".join(map(str, config.hidden))
     return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
+
+
+def _linear_bytes(config: ResolvedConfig, ranks: int, rows: int, labels_per_row: float) -> int:
+    """Linear classifiers while they are trained: the rows of each label, by row and then by label, and the weights, at
+    each cost that is tried. The scratch buffers of steps are free by then."""
+    if config.linear_negatives == 0 or config.validation == 0:
+        return 0
+    weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
+    return round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)
 
 
 def _work_bytes(

@@ -27,7 +27,7 @@ BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 
 def new_trainer(config: Config, data: Dataset) -> Trainer:
     """A new network for this data, and its trainer."""
-    comm = _ranks(config, data.features, data.labels, data.data_bytes, keeps_best=config.validation > 0)
+    comm = _ranks(config, data.features, data.labels, data, keeps_best=config.validation > 0)
     return Trainer(config, data.features, data.labels, comm=comm)
 
 
@@ -36,12 +36,18 @@ def use_rank_threads(threads: int) -> None:
     use_threads(Config(threads=threads).threads or local_ranks(job()).threads)
 
 
-def _ranks(config: Config, features: int, labels: int, data_bytes: int = 0, keeps_best: bool = False) -> Communicator:
+def _ranks(
+    config: Config, features: int, labels: int, data: Dataset | None = None, keeps_best: bool = False
+) -> Communicator:
     """The ranks that this process trains with, often only itself; MemoryNeeded if memory does not suffice."""
     comm = job(config.watchdog)
     here = local_ranks(comm)
     no_checkpoints = config.replace(checkpoint_seconds=0.0)  # which only runs in a folder have
-    planned = plan(no_checkpoints, features, labels, data_bytes, comm.size, here.threads, keeps_best=keeps_best)
+    about = {} if data is None else {"rows": len(data), "labels_per_row": data.values_per_row[1]}
+    planned = plan(
+        no_checkpoints, features, labels, 0 if data is None else data.data_bytes, comm.size, here.threads,
+        keeps_best=keeps_best, **about,
+    )  # fmt: skip
     comm.together("memory", lambda: planned.check(here.ranks))
     return comm
 

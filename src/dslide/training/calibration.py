@@ -8,6 +8,7 @@ candidates as they are. The calibration is used only if cross-validation says th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,81 +18,158 @@ from scipy.special import expit
 
 from dslide.data import Dataset, SparseRows
 from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH, on_lines
+from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
+from dslide.model.prediction import CANDIDATES
+from dslide.training.callbacks import CalibrationInfo
+from dslide.training.linear import Examples, train_linear
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
 
-CANDIDATES = 4  # times as many as the largest k that is reported
+CANDIDATES_PER_K = 4  # candidates for each k of the largest that is reported, but not fewer than are ranked again
 GROUPS = 64  # by bits of the number of rows
 LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distances
-PENALTY = np.array([30.0, 3.0])  # on slope and offset; as many candidates at even odds weigh as much
+PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-4
 
+MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
+
 Doubles = npt.NDArray[np.float64]
+Lines = npt.NDArray[np.float64]  # slope, offset, least logit and MIXED of each group
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The best labels of some rows: their groups, logits, and which are true, (rows, candidates) each."""
+    """The best labels of some rows: their groups, logits, scores of linear classifiers, and which are true, (rows,
+    candidates) each."""
 
     ids: Ids
     groups: npt.NDArray[np.int64]
     logits: Doubles
+    linear: Doubles
     hits: Doubles
     true: SparseRows  # the rows' labels
 
     def take(self, rows: npt.NDArray[np.integer]) -> Candidates:
-        return Candidates(self.ids[rows], self.groups[rows], self.logits[rows], self.hits[rows], self.true.take(rows))
+        return Candidates(
+            self.ids[rows], self.groups[rows], self.logits[rows], self.linear[rows], self.hits[rows],
+            self.true.take(rows),
+        )  # fmt: skip
+
+    def ranked(self, lines: Lines) -> Ids:
+        """The candidates by what the lines make of them, best first."""
+        slope, offset, least, mixed = np.moveaxis(lines[self.groups], -1, 0)
+        scores = on_lines(self.logits + mixed * self.linear, slope, offset, least)
+        order = np.argsort(-np.where(self.ids >= 0, scores, -np.inf), axis=1, kind="stable")
+        return np.take_along_axis(self.ids, order, axis=1)
 
 
 def calibrate(
-    network: Network, data: Dataset, label_counts: npt.NDArray[np.integer], ks: Sequence[int]
-) -> tuple[float, float]:
-    """Calibrates the network on rows that it was not trained on, if that ranks their labels better. Returns nDCG at the
-    largest k before and after: that of each half of the rows, by the calibration that the other half gives."""
+    network: Network, held_out: Dataset, label_counts: npt.NDArray[np.integer], ks: Sequence[int],
+    data: Dataset | None = None,
+) -> CalibrationInfo:  # fmt: skip
+    """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
+    largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
+    classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in."""
     network.calibration.reset()
-    found = _candidates(network, data, label_counts, CANDIDATES * max(ks))
-    halves = [found.take(np.arange(half, len(found.ids), 2)) for half in (0, 1)]
+    if network.prior is not None:
+        network.prior.set_linear(None)
+    held_out = held_out.take(held_out.with_labels())
+    k = max(ks)
+    found = _candidates(network, held_out, label_counts, max(CANDIDATES, CANDIDATES_PER_K * k))
     sigmoid = not network.loss.needs_labels
-    raw, calibrated = Evaluation((max(ks),)), Evaluation((max(ks),))
-    for fitted, other in (halves, halves[::-1]):
-        lines = fit_lines(fitted, sigmoid)[other.groups]
-        raw.update(other.ids, other.true)
-        calibrated.update(_ranked(other, on_lines(other.logits, *np.moveaxis(lines, -1, 0))), other.true)
-    before, after = (each.result()[f"ndcg_at_{max(ks)}"] for each in (raw, calibrated))
-    if after > before:
+    before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
+    best, after, chosen = found, _cross_validated(found, sigmoid, k), None
+    cost = 0.0
+    for tried, linear in _linear_classifiers(network, data).items():
+        mixed = dataclasses.replace(found, linear=_linear_scores(network, linear, held_out.x, found.ids))
+        if (score := _cross_validated(mixed, sigmoid, k)) > after:
+            best, after, chosen, cost = mixed, score, linear, tried
+    if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        network.calibration.set_lines(fit_lines(found, sigmoid)[groups])
-    return before, after
+        lines = fit_lines(best, sigmoid)[groups]
+        if chosen is not None and network.prior is not None:
+            network.prior.set_linear(chosen.times(lines[:, MIXED]))
+        network.calibration.set_lines(lines[:, :WORTH])
+        network.version += 1
+    return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost if used else 0.0)
 
 
-def fit_lines(found: Candidates, sigmoid: bool) -> Doubles:
-    """Slope, offset and least logit of each group, (GROUPS, 3), by Newton's method for each group."""
+def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:
+    """Linear classifiers at each cost that is tried; none if the network is not to have any."""
+    if data is None or network.prior is None or network.config.linear_negatives == 0:
+        return {}
+    return train_linear(network, Examples.find(network, data.x, data.y))
+
+
+def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRows, ids: Ids) -> Doubles:
+    """Scores of some labels of each row, which are on any rank; 0 for id -1."""
+    shard = network.shard
+    own = np.where((ids >= 0) & (ids % shard.size == shard.rank), ids // shard.size, -1).astype(np.int32)
+    scores = classifiers.scores(x, own).astype(np.float64)
+    return network.collectives.summary(0.0, 0.0, True, more=scores.ravel()).wait().sums.reshape(ids.shape)
+
+
+def _cross_validated(found: Candidates, sigmoid: bool, k: int) -> float:
+    first, second = _halves(found)
+    pairs = ((first, second), (second, first))
+    return _ndcg(k, [(half.ranked(fit_lines(other, sigmoid)), half.true) for half, other in pairs])
+
+
+def _halves(found: Candidates) -> list[Candidates]:
+    return [found.take(np.arange(half, len(found.ids), 2)) for half in (0, 1)]
+
+
+def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
+    evaluation = Evaluation((k,))
+    for ids, true in ranked:
+        evaluation.update(ids, true)
+    return float(evaluation.result()[f"ndcg_at_{k}"])
+
+
+def fit_lines(found: Candidates, sigmoid: bool) -> Lines:
+    """Slope, offset, least logit and share of the linear classifiers of each group, (GROUPS, 4). What all groups
+    together would have is what the penalty pulls each towards."""
     usable = found.ids >= 0
-    groups, logits, hits = found.groups[usable], found.logits[usable], found.hits[usable]
-    rows = np.nonzero(usable)[0]
-    lines = np.tile(np.array(IDENTITY[:WORTH], np.float64), (GROUPS, 1))
+    values = np.stack([found.logits[usable], found.linear[usable], np.ones(np.count_nonzero(usable))], axis=1)
+    groups, hits, rows = found.groups[usable], found.hits[usable], np.nonzero(usable)[0]
+    together = _newton(values, np.zeros_like(groups), hits, rows, 1, np.array([1.0, 0.0, 0.0]), sigmoid)[0]
+    fitted = _newton(values, groups, hits, rows, GROUPS, together, sigmoid)
+    lines = np.empty((GROUPS, 4))
+    lines[:, SLOPE], lines[:, OFFSET], lines[:, LEAST] = fitted[:, 0], fitted[:, 2], IDENTITY[LEAST]
+    lines[:, MIXED] = fitted[:, 1] / fitted[:, 0]
+    logits = values[:, 0] + lines[groups, MIXED] * values[:, 1]
+    for group in np.unique(groups):
+        lines[group, LEAST] = np.quantile(logits[groups == group], LEAST_QUANTILE)
+    return lines
+
+
+def _newton(
+    values: Doubles, groups: npt.NDArray[np.integer], hits: Doubles, rows: npt.NDArray[np.integer], count: int,
+    centre: Doubles, sigmoid: bool,
+) -> Doubles:  # fmt: skip
+    """The weights of each group's values, (count, 3), for which the loss of the candidates is least."""
+    fitted = np.tile(centre, (count, 1))
+    number = int(rows.max(initial=-1)) + 1
     for _ in range(STEPS):
-        z = lines[groups, SLOPE] * logits + lines[groups, OFFSET]
-        residual, weight = _sigmoid_terms(z, hits) if sigmoid else _softmax_terms(z, hits, rows, len(found.ids))
-        # of each group: the gradient of slope and offset, and their second derivatives
-        gradient = np.stack([_sums(groups, residual * logits), _sums(groups, residual)], axis=1)
-        gradient += PENALTY * (lines[:, :LEAST] - IDENTITY[:LEAST])
-        second = np.empty((GROUPS, 2, 2))
-        second[:, 0, 0], second[:, 1, 1] = _sums(groups, weight * logits**2), _sums(groups, weight)
-        second[:, 0, 1] = second[:, 1, 0] = _sums(groups, weight * logits)
+        z = (values * fitted[groups]).sum(axis=1)
+        residual, weight = _sigmoid_terms(z, hits) if sigmoid else _softmax_terms(z, hits, rows, number)
+        gradient = np.stack([_sums(groups, residual * values[:, i], count) for i in range(3)], axis=1)
+        gradient += PENALTY * (fitted - centre)
+        second = np.empty((count, 3, 3))
+        for i, j in np.ndindex(3, 3):
+            second[:, i, j] = _sums(groups, weight * values[:, i] * values[:, j], count)
         second += np.diag(PENALTY)
         step = np.linalg.solve(second, gradient[:, :, None])[:, :, 0]
         # softmax: groups depend on each other through the normaliser, and take half a step each
         step = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * (1.0 if sigmoid else 0.5)
-        lines[:, :LEAST] -= step
-        lines[:, SLOPE] = np.clip(lines[:, SLOPE], *SLOPES)
+        fitted -= step
+        fitted[:, 0] = np.clip(fitted[:, 0], *SLOPES)
+        fitted[:, 1] = np.maximum(fitted[:, 1], 0)
         if np.abs(step).max(initial=0) < PRECISION:
             break
-    for group in np.unique(groups):
-        lines[group, LEAST] = np.quantile(logits[groups == group], LEAST_QUANTILE)
-    return lines
+    return fitted
 
 
 def _sigmoid_terms(z: Doubles, hits: Doubles) -> tuple[Doubles, Doubles]:
@@ -111,25 +189,19 @@ def _softmax_terms(z: Doubles, hits: Doubles, rows: npt.NDArray[np.integer], cou
     return np.where(counted, share - hits / np.maximum(labels, 1), 0), np.where(counted, share * (1 - share), 0)
 
 
-def _sums(groups: npt.NDArray[np.integer], values: Doubles) -> Doubles:
-    return np.asarray(np.bincount(groups, values, GROUPS), np.float64)
+def _sums(groups: npt.NDArray[np.integer], values: Doubles, count: int) -> Doubles:
+    return np.asarray(np.bincount(groups, values, count), np.float64)
 
 
 def _candidates(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer], k: int) -> Candidates:
-    """The k best labels of each row that has labels."""
-    labelled = data.take(data.with_labels())
-    ids, logits = network.predict_topk(labelled.x, min(k, network.labels), labelled.seen)
+    """The k best labels of each row."""
+    ids, logits = network.predict_topk(data.x, min(k, network.labels), data.seen)
     group_of = np.append(_groups(label_counts), 0)  # the last: of id -1
-    hits = hits_of(ids.astype(np.int64), labelled.y).astype(np.float64)
-    return Candidates(ids, group_of[ids], logits.astype(np.float64), hits, labelled.y)
+    hits = hits_of(ids.astype(np.int64), data.y).astype(np.float64)
+    none = np.zeros(ids.shape)
+    return Candidates(ids, group_of[ids], logits.astype(np.float64), none, hits, data.y)
 
 
 def _groups(label_counts: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """The group of each label: the number of bits of its number of rows."""
     return np.ceil(np.log2(np.asarray(label_counts, np.float64) + 1)).astype(np.int64)
-
-
-def _ranked(found: Candidates, scores: Doubles) -> Ids:
-    """The candidates, best first."""
-    order = np.argsort(-np.where(found.ids >= 0, scores, -np.inf), axis=1, kind="stable")
-    return np.take_along_axis(found.ids, order, axis=1)

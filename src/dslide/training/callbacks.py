@@ -79,6 +79,7 @@ class CalibrationInfo:
     before: float
     after: float
     used: bool  # the network is calibrated, since that is better
+    linear_cost: float = 0.0  # of errors in the linear classifiers that are mixed in; 0: none are
 
 
 @dataclass(frozen=True)

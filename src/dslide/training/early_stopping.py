@@ -18,7 +18,7 @@ from dslide.data import Data, Dataset
 from dslide.errors import ModelError
 from dslide.model.network import Network
 from dslide.training.calibration import calibrate
-from dslide.training.callbacks import CalibrationInfo, ValidationInfo
+from dslide.training.callbacks import ValidationInfo
 from dslide.training.evaluation import default_ks, evaluate
 from dslide.training.logging import warn
 from dslide.training.trainer import Trainer
@@ -135,9 +135,9 @@ class EarlyStopping:
             ValidationInfo(trainer.epoch, trainer.rank_stats().seconds, seconds, self.metric, metrics, better, ended),
         )
 
-    def finish(self, trainer: Trainer) -> None:
-        """At the end of training: gives the network its best state and calibrates it. The last one, of a smaller
-        learning rate, is kept if the best was better by chance only."""
+    def finish(self, trainer: Trainer, data: Data) -> None:
+        """At the end of training on `data`: gives the network its best state and calibrates it. The last one, of a
+        smaller learning rate, is kept if the best was better by chance only."""
         best, self.kept_epoch = self.best, trainer.epoch
         if best.epoch < trainer.epoch:
             score = self._last_score
@@ -150,5 +150,7 @@ class EarlyStopping:
             # Training that goes on begins with what is the network of the last step now.
             self.best = dataclasses.replace(best, epoch=trainer.epoch, step=trainer.step, score=score)
         label_counts, _, ks = self._about
-        before, after = calibrate(trainer.network, self._validation, label_counts, ks)
-        trainer.notify("on_calibration", CalibrationInfo(self.metric, before, after, used=after > before))
+        info = calibrate(
+            trainer.network, self._validation, label_counts, ks, data if isinstance(data, Dataset) else None
+        )
+        trainer.notify("on_calibration", info)

@@ -1,0 +1,40 @@
+// Linear classifiers: for each label a support-vector machine on the features themselves, trained apart from the
+// network. For a label it minimises, over weights w and bias b,
+//   (|w|^2 + b^2) / 2 + cost * sum_i max(0, 1 - y_i (w x_i + b))^2
+// where y_i is 1 for the label's rows and -1 for rows that are mistaken for them, by coordinate descent in the dual
+// (Hsieh et al. 2008, "A dual coordinate descent method for large-scale linear SVM").
+#pragma once
+#include <span>
+#include <vector>
+#include "data/csr.hpp"
+#include "runtime/memory.hpp"
+
+namespace dslide {
+struct LinearOptions {
+  std::span<const float>
+      costs;                   // of an error; for each there are classifiers, which begin with those of the one before
+  float tolerance = 0.1f;      // training ends when no violation of the optimality conditions is larger
+  size_t passes = 20;          // over a label's rows, at most
+  float least = 0;             // weights of a smaller size are left out
+  size_t weights_per_row = 0;  // most weights that are kept for each row of a label, the largest ones
+};
+
+// By label: the features with weights, in ascending order, and the bias.
+struct LinearWeights {
+  Aligned<int64_t> begin;  // (labels + 1)
+  Aligned<int32_t> feature;
+  Aligned<float> weight;
+  Aligned<float> bias;  // (labels)
+};
+
+// Rows of x are divided by their norms. `positive` and `negative` list the rows of each label; a label without
+// positive rows has no weights and bias -1. `numbers`: of the labels in the whole layer. Results don't depend on how
+// labels are distributed over ranks or threads. One result for each cost.
+std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_t features, const Csr& positive,
+                                        const Csr& negative, const int32_t* numbers, const LinearOptions& options);
+
+// Scores of `count` labels of each row, (rows x count): weights * row / norm + bias; 0 for label -1. `weights`: labels
+// x features.
+void linear_scores(const Csr& weights, const float* bias, size_t features, const Csr& x, const double* norms,
+                   const int32_t* labels, size_t count, float* scores);
+}  // namespace dslide

@@ -1,0 +1,109 @@
+"""Linear classifiers of the labels: a support-vector machine for each label, on the features themselves.
+
+They are trained at the end of training, apart from the network (training/linear.py). In prediction, the labels that the
+network ranks highest are ranked again with the classifiers' scores added to their logits. The network shares what it
+learns between labels; the classifiers separate each label from those that rows are mistaken for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from dslide import _core
+from dslide.model.sharding import Shard
+from dslide.util.arrays import Array, Floats, Ids
+from dslide.util.csr import Csr, indptr_of
+
+Arrays = dict[str, Array]
+
+TYPES: dict[str, np.dtype[Any]] = {
+    "begin": np.dtype(np.int64),
+    "feature": np.dtype(np.int32),
+    "weight": np.dtype(np.float32),
+    "bias": np.dtype(np.float32),
+}
+NONE: Arrays = {name: np.zeros(0, dtype) for name, dtype in TYPES.items()}  # the arrays if there are no classifiers
+
+
+class LinearClassifiers:
+    """The classifiers of one shard's labels: `begin` (labels + 1), `feature` and `weight` are lists by label, `bias`
+    (labels). A row that is scaled to length 1 has the score of its weights plus bias: about 1 for a label that it has,
+    and -1 for one that it has not."""
+
+    def __init__(self, arrays: Mapping[str, Array], features: int) -> None:
+        """`arrays` by their names in `TYPES`. They may be mapped from a file."""
+        self.arrays, self._features = dict(arrays), features
+        self._native = _core.LinearClassifiers(
+            arrays["begin"], arrays["feature"], arrays["weight"], arrays["bias"], features
+        )
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Sequence[Array]], features: int) -> LinearClassifiers:
+        """From those of consecutive labels."""
+        begins, *others = zip(*parts, strict=True)
+        begin = indptr_of(np.concatenate([np.diff(each) for each in begins]))
+        names = list(TYPES)[1:]
+        whole = {name: np.concatenate(pieces) for name, pieces in zip(names, others, strict=True)}
+        return cls({"begin": begin} | whole, features)
+
+    def times(self, factors: npt.NDArray[np.floating]) -> LinearClassifiers:
+        """Those with the scores of each label times a factor."""
+        factors = factors.astype(np.float32)
+        of_weights = np.repeat(factors, np.diff(self.arrays["begin"]))
+        changed = {"weight": self.arrays["weight"] * of_weights, "bias": self.arrays["bias"] * factors}
+        return LinearClassifiers(self.arrays | changed, self._features)
+
+    def scores(self, x: Csr, labels: Ids) -> Floats:
+        """Of some labels of each row, (rows, n), by own number; 0 for label -1."""
+        found = np.empty(labels.shape, np.float32)
+        lengths = _core.row_norms(x.indptr, x.values)
+        self._native.scores(x.indptr, x.indices, x.values, lengths, np.ascontiguousarray(labels), found)
+        return found
+
+
+def sizes(arrays: Mapping[str, Array], labels: int) -> dict[str, int]:
+    """The lengths that the arrays of a shard's labels must have, going by where their lists end; all 0 without any."""
+    begin = arrays["begin"]
+    if len(begin) == 0:
+        return dict.fromkeys(TYPES, 0)
+    size = max(0, int(begin[-1]))
+    return {"begin": labels + 1, "feature": size, "weight": size, "bias": labels}
+
+
+def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Arrays:
+    """Reshards: the arrays of one shard, from those of all shards that have labels in common with it."""
+    if not len(parts[0][1]["begin"]):
+        return NONE
+    matrices, numbers, biases = [], [], []
+    for writer, arrays in parts:
+        labels = np.arange(len(arrays["bias"])) * writer.size + writer.rank
+        mine = labels % shard.size == shard.rank
+        columns = int(arrays["feature"].max(initial=0)) + 1
+        matrix = sp.csr_matrix((arrays["weight"], arrays["feature"], arrays["begin"]), (len(labels), columns))
+        matrices.append(matrix[mine])
+        numbers.append(labels[mine])
+        biases.append(arrays["bias"][mine])
+    columns = max(matrix.shape[1] for matrix in matrices)
+    for matrix in matrices:
+        matrix.resize(matrix.shape[0], columns)
+    order = np.argsort(np.concatenate(numbers))
+    whole = sp.vstack(matrices, format="csr")[order]
+    made = {"begin": whole.indptr, "feature": whole.indices, "weight": whole.data}
+    return made | {"bias": np.concatenate(biases)[order]}
+
+
+def only_labels(arrays: Mapping[str, Array], shard: Shard, writer: Shard) -> Arrays:
+    """A writer's arrays without weights of other labels than a shard's; labels keep the writer's numbers."""
+    begin = arrays["begin"]
+    if len(begin) == 0:
+        return NONE
+    kept = (np.arange(len(begin) - 1) * writer.size + writer.rank) % shard.size == shard.rank
+    lengths = np.diff(begin)
+    weights = np.repeat(kept, lengths)
+    changed = {"begin": indptr_of(lengths * kept)}
+    return {**arrays, **changed, "feature": arrays["feature"][weights], "weight": arrays["weight"][weights]}

@@ -1,0 +1,77 @@
+"""Trains linear classifiers (model/linear.py), after the network. A label's classifier is trained on its rows, and
+against rows for which the label prior ranks the label high. Every rank trains those of its own labels; ranks exchange
+only how high the prior ranks labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from dslide import _core
+from dslide.data import SparseRows
+from dslide.model.label_prior import row_lengths
+from dslide.model.linear import LinearClassifiers
+from dslide.model.network import Network
+from dslide.util.csr import Lists
+
+COSTS = (0.3, 1.0)  # of an error, beside half the squared length of the weights: those that are tried
+LEAST = 0.02  # weights of a smaller size are left out
+WEIGHTS_PER_ROW = 16  # weights that are kept for each training row of a label, at most
+LOOK_UP_ROWS = 4096  # rows whose negatives are looked up at once
+LABELS = 16384  # trained in one call; between calls an interrupt is noticed
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The rows that each own label is trained on."""
+
+    x: SparseRows
+    positive: Lists  # by label: rows that have it
+    negative: Lists  # by label: rows that are mistaken for such rows
+
+    @classmethod
+    def find(cls, network: Network, x: SparseRows, y: SparseRows) -> Examples:
+        """Finds them among the training rows. All ranks call it together; the network needs a label prior."""
+        own, labels = network.shard.own_part(y), network.output.neurons
+        return cls(x, _by_label(own, labels), _by_label(_negatives(network, x, own), labels))
+
+
+def train_linear(network: Network, examples: Examples) -> dict[float, LinearClassifiers]:
+    """Trains the classifiers of own labels, at each cost that is tried."""
+    x, lengths, parts = examples.x, row_lengths(examples.x), []
+    numbers = network.shard.to_global(np.arange(network.output.neurons, dtype=np.int32))
+    for begin in range(0, len(numbers), LABELS):
+        end = min(begin + LABELS, len(numbers))
+        positive, negative = examples.positive.part(begin, end), examples.negative.part(begin, end)
+        parts.append(
+            _core.train_linear(
+                x.indptr, x.indices, x.values, lengths, network.features, positive.indptr, positive.indices,
+                negative.indptr, negative.indices, numbers[begin:end], np.array(COSTS, np.float32),
+                least=LEAST, weights_per_row=WEIGHTS_PER_ROW,
+            )
+        )  # fmt: skip
+    by_cost = zip(COSTS, zip(*parts, strict=True), strict=True)
+    return {cost: LinearClassifiers.of_parts(pieces, network.features) for cost, pieces in by_cost}
+
+
+def _negatives(network: Network, x: SparseRows, own: Lists) -> Lists:
+    """For each row the own labels among those that the label prior ranks highest of all that the row does not have."""
+    prior, want = network.prior, network.config.linear_negatives
+    assert prior is not None
+    bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
+    found = []
+    for begin in range(0, len(x), LOOK_UP_ROWS):
+        end = min(begin + LOOK_UP_ROWS, len(x))
+        some = x.part(begin, end)
+        hits = prior.look_up(some, row_lengths(some), own.part(begin, end), bias, want, network.shard)
+        found.append(network.collectives.best_hits(hits, want).wait())
+    return Lists.concatenate(found)
+
+
+def _by_label(lists: Lists, labels: int) -> Lists:
+    """The rows of each label from the labels of each row."""
+    ones = np.ones(lists.nnz, np.int8)
+    matrix = sp.csr_matrix((ones, lists.indices, lists.indptr), (lists.rows, labels)).tocsc()
+    return Lists(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))

@@ -1,0 +1,167 @@
+"""Linear classifiers in a training: when they are mixed in, on several ranks, saved, and removed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from support.inprocess import run_ranks
+from support.plain import PLAIN
+
+import dslide
+from dslide import CalibrationInfo, Config, Network, Trainer
+from dslide.checkpoint.saved_model import SavedModel, save_model
+from dslide.comm import Communicator
+from dslide.data import Dataset, SparseRows
+from dslide.errors import ModelError
+from dslide.model import linear, prediction
+from dslide.model.label_prior import LINEAR, PREFIX, LabelPrior, prior_arrays, regrouped
+from dslide.model.sharding import Shard
+from dslide.training.calibration import calibrate
+from dslide.training.linear import Examples
+
+FEATURES, LABELS = 200, 90
+OPTIONS: dict[str, Any] = {
+    **PLAIN, "hidden": (3,), "batch_size": 64, "threads": 1, "epochs": 1, "loss": "sigmoid", "wire": "float32",
+    "prior_labels": 1, "prior_scale": 1.0, "prior_power": 1.0, "prior_boost": 1.0, "linear_negatives": 20,
+}  # fmt: skip
+
+
+def made(rows: int, seed: int, told: bool = True) -> Dataset:
+    """Rows of six features, of which three tell the label, or nothing does: far more than three hidden units can tell."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, LABELS, rows)
+    signs = np.stack([truth, LABELS + truth % 11, LABELS + 11 + truth % 13], axis=1)
+    if not told:
+        signs = rng.integers(0, 120, (rows, 3))
+    columns = np.hstack([np.where(rng.random((rows, 3)) < 0.8, signs, 0), rng.integers(120, FEATURES, (rows, 3))])
+    ones = np.ones(columns.size, np.float32)
+    x = sp.csr_matrix((ones, (np.repeat(np.arange(rows), 6), columns.ravel())), (rows, FEATURES))
+    y = sp.csr_matrix((np.ones(rows), (np.arange(rows), truth)), (rows, LABELS))
+    return Dataset(SparseRows.from_scipy(x), SparseRows.from_scipy(y), source="made")
+
+
+TRAIN, HELD_OUT, TEST = made(2000, 0), made(400, 1), made(300, 2)
+
+
+def trained(comm: Communicator | None = None, **changes: Any) -> tuple[Network, CalibrationInfo]:
+    trainer = Trainer(Config(**OPTIONS | changes), FEATURES, LABELS, comm=comm)
+    trainer.fit(TRAIN)
+    return trainer.network, calibrate(trainer.network, HELD_OUT, TRAIN.label_counts, (5,), TRAIN)
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return trained()[0]
+
+
+def hits(network: Network) -> float:
+    ids, _ = network.predict_topk(TEST.x, 1)
+    return float(np.mean(ids[:, 0] == TEST.y.indices))
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
+def test_classifiers_that_know_more_than_the_network_are_mixed_in(loss: str) -> None:
+    network, info = trained(loss=loss)
+    assert info.used
+    assert info.linear_cost > 0
+    assert network.linear is not None
+    without, _ = trained(loss=loss, linear_negatives=0)
+    assert without.linear is None
+    assert hits(network) > hits(without) + 0.2
+
+
+def test_classifiers_that_know_nothing_are_not() -> None:
+    trainer = Trainer(Config(**OPTIONS), FEATURES, LABELS)
+    trainer.fit(TRAIN)
+    info = calibrate(trainer.network, HELD_OUT, TRAIN.label_counts, (5,), made(2000, 3, told=False))
+    assert info.linear_cost == 0
+    assert trainer.network.linear is None
+
+
+def test_negatives_are_rows_that_the_prior_mistakes() -> None:
+    network, _ = trained()
+    found = Examples.find(network, TRAIN.x, TRAIN.y)
+    assert found.positive.nnz == TRAIN.y.nnz
+    rows, labels = found.negative.indices, found.negative.row_numbers()
+    assert not (TRAIN.y.to_scipy().tocsr()[rows, labels] > 0).any()
+    assert np.bincount(rows, minlength=len(TRAIN)).max() <= OPTIONS["linear_negatives"]
+
+
+def test_only_the_networks_best_labels_are_ranked_again(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert network.linear is not None
+    every = np.arange(LABELS, dtype=np.int32)
+    mixed = network.scores(TEST.x, every)
+    kept, network.prior.linear = network.linear, None  # type: ignore[union-attr]
+    calibration, network.calibration = network.calibration, network.calibration.none()
+    logits = network.scores(TEST.x, every)
+    network.prior.linear, network.calibration = kept, calibration  # type: ignore[union-attr]
+    monkeypatch.setattr(prediction, "CANDIDATES", 7)
+    candidates = np.argsort(-logits, axis=1, kind="stable")
+    again = np.take_along_axis(mixed, candidates, axis=1)
+    order = np.argsort(-again[:, :7], axis=1, kind="stable")
+    ids, scores = network.predict_topk(TEST.x, 12)
+    np.testing.assert_array_equal(ids[:, :7], np.take_along_axis(candidates, order, axis=1))
+    np.testing.assert_allclose(scores[:, :7], -np.sort(-again[:, :7], axis=1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(ids[:, 7:], candidates[:, 7:12])  # the others keep their places
+    assert (np.diff(scores, axis=1) <= 0).all()
+    fewer, _ = network.predict_topk(TEST.x, 3)
+    np.testing.assert_array_equal(fewer, ids[:, :3])
+
+
+def test_ranks_train_and_predict_alike(network: Network, tmp_path: Path) -> None:
+    expected = network.predict_topk(TEST.x, 5)
+    save_model(tmp_path / "m", SavedModel(network.config, FEATURES, LABELS, network.state()), optimizer=False)
+
+    def predict(comm: Communicator) -> Any:
+        own, info = trained(comm)
+        loaded = dslide.open_model(tmp_path / "m", comm=comm).network
+        return own.predict_topk(TEST.x, 5), loaded.predict_topk(TEST.x, 5), info.linear_cost > 0
+
+    for own, loaded, mixed in run_ranks(3, predict):
+        assert mixed
+        np.testing.assert_array_equal(loaded[0], expected[0])
+        np.testing.assert_allclose(loaded[1], expected[1], rtol=1e-4, atol=1e-4)
+        assert np.mean(own[0] == expected[0]) > 0.98  # sums in another order
+
+
+def test_saved_classifiers_predict_the_same(network: Network, tmp_path: Path) -> None:
+    save_model(tmp_path / "m", SavedModel(network.config, FEATURES, LABELS, network.state()), optimizer=False)
+    opened = dslide.open_model(tmp_path / "m").network
+    for one, other in zip(opened.predict_topk(TEST.x, 5), network.predict_topk(TEST.x, 5), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_shards_regroup(network: Network) -> None:
+    whole = prior_arrays(network.state())
+    halves = [(Shard(rank, 2), regrouped([(Shard(), whole)], Shard(rank, 2))) for rank in (0, 1)]
+    thirds = [(Shard(rank, 3), regrouped(halves, Shard(rank, 3))) for rank in range(3)]
+    back = regrouped(thirds, Shard())
+    for name in whole:
+        np.testing.assert_array_equal(back[name], whole[name], err_msg=name)
+    saved = {name: whole[PREFIX + LINEAR + name] for name in linear.TYPES}
+    sent = linear.only_labels(saved, Shard(1, 3), Shard())
+    np.testing.assert_array_equal(
+        linear.regrouped([(Shard(), sent)], Shard(1, 3))["weight"], thirds[1][1][PREFIX + LINEAR + "weight"]
+    )
+
+
+@pytest.mark.parametrize("name", ["begin", "feature", "weight", "bias"])
+def test_damaged_classifiers_are_refused(network: Network, name: str) -> None:
+    arrays = dict(prior_arrays(network.state()))
+    key = PREFIX + LINEAR + name
+    arrays[key] = arrays[key][:-1] if name != "feature" else arrays[key] + FEATURES
+    with pytest.raises(ModelError):
+        LabelPrior.of_state(arrays, FEATURES, LABELS, network.config)
+
+
+def test_training_that_goes_on_removes_them(network: Network) -> None:
+    trainer = Trainer(Config(**OPTIONS), FEATURES, LABELS)
+    trainer.network.load_state(network.state())
+    assert trainer.network.linear is not None
+    trainer.train_batch(*TRAIN.batch(np.arange(8)), total_steps=0)
+    assert trainer.network.linear is None
+    assert len(trainer.network.state()[PREFIX + LINEAR + "weight"]) == 0
