@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def made(rows: int, seed: int, told: bool = True) -> Dataset:
-    """Rows of six features, of which three tell the label, or nothing does: far more than three hidden units can tell."""
+    """Rows of six features, of which three tell the label, unless nothing does: more than three hidden units can."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, LABELS, rows)
     signs = np.stack([truth, LABELS + truth % 11, LABELS + 11 + truth % 13], axis=1)

@@ -9,6 +9,7 @@ candidates as they are. The calibration is used only if cross-validation says th
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,8 @@ def calibrate(
 ) -> CalibrationInfo:  # fmt: skip
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
-    classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in."""
+    classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
+    are better than none by more than chance."""
     network.calibration.reset()
     if network.prior is not None:
         network.prior.set_linear(None)
@@ -81,11 +83,11 @@ def calibrate(
     sigmoid = not network.loss.needs_labels
     before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
     best, after, chosen = found, _cross_validated(found, sigmoid, k), None
-    cost = 0.0
+    cost, wanted = 0.0, after + by_chance(len(held_out))
     for tried, linear in _linear_classifiers(network, data).items():
         mixed = dataclasses.replace(found, linear=_linear_scores(network, linear, held_out.x, found.ids))
-        if (score := _cross_validated(mixed, sigmoid, k)) > after:
-            best, after, chosen, cost = mixed, score, linear, tried
+        if (score := _cross_validated(mixed, sigmoid, k)) > wanted:
+            best, after, chosen, cost, wanted = mixed, score, linear, tried, score
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
         lines = fit_lines(best, sigmoid)[groups]
@@ -94,6 +96,11 @@ def calibrate(
         network.calibration.set_lines(lines[:, :WORTH])
         network.version += 1
     return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost if used else 0.0)
+
+
+def by_chance(rows: int) -> float:
+    """How much the scores of two networks on the same rows differ by chance: about the standard error."""
+    return 0.15 / math.sqrt(max(rows, 1))
 
 
 def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:

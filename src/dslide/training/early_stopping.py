@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dslide.data import Data, Dataset
 from dslide.errors import ModelError
 from dslide.model.network import Network
-from dslide.training.calibration import calibrate
+from dslide.training.calibration import by_chance, calibrate
 from dslide.training.callbacks import ValidationInfo
 from dslide.training.evaluation import default_ks, evaluate
 from dslide.training.logging import warn
@@ -108,12 +108,6 @@ class EarlyStopping:
         about = (data.label_counts, len(data), default_ks(validation))
         return cls(validation, *about, MemoryKeeper(trainer.network), trainer.config.patience, warn)
 
-    @property
-    def chance(self) -> float:
-        """How much two networks differ by chance: about the standard error of the difference of their scores, which are
-        of the same rows."""
-        return 0.15 / math.sqrt(max(len(self._validation), 1))
-
     def after_epoch(self, trainer: Trainer) -> None:
         """Measures the network, keeps it if it is the best, and decides whether training has ended."""
         start = time.perf_counter()
@@ -141,7 +135,7 @@ class EarlyStopping:
         best, self.kept_epoch = self.best, trainer.epoch
         if best.epoch < trainer.epoch:
             score = self._last_score
-            if self._keeper and best.score > score + self.chance:
+            if self._keeper and best.score > score + by_chance(len(self._validation)):
                 try:
                     self._keeper.restore()
                     self.kept_epoch, score = best.epoch, best.score
