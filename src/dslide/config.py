@@ -134,7 +134,7 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "most passes over the data; 0: 3 for rows of features, else 4, or as many as make 200 "
+    epochs: int = option(0, "most passes over the data; 0: 2 for rows of features, else 4, or as many as make 200 "
         "steps of small data", 0)
     validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
         "whose network is kept; of interactions one item each of this share of the users is held out; 0: none, all "

@@ -116,7 +116,7 @@ def test_a_step_of_the_label_prior_is_announced() -> None:
     network = Network(Config(**PLAIN | config | {"output": "random", "prior_scale": 2.0}), INPUTS, NEURONS)
     network.set_label_prior(rows, y, same=False)
     assert network.prior is not None
-    listener = Listener("prior.", network.prior.arrays)
+    listener = Listener("prior.", {name: array for name, array in network.prior.arrays.items() if array.size})
     network.watch(listener)
     some = Csr(x.indptr[:4], x.indices[: x.indptr[3]], x.values[: x.indptr[3]])
     own = Csr(targets.indptr[:4], targets.indices[: targets.indptr[3]], targets.values[: targets.indptr[3]])

@@ -89,7 +89,8 @@ class Trainer:
         totals = _Totals()
         interrupted = self._run_epochs(data, total_steps, totals, early_stopping)
         if early_stopping is not None and not interrupted:
-            early_stopping.finish(self, data)
+            with deferred_interrupt():  # nothing is left to be interrupted; a second Ctrl-C is answered at once
+                early_stopping.finish(self, data)
         self.set_worth(data.label_counts, len(data))
         stats = self.rank_stats()
         result = FitResult(
