@@ -158,6 +158,23 @@ def test_damaged_classifiers_are_refused(network: Network, name: str) -> None:
         LabelPrior.of_state(arrays, FEATURES, LABELS, network.config)
 
 
+@pytest.mark.parametrize("name", ["begin", "feature", "weight", "bias"])
+def test_missing_arrays_are_named(network: Network, name: str) -> None:
+    arrays = dict(prior_arrays(network.state()))
+    del arrays[PREFIX + LINEAR + name]
+    with pytest.raises(ModelError, match=f"linear_{name}"):
+        LabelPrior.of_state(arrays, FEATURES, LABELS, network.config)
+
+
+def test_items_of_users_have_none() -> None:
+    items = SparseRows.from_scipy((TRAIN.x.to_scipy()[:, :LABELS] != 0).astype(np.float32))
+    users = Dataset(items, items, source="made", users=np.arange(len(items)))
+    trainer = Trainer(Config(**OPTIONS), LABELS, LABELS)
+    trainer.fit(users)
+    held_out = Dataset(items.take(np.arange(300)), items.take(np.arange(300)))
+    assert calibrate(trainer.network, held_out, users.label_counts, (5,), users).linear_cost == 0
+
+
 def test_training_that_goes_on_removes_them(network: Network) -> None:
     trainer = Trainer(Config(**OPTIONS), FEATURES, LABELS)
     trainer.network.load_state(network.state())

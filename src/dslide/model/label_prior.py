@@ -116,10 +116,12 @@ class LabelPrior:
         begin = _checked(arrays, "begin", features + 1)
         size = max(0, int(begin[-1]))
         is_trained = config.prior_learning_rate > 0
+        has_linear = arrays[PREFIX + LINEAR + "begin"].size > 0 if PREFIX + LINEAR + "begin" in arrays else False
+        linear_begin = _checked(arrays, LINEAR + "begin", neurons + 1 if has_linear else 0)
         lengths = {
             "begin": features + 1, "neuron": size, "weight": size, "share": neurons, "rows": neurons,
             "trained": size if is_trained else 0, "scale": SCALES, "scale_moment": SCALES,
-            **_named(linear.sizes({name: arrays[PREFIX + LINEAR + name] for name in linear.TYPES}, neurons)),
+            **_named(linear.sizes(linear_begin, neurons)),
         }  # fmt: skip
         found = {name: _checked(arrays, name, length) for name, length in lengths.items()}
         try:

@@ -66,9 +66,8 @@ class LinearClassifiers:
         return found
 
 
-def sizes(arrays: Mapping[str, Array], labels: int) -> dict[str, int]:
-    """The lengths that the arrays of a shard's labels must have, going by where their lists end; all 0 without any."""
-    begin = arrays["begin"]
+def sizes(begin: Array, labels: int) -> dict[str, int]:
+    """The lengths that the arrays of a shard's labels must have, by where their lists begin; all 0 without any."""
     if len(begin) == 0:
         return dict.fromkeys(TYPES, 0)
     size = max(0, int(begin[-1]))

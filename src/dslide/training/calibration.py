@@ -105,8 +105,8 @@ def by_chance(rows: int) -> float:
 
 def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:
     """Linear classifiers at each cost that is tried; none if the network is not to have any."""
-    if data is None or network.prior is None or network.config.linear_negatives == 0:
-        return {}
+    if data is None or data.users is not None or network.prior is None or network.config.linear_negatives == 0:
+        return {}  # items of users are features and labels both: each would be told by itself
     return train_linear(network, Examples.find(network, data.x, data.y))
 
 
