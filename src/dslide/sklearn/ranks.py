@@ -43,10 +43,10 @@ def _ranks(
     comm = job(config.watchdog)
     here = local_ranks(comm)
     no_checkpoints = config.replace(checkpoint_seconds=0.0)  # which only runs in a folder have
-    about = {} if data is None else {"rows": len(data), "labels_per_row": data.values_per_row[1]}
+    data_bytes, rows, per_row = (0, 0, 0.0) if data is None else (data.data_bytes, len(data), data.values_per_row[1])
     planned = plan(
-        no_checkpoints, features, labels, 0 if data is None else data.data_bytes, comm.size, here.threads,
-        keeps_best=keeps_best, **about,
+        no_checkpoints, features, labels, data_bytes, comm.size, here.threads, keeps_best=keeps_best, rows=rows,
+        labels_per_row=per_row,
     )  # fmt: skip
     comm.together("memory", lambda: planned.check(here.ranks))
     return comm
