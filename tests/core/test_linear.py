@@ -109,6 +109,22 @@ def test_only_the_largest_weights_are_kept() -> None:
     np.testing.assert_array_equal(np.sort(large), np.sort(weight[np.abs(weight) >= np.float32(0.1)]))
 
 
+@pytest.mark.parametrize(
+    ("per_row", "least", "expected"), [(2, 0, [4, 2, 20]), (2, 7, [7, 7, 20]), (99, 0, [30, 30, 30])]
+)
+def test_a_label_is_trained_against_a_bounded_number_of_rows(per_row: int, least: int, expected: list[int]) -> None:
+    # Every row has a feature of its own, whose weight is not 0 if the row was trained on.
+    own = [[0, 1], [2], list(range(10))]
+    negative = lists([np.arange(10, 40)] * 3)
+    ((begin, feature, _, _),) = train(
+        sp.identity(40, np.float32, "csr"), lists(own), negative, [1.0], negatives_per_row=per_row,
+        least_negatives=least,
+    )  # fmt: skip
+    used = [set(feature[begin[label] : begin[label + 1]].tolist()) for label in range(3)]
+    assert [len(some - set(rows)) for some, rows in zip(used, own, strict=True)] == expected
+    assert all(set(rows) <= some for some, rows in zip(used, own, strict=True))
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 7), st.integers(0, 5), st.integers(0, 99))
 def test_scores_are_products(rows: int, features: int, labels: int, count: int, seed: int) -> None:

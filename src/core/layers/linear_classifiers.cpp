@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 #include "runtime/rng.hpp"
 #include "runtime/thread_pool.hpp"
@@ -31,53 +32,67 @@ struct Rows {
   std::vector<float> square;  // of a row's length, the bias's feature included
 };
 
-// Trains one label at a time; one per thread.
+// Trains one label at a time; one per thread. A label's rows are copied side by side, with features numbered in the
+// order in which they occur, so that its rows and weights stay in the cache over all passes.
 class Solver {
  public:
   Solver(const Rows& all, size_t features, const LinearOptions& options)
-      : x_(all.x), square_(all.square.data()), options_(options), w_(features, 0.0f) {}
+      : all_(all), options_(options), local_(features, NONE) {}
 
-  // Begins with a label, which the first `positives` of these rows have.
-  void begin(size_t positives) {
-    positives_ = positives;
-    alpha_.assign(rows_.size(), 0.0f);
-    order_.resize(rows_.size());
-    std::iota(order_.begin(), order_.end(), 0);
+  // Begins with a label, on its rows and those that it is trained against, in random order.
+  void begin(std::span<const int32_t> positive, std::span<const int32_t> negative, uint64_t seed) {
+    positives_ = positive.size();
+    const size_t most = std::max(options_.least_negatives, positives_ * options_.negatives_per_row);
+    chosen_.assign(negative.begin(), negative.end());
+    shuffle(chosen_, std::min(most, chosen_.size()), mix(seed, 0));
+    chosen_.resize(std::min(most, chosen_.size()));
+    const size_t n = positives_ + chosen_.size();
+    visited_.resize(n);
+    visit_all();
+    shuffle(visited_, n, mix(seed, 1));
+    ids_.clear();
+    values_.clear();
+    square_.clear();
+    sign_.clear();
+    offsets_.assign(1, 0);
+    for (const int32_t i : visited_) {
+      const bool has = static_cast<size_t>(i) < positives_;
+      copy(has ? positive[i] : chosen_[i - positives_], has ? 1.0f : -1.0f);
+    }
+    w_.assign(features_.size(), 0.0f);
+    alpha_.assign(n, 0.0f);
     bias_ = 0;
   }
 
   // Trains from where it stands.
-  void train(float cost, uint64_t seed) {
-    const size_t n = rows_.size();
+  void train(float cost) {
+    visit_all();
+    const size_t n = visited_.size();
     const float ridge = 0.5f / cost;
     size_t active = n;  // rows left: those that stay outside the margin are skipped until the others are solved
     float bound = std::numeric_limits<float>::infinity();
     for (size_t pass = 0; pass < options_.passes; ++pass) {
       float largest = 0;
-      for (size_t i = 0; i + 1 < active; ++i) {
-        std::swap(order_[i], order_[i + below(mix(seed, pass, i), static_cast<uint32_t>(active - i))]);
-      }
-      for (size_t s = 0; s < active;) {
-        const int32_t i = order_[s];
-        const float sign = static_cast<size_t>(i) < positives_ ? 1.0f : -1.0f;
-        const float gradient = sign * score(rows_[i]) - 1 + alpha_[i] * ridge;
-        if (alpha_[i] == 0 && gradient > bound) {
-          std::swap(order_[s], order_[--active]);
-          continue;
-        }
-        ++s;
+      size_t left = 0;
+      for (size_t s = 0; s < active; ++s) {
+        const int32_t i = visited_[s];
+        const float gradient = sign_[i] * score(i) - 1 + alpha_[i] * ridge;
+        if (alpha_[i] == 0 && gradient > bound) continue;
+        visited_[left++] = i;
         if (alpha_[i] == 0 && gradient >= 0) continue;
         largest = std::max(largest, std::fabs(gradient));
-        const float after = std::max(0.0f, alpha_[i] - gradient / (square_[rows_[i]] + ridge));
-        add(rows_[i], sign * (after - alpha_[i]));
+        const float after = std::max(0.0f, alpha_[i] - gradient / (square_[i] + ridge));
+        add(i, sign_[i] * (after - alpha_[i]));
         alpha_[i] = after;
       }
+      active = left;
       if (largest > options_.tolerance) {
         bound = largest;
       } else if (active == n) {
         break;
       } else {  // solved for the rows that were left: all are looked at again
         active = n;
+        visit_all();
         bound = std::numeric_limits<float>::infinity();
       }
     }
@@ -86,15 +101,9 @@ class Solver {
   // Lists the weights that are kept, ascending by feature.
   void list(std::vector<int32_t>& feature, std::vector<float>& weight) {
     kept_.clear();
-    for (const int32_t row : rows_) {
-      for (int64_t e = x_.offsets[row]; e < x_.offsets[row + 1]; ++e) {
-        float& w = w_[x_.ids[e]];
-        if (w != 0) kept_.push_back({x_.ids[e], w});
-        w = 0;  // so that it is listed once
-      }
+    for (size_t f = 0; f < w_.size(); ++f) {
+      if (w_[f] != 0 && std::fabs(w_[f]) >= options_.least) kept_.push_back({features_[f], w_[f]});
     }
-    for (const Weight& w : kept_) w_[w.feature] = w.value;
-    std::erase_if(kept_, [&](const Weight& w) { return std::fabs(w.value) < options_.least; });
     const size_t most = positives_ * options_.weights_per_row;
     const auto larger = [](const Weight& a, const Weight& b) {
       return std::fabs(a.value) > std::fabs(b.value) ||
@@ -113,45 +122,75 @@ class Solver {
 
   // Forgets the label.
   void end() {
-    for (const int32_t row : rows_) {
-      for (int64_t e = x_.offsets[row]; e < x_.offsets[row + 1]; ++e) w_[x_.ids[e]] = 0;
-    }
+    for (const int32_t feature : features_) local_[feature] = NONE;
+    features_.clear();
   }
 
   float bias() const { return bias_ * BIAS; }
-  std::vector<int32_t>& rows() { return rows_; }
 
  private:
+  static constexpr int32_t NONE = -1;
   struct Weight {
     int32_t feature;
     float value;
   };
 
-  float score(int32_t row) const {
+  // The first `count` become a random choice of all, in random order.
+  static void shuffle(std::vector<int32_t>& from, size_t count, uint64_t seed) {
+    for (size_t i = 0; i < count; ++i) {
+      std::swap(from[i], from[i + below(mix(seed, i), static_cast<uint32_t>(from.size() - i))]);
+    }
+  }
+
+  void visit_all() { std::iota(visited_.begin(), visited_.end(), 0); }
+
+  void copy(int32_t row, float sign) {
+    const Csr& x = all_.x;
+    for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
+      int32_t& local = local_[x.ids[e]];
+      if (local == NONE) {
+        local = static_cast<int32_t>(features_.size());
+        features_.push_back(x.ids[e]);
+      }
+      ids_.push_back(local);
+      values_.push_back(x.values[e]);
+    }
+    offsets_.push_back(static_cast<int64_t>(ids_.size()));
+    square_.push_back(all_.square[row]);
+    sign_.push_back(sign);
+  }
+
+  float score(int32_t i) const {
     const float* const w = w_.data();
     float sums[4] = {};  // additions that don't wait for each other
-    int64_t e = x_.offsets[row];
-    const int64_t end = x_.offsets[row + 1];
+    int64_t e = offsets_[i];
+    const int64_t end = offsets_[i + 1];
     for (; e + 4 <= end; e += 4) {
-      for (int j = 0; j < 4; ++j) sums[j] += w[x_.ids[e + j]] * x_.values[e + j];
+      for (int j = 0; j < 4; ++j) sums[j] += w[ids_[e + j]] * values_[e + j];
     }
-    for (; e < end; ++e) sums[0] += w[x_.ids[e]] * x_.values[e];
+    for (; e < end; ++e) sums[0] += w[ids_[e]] * values_[e];
     return (sums[0] + sums[1]) + (sums[2] + sums[3]) + bias_ * BIAS;
   }
 
-  void add(int32_t row, float step) {
+  void add(int32_t i, float step) {
     bias_ += step * BIAS;
     float* const w = w_.data();
-    for (int64_t e = x_.offsets[row]; e < x_.offsets[row + 1]; ++e) w[x_.ids[e]] += step * x_.values[e];
+    for (int64_t e = offsets_[i]; e < offsets_[i + 1]; ++e) w[ids_[e]] += step * values_[e];
   }
 
-  const Csr& x_;
-  const float* square_;  // by row
+  const Rows& all_;
   const LinearOptions& options_;
-  std::vector<float> w_;        // (features); 0 between labels
-  std::vector<int32_t> rows_;   // of the label
-  std::vector<float> alpha_;    // by row of the label: its dual variable
-  std::vector<int32_t> order_;  // in which rows are visited
+  std::vector<int32_t> local_;     // by feature: its number among those of the label, or NONE
+  std::vector<int32_t> features_;  // of the label's rows, by their number there
+  std::vector<int64_t> offsets_;   // of the label's rows in ids_ and values_
+  std::vector<int32_t> ids_;
+  std::vector<float> values_;
+  std::vector<float> square_;     // by row of the label
+  std::vector<float> sign_;       // by row of the label: 1 if it has the label, else -1
+  std::vector<float> w_;          // by feature of the label
+  std::vector<float> alpha_;      // by row of the label: its dual variable
+  std::vector<int32_t> visited_;  // rows of the label that a pass visits, ascending: they follow each other in memory
+  std::vector<int32_t> chosen_;   // negative rows
   std::vector<Weight> kept_;
   size_t positives_ = 0;
   float bias_ = 0;
@@ -185,11 +224,9 @@ std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_
       const size_t label = order[at];
       const size_t positives = positive.end(label) - positive.begin(label);
       if (positives == 0) continue;
-      solver.rows().assign(positive.begin(label), positive.end(label));
-      solver.rows().insert(solver.rows().end(), negative.begin(label), negative.end(label));
-      solver.begin(positives);
+      solver.begin({positive.begin(label), positives}, {negative.begin(label), negative.end(label)}, numbers[label]);
       for (size_t c = 0; c < costs; ++c) {
-        solver.train(options.costs[c], mix(numbers[label], c));
+        solver.train(options.costs[c]);
         solver.list(found[c][label].feature, found[c][label].weight);
         results[c].bias[label] = solver.bias();
       }

@@ -11,12 +11,15 @@
 
 namespace dslide {
 struct LinearOptions {
-  std::span<const float>
-      costs;                   // of an error; for each there are classifiers, which begin with those of the one before
+  // Of an error. For each there are classifiers, which begin with those of the one before.
+  std::span<const float> costs;
   float tolerance = 0.1f;      // training ends when no violation of the optimality conditions is larger
   size_t passes = 20;          // over a label's rows, at most
   float least = 0;             // weights of a smaller size are left out
   size_t weights_per_row = 0;  // most weights that are kept for each row of a label, the largest ones
+  // A label is trained against at most so many negative rows for each of its own, and against so many at least, chosen
+  // at random: without a bound, frequent labels would take most of the time.
+  size_t negatives_per_row = 0, least_negatives = 0;
 };
 
 // By label: the features with weights, in ascending order, and the bias.

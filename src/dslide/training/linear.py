@@ -16,9 +16,12 @@ from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
 from dslide.util.csr import Lists
 
-COSTS = (0.3, 1.0)  # of an error, beside half the squared length of the weights: those that are tried
+COSTS = (0.1, 0.3, 1.0)  # of an error, beside half the squared length of the weights: those that are tried
 LEAST = 0.02  # weights of a smaller size are left out
 WEIGHTS_PER_ROW = 16  # weights that are kept for each training row of a label, at most
+# A label is trained against at most so many rows for each of its own, and so many at least. Most rows that are mistaken
+# for something are mistaken for a frequent label, which would take most of the time.
+NEGATIVES_PER_ROW, LEAST_NEGATIVES = 20, 500
 LOOK_UP_ROWS = 4096  # rows whose negatives are looked up at once
 LABELS = 16384  # trained in one call; between calls an interrupt is noticed
 
@@ -49,7 +52,8 @@ def train_linear(network: Network, examples: Examples) -> dict[float, LinearClas
             _core.train_linear(
                 x.indptr, x.indices, x.values, lengths, network.features, positive.indptr, positive.indices,
                 negative.indptr, negative.indices, numbers[begin:end], np.array(COSTS, np.float32),
-                least=LEAST, weights_per_row=WEIGHTS_PER_ROW,
+                least=LEAST, weights_per_row=WEIGHTS_PER_ROW, negatives_per_row=NEGATIVES_PER_ROW,
+                least_negatives=LEAST_NEGATIVES,
             )
         )  # fmt: skip
     by_cost = zip(COSTS, zip(*parts, strict=True), strict=True)
