@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include "layers/built_rows.hpp"
 #include "runtime/thread_pool.hpp"
 
@@ -50,16 +51,17 @@ void LabelPrior::forget_active(const ActiveSet& active) {
 void LabelPrior::Sums::resize(size_t n) {
   if (sum.size() >= n) return;
   sum.assign(n, {});
+  added.assign(n / 64 + 1, 0);
   has_any.assign(n / 64 + 1, 0);
 }
 
-template <class Use> void LabelPrior::Sums::drain(size_t n, const Use& use) {
-  uint8_t *block = has_any.data(), *const end = block + n / 64 + 1;
-  while ((block = static_cast<uint8_t*>(std::memchr(block, 1, end - block)))) {
-    *block = 0;
-    const size_t first = 64 * (block - has_any.data());
-    for (size_t i = first; i < std::min(first + 64, n); ++i) {
-      if (sum[i].is_empty()) continue;
+template <class Use> void LabelPrior::Sums::drain(const Use& use) {
+  uint8_t *word = has_any.data(), *const end = word + has_any.size();
+  while ((word = static_cast<uint8_t*>(std::memchr(word, 1, end - word)))) {
+    *word = 0;
+    const size_t w = word - has_any.data();
+    for (uint64_t bits = std::exchange(added[w], 0); bits != 0; bits &= bits - 1) {
+      const size_t i = 64 * w + std::countr_zero(bits);
       use(i, sum[i]);
       sum[i] = {};
     }
@@ -112,7 +114,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
         });
       }
       if (own) subtract_own(x, i, norms[i], own, keep, sums);
-      sums.drain(active.ids.size(), [&](size_t p, const Sum& sum) {
+      sums.drain([&](size_t p, const Sum& sum) {
         part.rows.add(static_cast<int32_t>(p), weighted(active.ids[p], sum.counted, sum.trained));
         if (learning) part.counted.push_back(sum.counted);
       });
@@ -161,12 +163,12 @@ void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const f
       each_link(x, i, last, norms[i], [&](int64_t k, size_t neuron, float unit) {
         sums.add(neuron, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
       });
-      for (const int32_t* label = own.begin(i); label != own.end(i); ++label) sums.sum[*label] = {};
+      for (const int32_t* label = own.begin(i); label != own.end(i); ++label) sums.clear(*label);
       int32_t* const best_ids = ids + i * count;
       uint32_t* const best_keys = keys + i * count;
       std::fill_n(best_ids, count, -1);
       std::fill_n(best_keys, count, 0u);
-      sums.drain(neurons(), [&](size_t n, const Sum& sum) {
+      sums.drain([&](size_t n, const Sum& sum) {
         const float total = weighted(n, sum.counted, sum.trained) + bias[n];
         const uint32_t key = key_of(total, stripe.to_global(n));
         if (key <= best_keys[count - 1]) return;  // ties to the lower neuron

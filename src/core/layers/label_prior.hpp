@@ -93,24 +93,28 @@ class LabelPrior {
     return arrays_.scale[prior_bucket(arrays_.rows[neuron])] * counted + trained;
   }
 
-  // What a row's links add up to, by neuron or by position in an active set. `counted` is -0.0, which no sum is, where
-  // nothing was added; blocks of 64 sums in which something was are marked. So the walk over links has no branches, and
-  // clearing takes no longer than reading.
+  // What a row's links add up to, by neuron or by position in an active set.
   struct Sum {
-    float counted = -0.0f, trained = 0.0f;
-    bool is_empty() const { return std::bit_cast<uint32_t>(counted) == 0x80000000u; }
+    float counted = 0.0f, trained = 0.0f;
   };
+  // Sums of which most are empty. The walk over links has no branches; reading and clearing visits what was added only.
   struct alignas(2 * CACHE_LINE) Sums {
     std::vector<Sum> sum;
-    std::vector<uint8_t> has_any;  // by block
+    std::vector<uint64_t> added;   // a bit for each sum: whether anything was added
+    std::vector<uint8_t> has_any;  // by word of `added`
     void resize(size_t n);
     void add(size_t i, float counted, float trained) {
       sum[i].counted += counted;
       sum[i].trained += trained;
+      added[i / 64] |= uint64_t{1} << i % 64;
       has_any[i / 64] = 1;
     }
-    // use(i, sum) for the first n that are not empty, in ascending order; they become empty.
-    template <class Use> void drain(size_t n, const Use& use);
+    void clear(size_t i) {
+      sum[i] = {};
+      added[i / 64] &= ~(uint64_t{1} << i % 64);
+    }
+    // use(i, sum) for the sums that are not empty, in ascending order; they become empty.
+    template <class Use> void drain(const Use& use);
   };
   void subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, Sums& sums) const;
   // use(link, neuron, value) for all links of the features of a row, whose value is not 0, divided by its norm.

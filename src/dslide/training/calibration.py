@@ -32,7 +32,7 @@ GROUPS = 64  # by bits of the number of rows
 LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distances
 PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
-LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-4
+LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
 
