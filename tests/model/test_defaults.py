@@ -67,7 +67,7 @@ def make_words() -> str:
 
 ONE = ROWS | {"hidden": (256,), "loss": "softmax", "activation": "linear"}
 KINDS: dict[str, tuple[Callable[[], str], list[str], dict[str, Any]]] = {  # text, options to read it, what is chosen
-    "one label": (lambda: make_lines(1), [], ONE),
+    "one label": (lambda: make_lines(1), [], ONE | {"prior_hits": ROWS["prior_hits"] // 2}),
     "several labels": (lambda: make_lines(3), [], ONE | {"loss": "sigmoid"}),
     "several, sampled": (lambda: make_lines(3), ["--output", "random"], ONE | {"loss": "sigmoid"}),
     "interactions": (make_users, ["--format", "interactions"], ONE | ITEMS),
@@ -162,6 +162,12 @@ def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, 
     sampling = {"output": "full", "hidden_share": (1.0,), "hash_hits": 4, "random_negatives": data.labels}
     assert config == ResolvedConfig(epochs=3, micro_batches=2, validation=0.0, **sampling | expected | some)
     assert resolve(config, 9) is config
+
+
+def test_rows_with_one_label_get_half_as_many_negatives() -> None:
+    several, one = (resolve(Config(), 70_000, rows([n] * 40, labels=70_000)) for n in (2, 1))
+    assert (several.prior_hits, several.random_negatives) == (8, 1024)
+    assert (one.prior_hits, one.random_negatives) == (4, 512)
 
 
 def test_zero_is_a_value_like_others() -> None:

@@ -101,11 +101,21 @@ class _Facts:
             return "full"
         return "random" if has_trained_prior(self.config) else "lsh"
 
+    @property
+    def labels_per_row(self) -> float | None:
+        """The mean of rows of features; None for other data, or if it is unknown."""
+        return self.data.values_per_row[1] if isinstance(self.data, Dataset) and self.kind is ROWS else None
+
     def loss(self) -> str:
-        if not isinstance(self.data, Dataset) or self.kind is not ROWS:
-            return "softmax"
-        _, labels_per_row = self.data.values_per_row
-        return "sigmoid" if labels_per_row > SEVERAL_LABELS else "softmax"
+        return "sigmoid" if (self.labels_per_row or 0) > SEVERAL_LABELS else "softmax"
+
+    def prior_hits(self) -> int:
+        hits: int = self.kind["prior_hits"]
+        return hits // self.fewer_negatives()
+
+    def fewer_negatives(self) -> int:
+        """What the numbers of negatives are divided by: where rows have one label, half as many do."""
+        return 1 if self.labels_per_row is None or self.labels_per_row > SEVERAL_LABELS else 2
 
     def prior_labels(self) -> int:
         most: int = self.kind["prior_labels"]
@@ -122,7 +132,8 @@ class _Facts:
         return max(1, min(most, round(FEATURES / max(1.0, features_per_row))))
 
     def random_negatives(self) -> int:
-        return self.sampled(min(self.labels, 1024 if has_trained_prior(self.config) else 2048))
+        shared = 1024 // self.fewer_negatives() if has_trained_prior(self.config) else 2048
+        return self.sampled(min(self.labels, shared))
 
     def epochs(self) -> int:
         least = EPOCHS_OF_ROWS if self.kind is ROWS else EPOCHS
@@ -157,6 +168,7 @@ class _Facts:
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
     "prior_labels": _Facts.prior_labels,
+    "prior_hits": _Facts.prior_hits,
     "linear_negatives": _Facts.linear_negatives,
     "output": _Facts.output,
     "hidden": lambda facts: HIDDEN,

@@ -159,14 +159,15 @@ def _newton(
     """The weights of each group's values, (count, 3), for which the loss of the candidates is least."""
     fitted = np.tile(centre, (count, 1))
     number = int(rows.max(initial=-1)) + 1
+    pairs = [(i, j, values[:, i] * values[:, j]) for i in range(3) for j in range(i + 1)]
     for _ in range(STEPS):
         z = (values * fitted[groups]).sum(axis=1)
         residual, weight = _sigmoid_terms(z, hits) if sigmoid else _softmax_terms(z, hits, rows, number)
         gradient = np.stack([_sums(groups, residual * values[:, i], count) for i in range(3)], axis=1)
         gradient += PENALTY * (fitted - centre)
         second = np.empty((count, 3, 3))
-        for i, j in np.ndindex(3, 3):
-            second[:, i, j] = _sums(groups, weight * values[:, i] * values[:, j], count)
+        for i, j, product in pairs:
+            second[:, i, j] = second[:, j, i] = _sums(groups, weight * product, count)
         second += np.diag(PENALTY)
         step = np.linalg.solve(second, gradient[:, :, None])[:, :, 0]
         # softmax: groups depend on each other through the normaliser, and take half a step each
