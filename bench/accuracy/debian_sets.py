@@ -1,6 +1,7 @@
 """Data sets that nobody tuned for, from Debian: `python -m bench.accuracy.debian_sets OUT`.
 
-Texts become bags of words, so that every system gets the same rows: OUT/NAME/train.txt and test.txt, XMLRepository text.
+Texts become bags of words, so that every system gets the same rows: OUT/NAME/train.txt and test.txt, XMLRepository
+text.
 
 - `debdep`, `debtag`, `debsource`: the description of a package, to the packages that it depends on, to its tags, and to
   its source package (a single label)
@@ -38,7 +39,9 @@ TEST_SHARE = 0.1
 DICT_SHARE = 1 / 3
 SEED = 20_250_101
 LETTERS = re.compile(r"[^\W\d_]{2,}")
-NOTES = re.compile(r"\{.*?\}|\[.*?\]|\(.*?\)|/.*?/|<.*?>")  # of the dictionary: gender, field, explanation, abbreviation
+NOTES = re.compile(
+    r"\{.*?\}|\[.*?\]|\(.*?\)|/.*?/|<.*?>"
+)  # of the dictionary: gender, field, explanation, abbreviation
 
 
 def words(text: str) -> list[str]:
@@ -127,16 +130,18 @@ def make_set(rows: Sequence[Row], folder: Path) -> str:
     order = np.random.default_rng(SEED).permutation(len(rows))
     tests = round(TEST_SHARE * len(rows))
     test, train = ([rows[i] for i in sorted(part)] for part in (order[:tests], order[tests:]))
-    counts = Counter(label for _, labels in train for label in labels)
-    number_of = {name: i for i, name in enumerate(sorted(counts, key=lambda name: (-counts[name], name)))}
     vectorizer = TextVectorizer()
     trained = vectorizer.fit_transform(text for text, _ in train)
     tested = vectorizer.transform(text for text, _ in test)
+    # Only rows with words are written, so only their labels count.
+    seen = (labels for (_, labels), count in zip(train, np.diff(trained.indptr), strict=True) if count)
+    counts = Counter(label for labels in seen for label in labels)
+    number_of = {name: i for i, name in enumerate(sorted(counts, key=lambda name: (-counts[name], name)))}
     folder.mkdir(parents=True, exist_ok=True)
     sizes = []
     for name, x, part in (("train", trained, train), ("test", tested, test)):
         data = _complete(Dataset(x, _numbered([labels for _, labels in part], number_of)))
-        write_xmc(data, folder / f"{name}.txt")
+        write_xmc(data, folder / f"{name}.txt", data.features)
         features, labels = data.values_per_row
         sizes.append(f"{len(data):,} {name} rows ({features:.1f} words, {labels:.1f} labels)")
     return f"{folder.name}: {', '.join(sizes)}, {len(vectorizer.words):,} words, {len(number_of):,} labels"

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dslide.data import Dataset, TextOptions, TextVectorizer, load
+from dslide.data import Dataset
+from dslide.training.reading import Reading, read_test_data, read_training_data
 
-READING = ("format", "label_column", "text_column")  # options that are needed to read the files of a recipe
 
-
-def write_bag_of_words(recipe: dict[str, Any], train_file: Path, test_file: Path, folder: Path) -> None:
-    """The rows that the recipe's network is trained on, as train.txt and test.txt for other systems."""
-    reading = {name: recipe[name] for name in READING if name in recipe}
-    names = [field.name for field in dataclasses.fields(TextOptions)]
-    words = None
-    if recipe["format"] == "tsv":
-        words = TextVectorizer(TextOptions(**{name: recipe[name] for name in names if name in recipe}))
-    rows = load(train_file, **reading, vectorizer=words)
-    test = load(test_file, **reading, vectorizer=words, label_names=rows.label_names)
+def write_bag_of_words(options: Mapping[str, Any], train_file: Path, test_file: Path, folder: Path) -> None:
+    """The rows that dslide trains on with these options, as train.txt and test.txt for other systems."""
+    reading = Reading.of(options)
+    rows = read_training_data(train_file, reading)
+    test = read_test_data(test_file, rows, reading)
+    assert isinstance(rows, Dataset)
+    assert isinstance(test, Dataset)
     folder.mkdir(parents=True, exist_ok=True)
-    write_xmc(rows, folder / "train.txt")
-    write_xmc(test, folder / "test.txt")
+    write_xmc(rows, folder / "train.txt", rows.features)
+    write_xmc(test, folder / "test.txt", rows.features)
 
 
-def write_xmc(data: Dataset, path: Path) -> None:
-    """XMLRepository text, without the weights of labels."""
+def write_xmc(data: Dataset, path: Path, features: int) -> None:
+    """XMLRepository text with so many features, without the weights of labels. The first index is 0."""
     x, y = data.x, data.y
     with open(path, "w", encoding="ascii") as file:
-        file.write(f"{len(data)} {data.features} {data.labels}\n")
+        file.write(f"{len(data)} {features} {data.labels}\n")
         for row in range(len(data)):
             begin, end = x.indptr[row], x.indptr[row + 1]
             pairs = zip(x.indices[begin:end].tolist(), x.values[begin:end].tolist(), strict=True)
