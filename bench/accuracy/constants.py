@@ -168,13 +168,16 @@ def _result_table(option: str, sets: Mapping[str, Mapping[float, Result]]) -> st
     for name, own in sets.items():
         cells = [f"{_value(option, own, f)}: {score(own[f]):.4f}, {own[f]['seconds']:.1f} s" for f in factors]
         rows.append([name, *cells])
-    return markdown_table(["set", *("default" if f == DEFAULT else f"times {f:g}" for f in factors)], rows)
+    return markdown_table(["set", *["mean, seconds"] * len(factors)], rows)
 
 
 def _value(option: str, own: Mapping[float, Result], factor: float) -> str:
-    """The value that a factor stands for on this set."""
-    value = own[factor]["config"][option]
-    return ", ".join(f"{each:g}" for each in (value if isinstance(value, list) else [value]))
+    """The factor, and the value that it stands for on this set: unused if it changes nothing there."""
+    name = "default" if factor == DEFAULT else f"times {factor:g}"
+    value, default = own[factor]["config"][option], own[DEFAULT]["config"][option]
+    if factor != DEFAULT and value == default:
+        return f"{name} (unused)"
+    return f"{name} ({', '.join(f'{each:g}' for each in (value if isinstance(value, list) else [value]))})"
 
 
 def _triple(result: Result) -> str:

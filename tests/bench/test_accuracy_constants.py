@@ -56,8 +56,16 @@ def test_the_report_shows_chosen_default_and_own_best() -> None:
     lines = report(found, ["d"]).splitlines()
     assert "Left out of all, because a run failed: d." in lines
     assert "| hidden | 1 of 3 | -5.00 | -10.00 to +0.00 | +15.00 | +30.00 |" in lines
-    assert "| a | 16 | .500 / .400 / .300 | .600 / .500 / .400 | -10.00 | 8: .600 / .500 / .400 | +10.00 |" in lines
-    assert "| b | 8: 0.2000, 1.0 s | 4: 0.2400, 1.0 s | 16: 0.5000, 1.0 s |" in lines
+    default, chosen = ".600 / .500 / .400", ".500 / .400 / .300"
+    assert f"| a | times 2 (16) | {chosen} | {default} | -10.00 | default (8): {default} | +10.00 |" in lines
+    assert "| b | default (8): 0.2000, 1.0 s | times 0.5 (4): 0.2400, 1.0 s | times 2 (16): 0.5000, 1.0 s |" in lines
+
+
+def test_a_factor_that_changes_nothing_on_a_set_is_called_unused() -> None:
+    same = {factor: result(0.5) for factor in (DEFAULT, 0.5, 2)}
+    lines = report({"hidden": {"full": same} | results(a=(0.1, 0.2, 0.3))}).splitlines()
+    shown = ".600 / .500 / .400"
+    assert f"| full | times 2 (unused) | {shown} | {shown} | +0.00 | default (8): {shown} | +0.00 |" in lines
 
 
 def test_options_are_changed_by_factors() -> None:
