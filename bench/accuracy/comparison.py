@@ -91,7 +91,8 @@ def compare(sets: Sequence[DataSet], seeds: Sequence[int], out: Path, details: M
 
     def table(outcomes: Mapping[System, Outcome]) -> str:
         text = overview(list(sections.values()), kinds, outcomes)
-        return f"{earlier} are of an earlier run of the same command.\n\n{text}" if earlier else text
+        about = f"{earlier} are of an earlier run of the same command; the share of other programs above is not theirs."
+        return f"{about}\n\n{text}" if earlier else text
 
     outcomes = measure(list(sections.values()), seeds, out, details, overview=table)
     for data in sets:
