@@ -41,9 +41,10 @@ def measure(
     out: Path,
     details: Mapping[str, Any],
     conclude: Callable[[Mapping[System, Outcome]], str] = lambda outcomes: "",
+    overview: Callable[[Mapping[System, Outcome]], str] = lambda outcomes: "",
 ) -> dict[System, Outcome]:
     """Runs every system once for each seed, a round; writes and prints the report. `details` are added to its JSON
-    form, and the text of `conclude`, in markdown, to its end."""
+    form, and the text of `conclude`, in markdown, to its end; that of `overview` comes before the sections."""
     start, others = time.perf_counter(), machine.OtherLoad()
     systems = [system for section in sections for system in section.systems]
     outcomes = run_rounds(systems, seeds, log)
@@ -54,6 +55,8 @@ def measure(
         about += f" Other programs took {share:.0%} of the cores' time."
         if share > MOST_OTHERS:
             about += " **That is too much: neither results nor ratios can be trusted.**"
+    if text := overview(outcomes):
+        about += f"\n\n{text}"
     conclusion = conclude(outcomes)
     report = markdown(sections, outcomes, about) + (f"\n{conclusion}\n" if conclusion else "")
     details = {**details, "machine": machine.facts(), "minutes": minutes, "share_of_others": share}

@@ -3,7 +3,7 @@ and results of one round can be compared."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import json
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dslide.util.atomic import AtomicFile
 from dslide.util.memory import available_bytes
 from dslide.util.units import format_bytes
 
@@ -28,6 +29,8 @@ class System:
     needs: str = ""  # package that it requires
     least_bytes: int = 0  # of available memory, without which it is skipped
     limit: float = 600  # seconds after which a run is killed
+    python: str = ""  # the Python that must have the package; empty: this one
+    kept: str = ""  # folder in which the results of each seed are kept, and found again; empty: every run is made
 
 
 @dataclass
@@ -50,7 +53,7 @@ def run_rounds(
                 outcome.problem = obstacle(system)
             if outcome.problem:
                 continue
-            where = system.function.split(":")[0]
+            where = Path(system.kept).parent.name if system.kept else system.function.split(":")[0]
             log(f"round {number} of {len(seeds)}: waiting for {system.name} ({where}, at most {system.limit:g} s)")
             run(system, seed, outcome)
             if outcome.failed:
@@ -60,7 +63,7 @@ def run_rounds(
 
 def obstacle(system: System) -> str:
     """Why a system can't run here; empty if it can."""
-    if system.needs and importlib.util.find_spec(system.needs) is None:
+    if system.needs and not installed(system.needs, system.python or sys.executable):
         return "not installed"
     available = available_bytes()
     if available < system.least_bytes:
@@ -69,8 +72,20 @@ def obstacle(system: System) -> str:
     return ""
 
 
+@functools.cache
+def installed(package: str, python: str) -> bool:
+    """Whether a Python has a package; it is not imported."""
+    test = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", test], capture_output=True, check=False).returncode == 0
+
+
 def run(system: System, seed: int, outcome: Outcome) -> None:
-    """One run in a fresh process; its results, or its last line of errors, are added to the outcome."""
+    """One run in a fresh process, unless its results are kept; they, or its last line of errors, are added to the
+    outcome."""
+    kept = Path(system.kept, f"{seed}.json") if system.kept else None
+    if kept and kept.exists():
+        outcome.rounds.append(json.loads(kept.read_text()))
+        return
     arguments = json.dumps(system.arguments | {"seed": seed})
     command = [sys.executable, "-m", "bench.lib.worker", system.function, arguments]
     try:
@@ -82,4 +97,9 @@ def run(system: System, seed: int, outcome: Outcome) -> None:
         errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         outcome.failed, outcome.problem = True, f"failed: {errors[-1].strip()}"
         return
-    outcome.rounds.append(json.loads(done.stdout.splitlines()[-1]))
+    result = done.stdout.splitlines()[-1]
+    outcome.rounds.append(json.loads(result))
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with AtomicFile(kept, "utf-8") as file:
+            file.write(result)
