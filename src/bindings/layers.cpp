@@ -62,7 +62,7 @@ const PriorLogits& check_topk(const DenseLayer& l, const In<float, 2>& x, const 
 }
 
 Calibration calibration_of(const DenseLayer& l, const std::optional<In<float, 2>>& numbers, bool saturates) {
-  require(!numbers || has_shape(*numbers, l.weights().rows, 4), "calibration must be neurons x 4");
+  require(!numbers || has_shape(*numbers, l.weights().rows, Calibration::NUMBERS), "calibration must be neurons x 6");
   return {numbers ? numbers->data() : nullptr, saturates};
 }
 

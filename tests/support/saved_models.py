@@ -63,7 +63,7 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
         if i < len(shares) and shares[i] < 1:
             state[f"layer{i}.codes"] = random.integers(0, 2, (TABLES, neurons), np.uint32)[:, shard.own].copy()
             state[f"layer{i}.moved"] = random.integers(0, 2, neurons, np.bool_)[shard.own].copy()
-    state["calibration"] = random.standard_normal((labels, 4), np.float32)[shard.own].copy()
+    state["calibration"] = random.standard_normal((labels, 6), np.float32)[shard.own].copy()
     return state
 
 

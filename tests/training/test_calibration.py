@@ -18,8 +18,8 @@ from dslide import CalibrationInfo, Callback, Config, Network, SlideClassifier, 
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, on_lines
-from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit_lines
+from dslide.model.calibration import BEND, IDENTITY, LEAST, OFFSET, SLOPE, on_lines
+from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit, fit_lines
 from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
 
 NO_GROUP = 60  # without candidates
@@ -94,8 +94,36 @@ def test_the_fit_is_a_minimum(sigmoid: bool) -> None:
 
 def test_logits_below_the_fitted_ones_keep_their_distances() -> None:
     logits = np.array([-1000.0, -5.0, -4.0, 0.0, 4.0])
-    found = on_lines(logits, np.array(0.5), np.array(2.0), np.array(-4.0))
-    np.testing.assert_allclose(found, [-996.0, -1.0, 0.0, 2.0, 4.0])
+    numbers = map(np.array, (0.5, 2.0, -4.0, 1.0, -0.25))
+    np.testing.assert_allclose(on_lines(logits, *numbers), [-996.0, -1.0, 0.0, 2.0, 4.0 - 0.75])
+
+
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_the_highest_scores_of_rare_labels_bend_down_where_they_are_worth_less(sigmoid: bool) -> None:
+    rng = np.random.default_rng(2)
+    found = some_candidates(6000, 6, sigmoid)
+    z = np.where((found.groups == 1) & (found.logits > 2), 2, found.logits)  # surer than that they should not be
+    if sigmoid:
+        hits = rng.random(z.shape) < 1 / (1 + np.exp(-z))
+    else:
+        hits = np.argmax(z + rng.gumbel(size=z.shape), axis=1)[:, None] == np.arange(z.shape[1])
+    found = dataclasses.replace(found, hits=hits.astype(np.float64))
+    lines, curves = fit_lines(found, sigmoid), fit(found, sigmoid)
+    assert curves[1, BEND] < -0.15 < curves[5, BEND]
+    high = (found.groups == 1) & (found.logits > 3)
+    wrong = [
+        np.abs((found.scores(each) - found.scores(each).mean() - z + z.mean())[high]).mean() for each in (lines, curves)
+    ]
+    assert wrong[1] < wrong[0]
+
+
+def test_scores_stay_in_the_order_of_logits() -> None:
+    found = some_candidates(2000, 6, sigmoid=True)
+    upside_down = dataclasses.replace(found, hits=((found.logits > -1) & (found.logits < 1)).astype(np.float64))
+    curves = fit(upside_down, sigmoid=True)
+    logits = np.linspace(-9, 9, 50)
+    for group in LINES:
+        assert (np.diff(on_lines(logits, *curves[group, :MIXED])) > 0).all()
 
 
 def test_held_out_rows_without_labels_calibrate_nothing() -> None:

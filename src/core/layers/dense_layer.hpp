@@ -27,10 +27,12 @@ struct SoftmaxSums {
   float* mean;       // (rows x stride), or null: not computed
 };
 
-// What scores are made of logits. `numbers` (neurons x 4; null: scores are logits) has the slope and offset of a
-// neuron's line, the least logit from which it holds, and what is added then. With `saturates` that is added to the log
-// of the sigmoid of the line's value, not to the value.
+// What scores are made of logits. `numbers` (neurons x 6; null: scores are logits) has the slope and offset of a
+// neuron's line, the least logit from which it holds, the logit where it bends and by how much its slope changes there,
+// and what is added then. With `saturates` that is added to the log of the sigmoid of the line's value, not to the
+// value.
 struct Calibration {
+  static constexpr size_t NUMBERS = 6;
   const float* numbers = nullptr;
   bool saturates = false;
 };

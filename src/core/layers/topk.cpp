@@ -55,29 +55,30 @@ struct Excluded {
 };
 
 // A neuron's calibrated logit. Below `least` the slope is 1: the fit knows nothing about logits that low.
-inline float calibrated(float z, float slope, float offset, float least) {
+inline float calibrated(float z, float slope, float offset, float least, float knot, float bend) {
   const float inside = std::max(z, least);
-  return slope * inside + offset + (z - inside);
+  return slope * inside + offset + (z - inside) + bend * std::max(z - knot, 0.0f);
 }
 
 // log sigmoid(z), which is below both z and 0.
 inline float log_sigmoid(float z) { return std::min(z, 0.0f) - std::log1p(std::exp(-std::fabs(z))); }
 
-// The scores of a block's neurons, of which a calibration has four numbers each.
+// The scores of a block's neurons.
 class BlockScores {
  public:
   void load(const Calibration& calibration, size_t first, size_t count) {
     saturates_ = calibration.saturates;
     for (size_t c = 0; c < count; ++c) {
-      const float* numbers = calibration.numbers + 4 * (first + c);
-      slope_[c] = numbers[0], offset_[c] = numbers[1], least_[c] = numbers[2], weight_[c] = numbers[3];
+      const float* numbers = calibration.numbers + Calibration::NUMBERS * (first + c);
+      slope_[c] = numbers[0], offset_[c] = numbers[1], least_[c] = numbers[2];
+      knot_[c] = numbers[3], bend_[c] = numbers[4], weight_[c] = numbers[5];
     }
   }
   // Calibrated logits in place of z, which lacks the bias; returns a bound that no score exceeds.
   float apply(float* z, const float* bias, size_t count) const {
     float largest = -std::numeric_limits<float>::infinity();
     for (size_t c = 0; c < count; ++c) {
-      z[c] = calibrated(z[c] + bias[c], slope_[c], offset_[c], least_[c]);
+      z[c] = calibrated(z[c] + bias[c], slope_[c], offset_[c], least_[c], knot_[c], bend_[c]);
       largest = std::max(largest, (saturates_ ? std::min(z[c], 0.0f) : z[c]) + weight_[c]);
     }
     return largest;
@@ -90,15 +91,15 @@ class BlockScores {
   }
 
  private:
-  float slope_[BLOCK], offset_[BLOCK], least_[BLOCK], weight_[BLOCK];
+  float slope_[BLOCK], offset_[BLOCK], least_[BLOCK], knot_[BLOCK], bend_[BLOCK], weight_[BLOCK];
   bool saturates_ = false;
 };
 
 float score_of(float z, const Calibration& calibration, size_t neuron) {
   if (!calibration.numbers) return z;
-  const float* numbers = calibration.numbers + 4 * neuron;
-  z = calibrated(z, numbers[0], numbers[1], numbers[2]);
-  return (calibration.saturates ? log_sigmoid(z) : z) + numbers[3];
+  const float* numbers = calibration.numbers + Calibration::NUMBERS * neuron;
+  z = calibrated(z, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]);
+  return (calibration.saturates ? log_sigmoid(z) : z) + numbers[5];
 }
 
 // Best first into one row of the results.

@@ -2,8 +2,9 @@
 worth that are ranked.
 
 A network is surer of labels that it has seen in few rows than it should be, since it knows these rows by heart. On rows
-that it was not trained on, a line is fitted to its logits for each group of labels (training/calibration.py). Logits
-below those that were fitted keep their distances: they must not come out in front by extrapolation.
+that it was not trained on, a line is fitted to its logits for each group of labels (training/calibration.py), with a
+bend: what is worth most is often worth less than the line says. Logits below those that were fitted keep their
+distances: they must not come out in front by extrapolation.
 
 With `ranking = "propensity"` rare labels are worth more than frequent ones. Labels are then ranked by the logarithm of
 chance times worth: the chance is the sigmoid of the calibrated logit, or, where labels exclude each other, proportional
@@ -21,21 +22,21 @@ from dslide.model.storage import checked
 from dslide.util.arrays import Array, Floats
 
 NAME = "calibration"  # of the array among those of a network
-SLOPE, OFFSET, LEAST, WORTH = range(4)  # its columns; of the worth the logarithm
-NUMBERS = 4
-IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min), 0.0)
+SLOPE, OFFSET, LEAST, KNOT, BEND, WORTH = range(6)  # its columns; of the worth the logarithm
+NUMBERS = 6
+IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min), 0.0, 0.0, 0.0)
 DTYPE = np.dtype(np.float32)
 
 
-def on_lines(logits: Array, slope: Array, offset: Array, least: Array) -> Array:
-    """What lines make of logits; below the least one the slope is 1."""
+def on_lines(logits: Array, slope: Array, offset: Array, least: Array, knot: Array, bend: Array) -> Array:
+    """What lines make of logits: below the least one the slope is 1; above the knot the bend is added to it."""
     inside = np.maximum(logits, least)
-    return np.asarray(slope * inside + offset + (logits - inside))
+    return np.asarray(slope * inside + offset + (logits - inside) + bend * np.maximum(logits - knot, 0))
 
 
 class Calibration:
-    """The calibration of own labels: slope, offset, least logit and worth of each, (labels, 4). `exclusive` labels
-    share a row's probability. It belongs to the weights for which it was fitted: training resets it."""
+    """The calibration of own labels: slope, offset, least logit, knot, bend and worth of each, (labels, 6).
+    `exclusive` labels share a row's probability. It belongs to the weights for which it was fitted: training resets it."""
 
     def __init__(self, labels: int, exclusive: bool, arrays: Mapping[str, Array] | None = None) -> None:
         self._exclusive = exclusive
@@ -51,7 +52,7 @@ class Calibration:
         return cls(0, exclusive=False)
 
     def _look(self) -> None:
-        lines = (SLOPE, OFFSET)
+        lines = (SLOPE, OFFSET, BEND)
         self._has_lines = bool((self.array[:, lines] != [IDENTITY[column] for column in lines]).any())
         self._has_worth = bool(self.array[:, WORTH].any())
 
@@ -66,7 +67,7 @@ class Calibration:
         return None if self.is_identity else self.array, self._has_worth and not self._exclusive
 
     def set_lines(self, lines: npt.NDArray[np.floating]) -> None:
-        """Sets slope, offset and least logit of each own label, (labels, 3)."""
+        """Sets slope, offset, least logit, knot and bend of each own label, (labels, 5)."""
         self.array[:, :WORTH] = lines
         self._look()
 

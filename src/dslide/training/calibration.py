@@ -2,8 +2,10 @@
 
 Labels are grouped by how many training rows they have: 0, 1, 2 to 3, 4 to 7 and so on. Of each held-out row the best
 labels by logit are candidates. For each group a slope and an offset are fitted so that the loss of the candidates is
-least: the network's own kind of loss, with a penalty on departures from slope 1 and offset 0 that keeps groups with few
-candidates as they are. The calibration is used only if cross-validation says that it ranks better.
+least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
+groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
+lines say. Six numbers for all groups together fit it. The calibration is used only if cross-validation says that it
+ranks better.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from dslide.data import Dataset, SparseRows
-from dslide.model.calibration import IDENTITY, LEAST, OFFSET, SLOPE, WORTH, on_lines
+from dslide.model.calibration import BEND, IDENTITY, KNOT, LEAST, OFFSET, SLOPE, WORTH, on_lines
 from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
@@ -32,12 +34,13 @@ GROUPS = 64  # by bits of the number of rows
 LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distances
 PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
+KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above which slopes change; on each of six numbers
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
 
 Doubles = npt.NDArray[np.float64]
-Lines = npt.NDArray[np.float64]  # slope, offset, least logit and MIXED of each group
+Lines = npt.NDArray[np.float64]  # the columns of a calibration, with MIXED in place of the worth, for each group
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,13 @@ class Candidates:
 
     def ranked(self, lines: Lines) -> Ids:
         """The candidates by what the lines make of them, best first."""
-        slope, offset, least, mixed = np.moveaxis(lines[self.groups], -1, 0)
-        scores = on_lines(self.logits + mixed * self.linear, slope, offset, least)
-        order = np.argsort(-np.where(self.ids >= 0, scores, -np.inf), axis=1, kind="stable")
+        order = np.argsort(-np.where(self.ids >= 0, self.scores(lines), -np.inf), axis=1, kind="stable")
         return np.take_along_axis(self.ids, order, axis=1)
+
+    def scores(self, lines: Lines) -> Doubles:
+        """What the lines make of the candidates."""
+        *columns, mixed = np.moveaxis(lines[self.groups], -1, 0)
+        return on_lines(self.logits + mixed * self.linear, *columns)
 
 
 def calibrate(
@@ -90,7 +96,7 @@ def calibrate(
             best, after, chosen, cost, wanted = mixed, score, linear, tried, score
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = fit_lines(best, sigmoid)[groups]
+        lines = fit(best, sigmoid)[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
@@ -121,7 +127,7 @@ def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRo
 def _cross_validated(found: Candidates, sigmoid: bool, k: int) -> float:
     first, second = _halves(found)
     pairs = ((first, second), (second, first))
-    return _ndcg(k, [(half.ranked(fit_lines(other, sigmoid)), half.true) for half, other in pairs])
+    return _ndcg(k, [(half.ranked(fit(other, sigmoid)), half.true) for half, other in pairs])
 
 
 def _halves(found: Candidates) -> list[Candidates]:
@@ -135,16 +141,22 @@ def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
     return float(evaluation.result()[f"ndcg_at_{k}"])
 
 
+def fit(found: Candidates, sigmoid: bool) -> Lines:
+    """The lines of all groups, (GROUPS, 6), with their bends."""
+    return bent(fit_lines(found, sigmoid), found, sigmoid)
+
+
 def fit_lines(found: Candidates, sigmoid: bool) -> Lines:
-    """Slope, offset, least logit and share of the linear classifiers of each group, (GROUPS, 4). What all groups
-    together would have is what the penalty pulls each towards."""
+    """The lines of all groups without a bend. What all groups together would have is what the penalty pulls each
+    towards."""
     usable = found.ids >= 0
     values = np.stack([found.logits[usable], found.linear[usable], np.ones(np.count_nonzero(usable))], axis=1)
     groups, hits, rows = found.groups[usable], found.hits[usable], np.nonzero(usable)[0]
-    together = _newton(values, np.zeros_like(groups), hits, rows, 1, np.array([1.0, 0.0, 0.0]), sigmoid)[0]
-    fitted = _newton(values, groups, hits, rows, GROUPS, together, sigmoid)
-    lines = np.empty((GROUPS, 4))
-    lines[:, SLOPE], lines[:, OFFSET], lines[:, LEAST] = fitted[:, 0], fitted[:, 2], IDENTITY[LEAST]
+    how, start = (sigmoid, PENALTY, (SLOPES[0], 0.0, -np.inf)), np.array([1.0, 0.0, 0.0])
+    together = _newton(values, np.zeros_like(groups), hits, rows, 1, start, *how)[0]
+    fitted = _newton(values, groups, hits, rows, GROUPS, together, *how)
+    lines = np.tile(IDENTITY, (GROUPS, 1))
+    lines[:, SLOPE], lines[:, OFFSET] = fitted[:, 0], fitted[:, 2]
     lines[:, MIXED] = fitted[:, 1] / fitted[:, 0]
     logits = values[:, 0] + lines[groups, MIXED] * values[:, 1]
     for group in np.unique(groups):
@@ -152,29 +164,52 @@ def fit_lines(found: Candidates, sigmoid: bool) -> Lines:
     return lines
 
 
+def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
+    """The lines with a bend at one score for all. What is fitted, of a score z of a group g:
+    a z + b + c g + d g^2 + (e + f g) max(0, z - knot)."""
+    usable = found.ids >= 0
+    if not usable.any():
+        return lines
+    z, hits, rows = found.scores(lines)[usable], found.hits[usable], np.nonzero(usable)[0]
+    g, knot = found.groups[usable].astype(np.float64), np.quantile(z, KNOT_QUANTILE)
+    above = np.maximum(z - knot, 0)
+    values = np.stack([z, np.ones_like(z), g, g * g, above, above * g], axis=1)
+    a, b, c, d, e, f = _newton(
+        values, np.zeros(len(z), np.int64), hits, rows, 1, np.array([1.0, 0, 0, 0, 0, 0]), sigmoid,
+        np.full(6, BEND_PENALTY), [SLOPES[0], *[-np.inf] * 5],
+    )[0]  # fmt: skip
+    slope, offset, group = lines[:, SLOPE], lines[:, OFFSET], np.arange(GROUPS)
+    curves = lines.copy()
+    curves[:, SLOPE] = a * slope
+    curves[:, OFFSET] = a * offset + b + c * group + d * group**2
+    curves[:, KNOT] = (knot - offset) / slope
+    curves[:, BEND] = np.maximum(e + f * group, SLOPES[0] - a) * slope
+    return curves
+
+
 def _newton(
     values: Doubles, groups: npt.NDArray[np.integer], hits: Doubles, rows: npt.NDArray[np.integer], count: int,
-    centre: Doubles, sigmoid: bool,
+    centre: Doubles, sigmoid: bool, penalty: Doubles, least: Sequence[float],
 ) -> Doubles:  # fmt: skip
-    """The weights of each group's values, (count, 3), for which the loss of the candidates is least."""
+    """The weights of each group's values, (count, values), for which the loss of the candidates is least. `penalty`: on
+    departures from `centre`; `least`: that weights can be. The first weight, that of logits, is bounded above too."""
     fitted = np.tile(centre, (count, 1))
-    number = int(rows.max(initial=-1)) + 1
-    pairs = [(i, j, values[:, i] * values[:, j]) for i in range(3) for j in range(i + 1)]
+    number, columns = int(rows.max(initial=-1)) + 1, len(centre)
+    pairs = [(i, j, values[:, i] * values[:, j]) for i in range(columns) for j in range(i + 1)]
     for _ in range(STEPS):
         z = (values * fitted[groups]).sum(axis=1)
         residual, weight = _sigmoid_terms(z, hits) if sigmoid else _softmax_terms(z, hits, rows, number)
-        gradient = np.stack([_sums(groups, residual * values[:, i], count) for i in range(3)], axis=1)
-        gradient += PENALTY * (fitted - centre)
-        second = np.empty((count, 3, 3))
+        gradient = np.stack([_sums(groups, residual * values[:, i], count) for i in range(columns)], axis=1)
+        gradient += penalty * (fitted - centre)
+        second = np.empty((count, columns, columns))
         for i, j, product in pairs:
             second[:, i, j] = second[:, j, i] = _sums(groups, weight * product, count)
-        second += np.diag(PENALTY)
+        second += np.diag(penalty)
         step = np.linalg.solve(second, gradient[:, :, None])[:, :, 0]
         # softmax: groups depend on each other through the normaliser, and take half a step each
         step = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * (1.0 if sigmoid else 0.5)
-        fitted -= step
-        fitted[:, 0] = np.clip(fitted[:, 0], *SLOPES)
-        fitted[:, 1] = np.maximum(fitted[:, 1], 0)
+        fitted = np.maximum(fitted - step, least)
+        fitted[:, 0] = np.minimum(fitted[:, 0], SLOPES[1])
         if np.abs(step).max(initial=0) < PRECISION:
             break
     return fitted
