@@ -150,7 +150,9 @@ def _tuned_in_words(tuned: Tuned) -> str:
     why = {"time": "the time is over", "interrupted": "interrupted", "done": "nothing is left to try"}[tuned.ended]
     text = f"autotune: {trials} trial{'s' * (trials != 1)} in {clock(tuned.seconds)}, {why}; "
     if not tuned.options or tuned.score is None or tuned.default_score is None:
-        return text + f"{'nothing was better by more than chance' if trials > 1 else 'too few'}: the defaults are kept"
+        compared = any(trial.best is not None for trial in tuned.trials)
+        why = "nothing was better by more than chance" if compared else "nothing could be compared"
+        return f"{text}{why}: the defaults are kept"
     options = " ".join(f"--{name.replace('_', '-')} {option_text(value)}" for name, value in tuned.options.items())
     scores = f"{metric_name(tuned.metric)} of {tuned.held_out:,} held-out rows {tuned.score:.4f}"
     return f"{text}{scores}, with the defaults {tuned.default_score:.4f}\nthe same training without autotune: {options}"

@@ -175,12 +175,8 @@ class _Search:
             return "interrupted" if any(self._comm.gather_objects("interrupted", interrupted())) else "time"
 
     def outcome(self, ended: str) -> Tuned:
-        options = self._changes
-        if options:  # some of the others may depend on what changed
-            others = resolve(self._asked.replace(**options), self._data.labels, self._data)
-            names = [field.name for field in dataclasses.fields(Config)]
-            differ = [name for name in names if getattr(others, name) != getattr(self._best, name)]
-            options = options | {name: getattr(self._best, name) for name in differ}
+        same_rows = {"validation": self._default.validation}  # which else may depend on what changed
+        options = self._changes | same_rows if self._changes else {}
         score, default = (self._scores.get((config, len(self._rungs) - 1)) for config in (self._best, self._default))
         about = (f"ndcg_at_{max(self._ks)}", len(self._held_out), score, default)
         return Tuned(self._best, options, self.trials, *about, time.monotonic() - self._start, ended)
