@@ -95,6 +95,20 @@ def test_the_loss_that_ranks_better_wins(data: Dataset, ks: tuple[int, ...], los
     assert tuned.score == (second if loss == "softmax" else first).score
 
 
+@pytest.mark.parametrize(("chance", "kept"), [(0.05, True), (0.2, False)])
+def test_a_difference_that_chance_may_give_changes_nothing(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch, chance: float, kept: bool
+) -> None:
+    monkeypatch.setattr(module, "by_chance", lambda rows: chance)
+    tuned = search(data, OPTIONS)
+    assert tuned.score is not None
+    assert tuned.default_score is not None
+    assert 0.05 < tuned.score - tuned.default_score < 0.2
+    assert tuned.trials[1].better  # another change would be added to it
+    assert tuned.config.loss == ("softmax" if kept else "sigmoid")
+    assert bool(tuned.options) == kept
+
+
 def test_given_options_are_never_changed(data: Dataset) -> None:
     given = {"loss": "sigmoid", "learning_rate": 0.05, "batch_size": 32, "validation": 0.25, "threads": 1}
     tried = {name for trial in search(data, given, most_trials=4).trials for name in trial.options}

@@ -3,6 +3,9 @@ compared on rows that they were not trained on. What is tried is always a single
 Which changes, and in which order, follows from the data, the seed and how many trials were finished; only that number
 depends on time.
 
+Single changes seldom differ by more than chance, but several together may. So a change is kept if it is better by a
+little; at the end the best options are used only if they are better than the defaults by more than chance.
+
 On large data a change is first tried on a sample of the rows. Fewer rows for each label favour more regularisation and
 more epochs, so a sample can't decide: what is no better there is dropped, what is better is tried on all rows.
 """
@@ -55,6 +58,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 # Trials are compared on more rows than are held out otherwise, which are too few to tell small differences from chance.
 HELD_OUT, MOST_HELD_OUT = 3, 0.15  # times as many, but not more than this share of the rows
+LEAST_GAIN = 0.25  # of a change that is kept, as a share of what chance gives: changes often cost time
 LARGE = 100_000  # rows from which on changes are tried on a sample first
 SAMPLE = 4  # one row in so many
 _CHOICE = 0x73616D70  # the random choice of the sample is a stream of its own
@@ -67,12 +71,12 @@ class Tuned:
     """The outcome."""
 
     config: ResolvedConfig  # the best options
-    options: dict[str, Any]  # to give instead of autotune, for the same training; empty: the defaults are the best
+    options: dict[str, Any]  # to give instead of autotune, for the same training; empty: the defaults are kept
     trials: list[TrialInfo]
     metric: str  # that networks are compared by
     held_out: int  # rows on which
-    score: float | None  # of the best options after training on all other rows, and of the defaults; None: unknown
-    default_score: float | None
+    score: float | None  # of the best after training on all other rows, though perhaps by chance; None: unknown
+    default_score: float | None  # the same of the defaults
     seconds: float
     ended: str  # why: "time", "interrupted", or "done" if nothing was left to try
 
@@ -97,9 +101,10 @@ def autotune(
     ks: Sequence[int] | None = None, callbacks: Sequence[Callback] = (), trial_callbacks: Sequence[Callback] = (),
     most_trials: int = sys.maxsize,
 ) -> Tuned:  # fmt: skip
-    """The best options for this data that trials of `config.autotune` seconds in all find. Options among `given` that
-    are not open stay as they are. ConfigError if there is nothing to compare on or nothing to try. After Ctrl-C the
-    best so far are returned; Terminated after SIGTERM. All ranks call it together, and rank 0's clock counts.
+    """The best options for this data that trials of `config.autotune` seconds in all find, if they are better than the
+    defaults by more than chance. Options among `given` that are not open stay as they are. ConfigError if there is
+    nothing to compare on or nothing to try. After Ctrl-C the best so far are returned; Terminated after SIGTERM. All
+    ranks call it together, and rank 0's clock counts.
 
     `callbacks` receive what each trial gave, `trial_callbacks` what its training reports."""
     search = _Search(config, given, data, comm, check_memory, ks or default_ks(data), callbacks, trial_callbacks)
@@ -175,11 +180,13 @@ class _Search:
             return "interrupted" if any(self._comm.gather_objects("interrupted", interrupted())) else "time"
 
     def outcome(self, ended: str) -> Tuned:
-        same_rows = {"validation": self._default.validation}  # which else may depend on what changed
-        options = self._changes | same_rows if self._changes else {}
         score, default = (self._scores.get((config, len(self._rungs) - 1)) for config in (self._best, self._default))
+        config, options = self._default, {}
+        if score is not None and default is not None and self._exceeds(score, default, 1.0):
+            config = self._best
+            options = self._changes | {"validation": config.validation}  # which else may depend on what changed
         about = (f"ndcg_at_{max(self._ks)}", len(self._held_out), score, default)
-        return Tuned(self._best, options, self.trials, *about, time.monotonic() - self._start, ended)
+        return Tuned(config, options, self.trials, *about, time.monotonic() - self._start, ended)
 
     def _next(self, position: int) -> tuple[int, dict[str, Any], ResolvedConfig] | None:
         """The next change to try, from a position in the options on: the position, all changes, and the options."""
@@ -207,21 +214,20 @@ class _Search:
             return None
 
     def _is_better(self, config: ResolvedConfig, changes: Mapping[str, Any]) -> bool:
-        """Whether options are better than the best so far: on a sample of the rows, if there is one, and on all rows by
-        more than chance."""
+        """Whether options are better than the best so far, on a sample of the rows, if there is one, and on all."""
         for rung in range(len(self._rungs)):
             best = self._score(self._best, rung, self._changes)
-            margin = by_chance(len(self._held_out)) if rung == len(self._rungs) - 1 else 0.0
-            if not self._score(config, rung, changes, best, margin) > best + margin:
+            if not self._exceeds(self._score(config, rung, changes, best), best, LEAST_GAIN):
                 return False
         return True
 
-    def _score(
-        self, config: ResolvedConfig, rung: int, changes: Mapping[str, Any], best: float | None = None,
-        margin: float = 0.0,
-    ) -> float:  # fmt: skip
+    def _exceeds(self, score: float, other: float, share: float) -> bool:
+        """Whether a score is better by more than a share of what chance gives."""
+        return score > other + share * by_chance(len(self._held_out))
+
+    def _score(self, config: ResolvedConfig, rung: int, changes: Mapping[str, Any], best: float | None = None) -> float:
         """The score of options after training on the rows of a rung, in a trial unless it is known. `best` is what it
-        has to exceed, by a margin; None for the best options so far themselves."""
+        has to exceed; None for the best options so far themselves."""
         if (config, rung) not in self._scores:
             rows, begin = self._rungs[rung], time.monotonic()
             self._check_time(len(rows) * config.epochs)
@@ -229,7 +235,7 @@ class _Search:
             seconds = time.monotonic() - begin
             self._seconds_of_row = seconds / (len(rows) * config.epochs)
             self._scores[config, rung] = score
-            better = None if best is None else score > best + margin
+            better = None if best is None else self._exceeds(score, best, LEAST_GAIN)
             self.trials.append(TrialInfo(len(self.trials) + 1, dict(changes), len(rows), score, best, better, seconds))
             for callback in self._callbacks:
                 callback.on_trial(self.trials[-1])

@@ -24,8 +24,7 @@ class TrialInfo:
     rows: int  # trained on
     score: float  # on the held-out rows
     best: float | None  # score of the best options so far after training on the same rows; None: these are they
-    better: bool | None  # on all rows by more than chance, and these are the best options now; on a sample of them by
-    # any difference, and they are tried on all rows next
+    better: bool | None  # enough to be the best options now or, on a sample of the rows, to be tried on all
     seconds: float
 
 

@@ -97,10 +97,7 @@ class ProgressLine(Callback):
     def on_trial(self, info: TrialInfo) -> None:
         self._clear()
         changed = ", ".join(f"{name} {option_text(value)}" for name, value in info.options.items()) or "defaults"
-        verdict = ""
-        if info.best is not None:
-            by_chance = " by more than chance" if info.score > info.best and not info.better else ""
-            verdict = f", {'better' if info.better else 'no better'} than {info.best:.4f}{by_chance}"
+        verdict = "" if info.best is None else f", {'better' if info.better else 'not better'} than {info.best:.4f}"
         trained = f"trained on {info.rows:,} rows in {clock(info.seconds)}"
         self._print(f"trial {info.number}: {changed}: {trained}, {info.score:.4f} on held-out rows{verdict}\n")
 
