@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import dslide
 from dslide import Callback, Config, SlideClassifier, TrialInfo, load_model
 from dslide.cli import main
 from dslide.comm import solo
-from dslide.data import Dataset
+from dslide.data import Dataset, load
 from dslide.errors import TERMINATED, ConfigError, MemoryNeeded
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.training import autotune as module
@@ -137,13 +138,29 @@ def test_only_what_makes_a_difference_is_tried(data: Dataset) -> None:
     assert tried == {"hidden"}  # there is no label prior, and all outputs are active
 
 
+def test_items_of_users_have_other_options(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{user} " + " ".join(map(str, rng.choice(50, 5, replace=False))) for user in range(300)]
+    (tmp_path / "users.txt").write_text("\n".join(lines) + "\n")
+    users = load(tmp_path / "users.txt", format="interactions")
+    given = {"epochs": 1, "loss": "softmax", "hidden": (8,), "validation": 0.3, "threads": 1}
+    tuned = search(users, given, most_trials=5)
+    assert tuned.metric == "ndcg_at_20"
+    assert [list(trial.options)[-1:] for trial in tuned.trials[:2]] == [[], ["prior_boost"]]  # the prior is not trained
+    tried = {name for trial in tuned.trials for name in trial.options}
+    assert not tried & {"prior_learning_rate", "prior_hits", "linear_negatives", "random_negatives"}
+
+
 def test_options_beyond_memory_are_not_tried(data: Dataset) -> None:
     def memory(config: ResolvedConfig) -> None:
-        if config.hidden > (256,):
+        if config.hidden > most:
             raise MemoryNeeded("not here")
 
-    trials = search(data, OPTIONS | {"loss": "sigmoid", "hidden": ()}, memory=memory).trials
-    assert [trial.options for trial in trials] == [{}, {"hidden": (128,)}]
+    given, most = OPTIONS | {"loss": "sigmoid", "hidden": ()}, (256,)
+    assert [trial.options for trial in search(data, given, memory=memory).trials] == [{}, {"hidden": (128,)}]
+    most = (128,)
+    with pytest.raises(MemoryNeeded, match="not here"):  # the defaults themselves
+        search(data, given, memory=memory)
 
 
 def test_a_diverging_change_loses(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +312,21 @@ def test_ctrl_c_within_a_trial_ends_it(data: Dataset) -> None:
     assert tuned.trials == []
     assert interrupt.steps == 6
     assert tuned.options == {}
+
+
+@pytest.mark.waiting
+def test_a_trial_ends_when_the_time_is_over(data: Dataset) -> None:
+    class Slow(Callback):
+        steps = 0
+
+        def on_step(self, trainer: Any, info: Any) -> None:
+            self.steps += 1
+            if self.steps == 5:
+                time.sleep(3)
+
+    slow = Slow()
+    tuned = search(data, OPTIONS | {"autotune": 3.0}, trial_callbacks=[slow])
+    assert (tuned.ended, tuned.trials, slow.steps) == ("time", [], 6)
 
 
 @pytest.mark.waiting

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -62,6 +63,8 @@ LEAST_GAIN = 0.25  # of a change that is kept, as a share of what chance gives: 
 LARGE = 100_000  # rows from which on changes are tried on a sample first
 SAMPLE = 4  # one row in so many
 _CHOICE = 0x73616D70  # the random choice of the sample is a stream of its own
+
+WORST = -1.0  # score that is worse than any
 
 CheckMemory = Callable[[ResolvedConfig], None]  # MemoryNeeded, on all ranks, if a network can't be trained here
 
@@ -124,13 +127,14 @@ class _Watch(Callback):
     """Ends a trial when the search has to end, and keeps its score."""
 
     def __init__(self, must_end: Callable[[], bool]) -> None:
-        self._must_end, self.score = must_end, float("nan")
+        self._must_end, self.score = must_end, WORST
 
     def vote(self, trainer: Trainer) -> Vote:
         return Vote.STOP if self._must_end() else Vote.NONE
 
     def on_calibration(self, trainer: Trainer, info: CalibrationInfo) -> None:
-        self.score = info.after if info.used else info.before
+        score = info.after if info.used else info.before
+        self.score = WORST if math.isnan(score) else score  # no held-out row has a label
 
 
 class _Search:
@@ -151,6 +155,7 @@ class _Search:
             raise ConfigError(f"autotune: compares networks on held-out rows, and {why} none are held out (validation)")
         if not any(name in self._free for name in _meaningful(self._default)):
             raise ConfigError("autotune: there is nothing to try, since all options that it could change are given")
+        check_memory(self._default)
         share = max(self._default.validation, min(HELD_OUT * self._default.validation, MOST_HELD_OUT))
         rows, held_out = hold_out_rows(data, share, config.seed)
         assert isinstance(rows, Dataset)
@@ -268,7 +273,7 @@ class _Search:
         except Diverged:
             if self._comm.size > 1:  # another rank may not have noticed
                 raise
-            watch.score = -1.0  # worse than any
+            watch.score = WORST
         finally:
             del trainer, keeper
             gc.collect()  # memory may not hold two networks
