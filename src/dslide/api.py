@@ -166,7 +166,9 @@ def open_run(
             config, given, rows, comm, partial(_check_trial, rows, comm, here), ks=testing.ks,
             callbacks=[*line, *callbacks], trial_callbacks=[TrialLine() for _ in line],
         )  # fmt: skip
-        config = tuned.config
+        config, folder = tuned.config, _folder(data, out, resume, comm)
+        if not resume_existing:  # another run may have begun meanwhile
+            comm.together("checking the folder", lambda: check_folder(folder, False))
     divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder)
     del rows
     config, train_data, validation, test = comm.together("dividing the data", divide)
@@ -199,13 +201,15 @@ def _folder(data: Source, out: str | Path | None, resume: str | Path | None, com
 def _read(
     source: Source, reading: Reading, testing: EvaluationOptions, config: Config, saved: SavedModel | None
 ) -> tuple[Data, Data | None]:
-    """The data without the rows that are held out to test on, and those."""
+    """The data to train and validate on, and to test on."""
     data: Data = read_training_data(source, reading, saved)
     test: Data | None = None
     if testing.hold_out is not None:
         data, test = data.split(testing.hold_out, config.seed)
     if data.features == 0 or data.labels == 0:
         raise DataError(f"{_name(source, data)}: there are no {'labels' if data.features else 'features'} in it")
+    if testing.test is not None and data.users is None:
+        test = read_test_data(testing.test, data, reading)
     return data, test
 
 
@@ -213,14 +217,13 @@ def _divide(
     source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
     saved: SavedModel | None, folder: Path,
 ) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
-    """The options, of which none is left open, and the data to train on, to validate on and to test on, with the same
-    columns."""
+    """The options, of which none is left open, and the data to train on, to validate on and to test on."""
     if saved is None:
         config = resolve(config, data.labels, data)
     data, validation = hold_out_rows(data, config.validation, config.seed)
     if saved is not None and data.checksum != saved.progress.get("data"):
         raise DataError(f"{_name(source, data)}: not the data that {folder} was trained on")
-    if testing.test is not None:
+    if testing.test is not None and data.users is not None:  # their histories are what is trained on
         test = read_test_data(testing.test, data, reading)
     return config, data, validation, test
 

@@ -21,7 +21,7 @@ from dslide import Callback, Config, SlideClassifier, TrialInfo, load_model
 from dslide.cli import main
 from dslide.comm import solo
 from dslide.data import Dataset, load
-from dslide.errors import TERMINATED, ConfigError, MemoryNeeded
+from dslide.errors import TERMINATED, ConfigError, DataError, MemoryNeeded, UserError
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.training import autotune as module
 from dslide.training.autotune import SPACE, Tuned, autotune, given_options
@@ -257,6 +257,22 @@ def test_a_budget_for_no_trial_keeps_the_defaults(
     assert ", the time is over; nothing could be compared: the defaults are kept\n" in out
     assert main([*train, "--out", str(tmp_path / "plain")]) == 0
     assert_same(state(tmp_path / "short"), state(tmp_path / "plain"))
+
+
+def test_bad_test_data_is_refused_before_any_trial(data: Dataset, tmp_path: Path) -> None:
+    trials = Trials()
+    with pytest.raises(DataError, match=r"nothing\.txt"):
+        dslide.train(data, OPTIONS | HOUR, test=tmp_path / "nothing.txt", out=tmp_path / "run", callbacks=[trials])
+    assert trials.infos == []
+
+
+def test_a_folder_that_another_run_takes_meanwhile_is_not_written_to(data: Dataset, tmp_path: Path) -> None:
+    class Other(Callback):
+        def on_trial(self, info: TrialInfo) -> None:
+            (tmp_path / "run").mkdir(exist_ok=True)
+
+    with pytest.raises(UserError, match=r"run: exists already"):
+        dslide.train(data, OPTIONS | HOUR, out=tmp_path / "run", callbacks=[Other()])
 
 
 def test_a_resumed_run_keeps_what_was_decided(
