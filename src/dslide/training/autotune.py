@@ -167,7 +167,7 @@ class _Search:
             self._rungs.insert(0, rows.take(np.sort(order[: len(rows) // SAMPLE])))
         self._seen = {self._default}  # what needs not be tried any more
         self._scores: dict[tuple[ResolvedConfig, int], float] = {}  # by options and rung
-        self._seconds_of_row = 0.0  # of an epoch, in the last trial
+        self._seconds_of_row = math.inf  # of an epoch, in the fastest trial
         self.trials: list[TrialInfo] = []
 
     def run(self, interrupted: Callable[[], bool], most_trials: int) -> str:
@@ -238,7 +238,7 @@ class _Search:
             self._check_time(len(rows) * config.epochs)
             score = self._train(config, rows)
             seconds = time.monotonic() - begin
-            self._seconds_of_row = seconds / (len(rows) * config.epochs)
+            self._seconds_of_row = min(self._seconds_of_row, seconds / (len(rows) * config.epochs))
             self._scores[config, rung] = score
             better = None if best is None else self._exceeds(score, best, LEAST_GAIN)
             self.trials.append(TrialInfo(len(self.trials) + 1, dict(changes), len(rows), score, best, better, seconds))
@@ -248,7 +248,8 @@ class _Search:
 
     def _check_time(self, row_epochs: int) -> None:
         """_Ended, on all ranks, if there is no time for a trial of so many rows, or after Ctrl-C."""
-        enough = self._left() > self._seconds_of_row * row_epochs and len(self.trials) < self._most
+        least = self._seconds_of_row * row_epochs if self.trials else 0.0
+        enough = self._left() > least and len(self.trials) < self._most
         answers = self._comm.gather_objects("another trial", [enough, self._interrupted()])
         if not answers[0][0] or any(interrupted for _, interrupted in answers):
             raise _Ended
