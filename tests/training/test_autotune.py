@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,27 @@ def test_items_of_users_have_other_options(tmp_path: Path) -> None:
     assert [list(trial.options)[-1:] for trial in tuned.trials[:2]] == [[], ["prior_boost"]]  # the prior is not trained
     tried = {name for trial in tuned.trials for name in trial.options}
     assert not tried & {"prior_learning_rate", "prior_hits", "linear_negatives", "random_negatives"}
+
+
+def test_networks_of_trials_are_freed(data: Dataset) -> None:
+    class Networks(Callback):
+        def __init__(self) -> None:
+            self.found: list[weakref.ref[Any]] = []
+            self.alive: list[int] = []  # at the start of each trial, its own included
+
+        def on_start(self, trainer: Any, total_steps: int) -> None:
+            self.found.append(weakref.ref(trainer.network))
+            self.alive.append(sum(found() is not None for found in self.found))
+
+        def on_step(self, trainer: Any, info: Any) -> None:
+            if len(self.found) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    networks = Networks()
+    given = {name: value for name, value in OPTIONS.items() if name != "hidden"}
+    assert search(data, given, trial_callbacks=[networks]).ended == "interrupted"
+    assert networks.alive == [1, 1, 1]
+    assert [found() for found in networks.found] == [None] * 3
 
 
 def test_options_beyond_memory_are_not_tried(data: Dataset) -> None:

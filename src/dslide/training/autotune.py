@@ -185,6 +185,8 @@ class _Search:
             return "interrupted" if any(self._comm.gather_objects("interrupted", interrupted())) else "time"
 
     def outcome(self, ended: str) -> Tuned:
+        """What was found. Frees the memory of a trial that was ended."""
+        gc.collect()
         score, default = (self._scores.get((config, len(self._rungs) - 1)) for config in (self._best, self._default))
         config, options = self._default, {}
         if score is not None and default is not None and self._exceeds(score, default, 1.0):
@@ -237,6 +239,7 @@ class _Search:
             rows, begin = self._rungs[rung], time.monotonic()
             self._check_time(len(rows) * config.epochs)
             score = self._train(config, rows)
+            gc.collect()  # memory may not hold two networks
             seconds = time.monotonic() - begin
             self._seconds_of_row = min(self._seconds_of_row, seconds / (len(rows) * config.epochs))
             self._scores[config, rung] = score
@@ -275,9 +278,6 @@ class _Search:
             if self._comm.size > 1:  # another rank may not have noticed
                 raise
             watch.score = WORST
-        finally:
-            del trainer, keeper
-            gc.collect()  # memory may not hold two networks
         return float(self._comm.gather_objects("score", watch.score)[0])
 
 
