@@ -148,13 +148,13 @@ def _tuned_in_words(tuned: Tuned) -> str:
 
     trials = len(tuned.trials)
     why = {"time": "the time is over", "interrupted": "interrupted", "done": "nothing is left to try"}[tuned.ended]
-    text = f"autotune: {trials} trial{'s' * (trials != 1)} in {clock(tuned.seconds)}, {why}; "
+    text = f"autotune: {trials} trial{'s' * (trials != 1)} in {clock(tuned.seconds)}, {why}"
     if all(trial.best is None for trial in tuned.trials):
-        return f"{text}nothing could be compared: the defaults are kept"
+        return f"{text}; nothing could be compared: the defaults are kept"
     if tuned.score is not None and tuned.default_score is not None:
         scores = f"{metric_name(tuned.metric)} of {tuned.held_out:,} held-out rows {tuned.score:.4f}"
-        text += f"{scores}, with the defaults {tuned.default_score:.4f}; "
+        text += f"; {scores}, with the defaults {tuned.default_score:.4f}"
     if not tuned.options:
-        return f"{text}nothing was better by more than chance: the defaults are kept"
+        return f"{text}; nothing was better by more than chance: the defaults are kept"
     options = " ".join(f"--{name.replace('_', '-')} {option_text(value)}" for name, value in tuned.options.items())
-    return f"{text}the same training without autotune: {options}"
+    return f"{text}\nthe same training without autotune: {options}"
