@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RunInfo,
         StepInfo,
         TestInfo,
+        TrialInfo,
         ValidationInfo,
     )
     from dslide.training.inference import Model, open_model
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CalibrationInfo", "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "RunInfo",
-    "RunResult", "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "UserError", "ValidationInfo",
-    "Vectors", "__version__", "evaluate", "load", "load_model", "open_model", "resume", "train",
+    "RunResult", "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "TrialInfo", "UserError",
+    "ValidationInfo", "Vectors", "__version__", "evaluate", "load", "load_model", "open_model", "resume", "train",
 ]  # fmt: skip
 
 # Imported on first use: the command line starts without scikit-learn, scipy and the native module.
@@ -55,6 +56,7 @@ _MODULES = {
         "RunInfo",
         "StepInfo",
         "TestInfo",
+        "TrialInfo",
         "ValidationInfo",
     ),
     "training.inference": ("Model", "open_model"),

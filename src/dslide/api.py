@@ -15,19 +15,20 @@ from typing import Any
 
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
-from dslide.comm.topology import local_ranks
+from dslide.comm.topology import LocalRanks, local_ranks
 from dslide.config import Config, check_name
 from dslide.data import Data, Dataset
 from dslide.errors import DataError
-from dslide.model.defaults import resolve
-from dslide.planner.memory import plan
+from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.planner.memory import Plan, plan
 from dslide.training import evaluation
+from dslide.training.autotune import autotune, given_options
 from dslide.training.callbacks import Callback, RunInfo
-from dslide.training.early_stopping import hold_out_rows
+from dslide.training.early_stopping import hold_out_rows, keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder
 from dslide.training.inference import Model, open_model
-from dslide.training.logging import ProgressLine
+from dslide.training.logging import ProgressLine, TrialLine
 from dslide.training.profiler import Profile
 from dslide.training.reading import READING_OPTIONS, Reading, Source, read_test_data, read_training_data
 from dslide.training.run import Run, RunResult, load_run, resumed_config
@@ -67,7 +68,7 @@ def train(
     `UserError`. SIGTERM saves and raises `errors.Terminated`.
     """
     testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
-    given = config.to_dict() if isinstance(config, Config) else dict(config or {})
+    given = given_options(config) if isinstance(config, Config) else dict(config or {})
     return open_run(
         data, given | options, out=out, resume_existing=resume_existing, testing=testing, profile=profile,
         tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
@@ -156,28 +157,36 @@ def open_run(
         config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
     comm.limit = config.watchdog
     testing = comm.together("test options", lambda: testing.like(saved))
-    read = partial(_read, data, reading, testing, config, saved, folder)
-    config, train_data, validation, test = comm.together("reading the data", read)
-
+    rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
     here = local_ranks(comm)
-    planned = plan(
-        config, train_data.features, train_data.labels, train_data.data_bytes, comm.size, here.threads,
-        isinstance(train_data, Dataset), train_data.values_per_row[0],
-        rows=len(train_data), labels_per_row=train_data.values_per_row[1],
-    )  # fmt: skip
+    line = [ProgressLine()] if progress and comm.rank == 0 else []
+    tuned = None
+    if config.autotune and saved is None:
+        tuned = autotune(
+            config, given, rows, comm, partial(_check_trial, rows, comm, here), ks=testing.ks,
+            callbacks=[*line, *callbacks], trial_callbacks=[TrialLine() for _ in line],
+        )  # fmt: skip
+        config, folder = tuned.config, _folder(data, out, resume, comm)
+        if not resume_existing:  # another run may have begun meanwhile
+            comm.together("checking the folder", lambda: check_folder(folder, False))
+    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder)
+    del rows
+    config, train_data, validation, test = comm.together("dividing the data", divide)
+    del divide
+
+    planned = _plan(config, train_data, comm, here)
     threads = config.threads or here.threads
     measured = None
     if profile:
         comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
         measured = Profile(measure_speeds(threads))
     for callback in callbacks:
-        callback.on_run(RunInfo(folder, train_data, validation, test, planned.lines(), last, threads, measured))
+        callback.on_run(RunInfo(folder, train_data, validation, test, planned.lines(), last, threads, measured, tuned))
     comm.together("memory", lambda: planned.check(here.ranks))
-    line = [ProgressLine()] if progress and comm.rank == 0 else []
     return Run(
         comm, folder, config, train_data, validation=validation, test=test, testing=testing,
         planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
-        callbacks=[*line, *callbacks], estimator=estimator,
+        callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned,
     )  # fmt: skip
 
 
@@ -190,23 +199,50 @@ def _folder(data: Source, out: str | Path | None, resume: str | Path | None, com
 
 
 def _read(
-    source: Source, reading: Reading, testing: EvaluationOptions, config: Config, saved: SavedModel | None,
-    folder: Path,
-) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
-    """The options, of which none is left open, and the data to train on, to validate on and to test on, with the same
-    columns."""
+    source: Source, reading: Reading, testing: EvaluationOptions, config: Config, saved: SavedModel | None
+) -> tuple[Data, Data | None]:
+    """The data to train and validate on, and to test on."""
     data: Data = read_training_data(source, reading, saved)
     test: Data | None = None
-    name = source if isinstance(source, (str, Path)) else data.source or "the data"
     if testing.hold_out is not None:
         data, test = data.split(testing.hold_out, config.seed)
     if data.features == 0 or data.labels == 0:
-        raise DataError(f"{name}: there are no {'labels' if data.features else 'features'} in it")
+        raise DataError(f"{_name(source, data)}: there are no {'labels' if data.features else 'features'} in it")
+    if testing.test is not None and data.users is None:
+        test = read_test_data(testing.test, data, reading)
+    return data, test
+
+
+def _divide(
+    source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
+    saved: SavedModel | None, folder: Path,
+) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
+    """The options, of which none is left open, and the data to train on, to validate on and to test on."""
     if saved is None:
         config = resolve(config, data.labels, data)
     data, validation = hold_out_rows(data, config.validation, config.seed)
     if saved is not None and data.checksum != saved.progress.get("data"):
-        raise DataError(f"{name}: not the data that {folder} was trained on")
-    if testing.test is not None:
+        raise DataError(f"{_name(source, data)}: not the data that {folder} was trained on")
+    if testing.test is not None and data.users is not None:  # their histories are what is trained on
         test = read_test_data(testing.test, data, reading)
     return config, data, validation, test
+
+
+def _name(source: Source, data: Data) -> str | Path:
+    return source if isinstance(source, (str, Path)) else data.source or "the data"
+
+
+def _plan(config: Config, data: Data, comm: Communicator, here: LocalRanks, trial: bool = False) -> Plan:
+    """The memory of a training; in a trial there are copies of the data and, as a rule, of the best network."""
+    features_per_row, labels_per_row = data.values_per_row
+    planned = partial(
+        plan, config, data.features, data.labels, data.data_bytes * (1 + trial), comm.size, here.threads,
+        isinstance(data, Dataset), features_per_row, rows=len(data), labels_per_row=labels_per_row,
+    )  # fmt: skip
+    return planned(keeps_best=trial and keeps_best(planned().parameters, len(data)))
+
+
+def _check_trial(data: Data, comm: Communicator, here: LocalRanks, config: ResolvedConfig) -> None:
+    """MemoryNeeded, on all ranks, if one has too little memory for a trial."""
+    planned = _plan(config, data, comm, here, trial=True)
+    comm.together("memory of a trial", lambda: planned.check(here.ranks))

@@ -140,6 +140,9 @@ class Config:
         "whose network is kept; of interactions one item each of this share of the users is held out; 0: none, all "
         "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)
     patience: int = option(2, "epochs without a better result on the held-out rows after which training ends", 1)
+    autotune: float = option(0.0, "seconds of trials before the training, in which networks with other options are "
+        "compared on held-out rows; the training then has the best options; those that are given stay; 0: no "
+        "trials", 0, 1e9)
     batch_size: int = option(256, "rows in a step", 1, 2**20)
     seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)

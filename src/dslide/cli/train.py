@@ -23,9 +23,10 @@ from dslide.comm import launched_as
 from dslide.config import Config
 from dslide.errors import INTERRUPTED, ConfigError, Terminated
 from dslide.training.callbacks import Callback, RunInfo
-from dslide.util.units import clock, format_bytes
+from dslide.util.units import clock, format_bytes, metric_name
 
 if TYPE_CHECKING:
+    from dslide.training.autotune import Tuned
     from dslide.training.run import RunResult
 
 
@@ -69,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             result = api.train(arguments.data, out=arguments.out, resume_existing=arguments.elastic, **shared)
     except Terminated as error:
+        if console.folder is None:  # in trials, before the run
+            raise
         how = "--elastic --out" if arguments.elastic else "--resume"
         again = f"{error}; to resume: dslide train {arguments.data} {how} {console.folder}"
         raise Terminated(again, error.blamed) from None
@@ -94,6 +97,8 @@ class _Console(Callback):
         if info.validation is not None:
             what = "one item each of {:,} users is" if self._users else "{:,} rows more are"
             print(what.format(len(info.validation)), "held out to tell which epoch was the best (--validation 0: none)")
+        if info.tuned is not None:
+            print(_tuned_in_words(info.tuned))
         if info.test is not None:
             print(describe(self._arguments.test or "held out of it", info.test))
         print("\n".join(info.plan))
@@ -135,3 +140,21 @@ class _Console(Callback):
             print(f"  dslide train {data} --resume {result.folder}")
         else:
             print(f"next: dslide predict {result.folder} {data if self._users else self._arguments.test or data}")
+
+
+def _tuned_in_words(tuned: Tuned) -> str:
+    """What autotune gave, and how to train the same network without it."""
+    from dslide.training.logging import option_text
+
+    trials = len(tuned.trials)
+    why = {"time": "the time is over", "interrupted": "interrupted", "done": "nothing is left to try"}[tuned.ended]
+    text = f"autotune: {trials} trial{'s' * (trials != 1)} in {clock(tuned.seconds)}, {why}"
+    if all(trial.best is None for trial in tuned.trials):
+        return f"{text}; nothing could be compared: the defaults are kept"
+    if tuned.score is not None and tuned.default_score is not None:
+        scores = f"{metric_name(tuned.metric)} of {tuned.held_out:,} held-out rows {tuned.score:.4f}"
+        text += f"; {scores}, with the defaults {tuned.default_score:.4f}"
+    if not tuned.options:
+        return f"{text}; nothing was better by more than chance: the defaults are kept"
+    options = " ".join(f"--{name.replace('_', '-')} {option_text(value)}" for name, value in tuned.options.items())
+    return f"{text}\nthe same training without autotune: {options}"

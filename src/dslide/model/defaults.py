@@ -73,7 +73,7 @@ class ResolvedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if still_open := [name for name in _RULES if _is_open(name, getattr(self, name))]:
+        if still_open := [name for name in _RULES if is_open(name, getattr(self, name))]:
             raise ValueError(f"options left open: {', '.join(still_open)}")
 
     @property
@@ -188,18 +188,19 @@ def resolve(config: Config, labels: int, data: Data | None = None) -> ResolvedCo
     if isinstance(config, ResolvedConfig):
         return config
     for name, rule in _RULES.items():
-        if _is_open(name, getattr(config, name)):
+        if is_open(name, getattr(config, name)):
             config = config.replace(**{name: rule(_Facts(config, labels, data))})
     return _resolved(config)
 
 
 def resolve_like(config: Config, before: ResolvedConfig) -> ResolvedConfig:
     """Decides every option that is left open as it was decided before, when training began."""
-    left_open = [name for name in _RULES if _is_open(name, getattr(config, name))]
+    left_open = [name for name in _RULES if is_open(name, getattr(config, name))]
     return _resolved(config.replace(**{name: getattr(before, name) for name in left_open}))
 
 
-def _is_open(name: str, value: Any) -> bool:
+def is_open(name: str, value: Any) -> bool:
+    """Whether a value leaves an option open."""
     return value == 0 if name in ("micro_batches", "epochs") else value in (-1, "auto", ())
 
 

@@ -24,7 +24,8 @@ from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Termin
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
 from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
-from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, use_rank_threads
+from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
+from dslide.training.autotune import given_options
 from dslide.training.callbacks import Callback
 from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
@@ -90,7 +91,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         weight_decay: float = Config.weight_decay, dropout_input: float = Config.dropout_input,
         dropout_hidden: float = Config.dropout_hidden, weights: str = Config.weights, moments: str = Config.moments,
         products: str = Config.products, epochs: int = Config.epochs, validation: float = Config.validation,
-        patience: int = Config.patience, batch_size: int = Config.batch_size,
+        patience: int = Config.patience, autotune: float = Config.autotune, batch_size: int = Config.batch_size,
         seed: int = Config.seed, threads: int = Config.threads, checkpoint_seconds: float = Config.checkpoint_seconds,
         checkpoints_kept: int = Config.checkpoints_kept, wire: str = Config.wire,
         micro_batches: int = Config.micro_batches, watchdog: float = Config.watchdog, verbose: bool = False,
@@ -108,7 +109,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
         theirs, or other options, are refused.
 
-        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch.
+        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch. With
+        `autotune` other options are tried first; `network_.config` has those that were the best. Options that have
+        their default value count as not given.
 
         Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
         """
@@ -117,6 +120,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
         if out is None:
+            config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
             config = resolve(config, data.labels, data)
             rows, validation = hold_out_rows(data, config.validation, config.seed)
             trainer = new_trainer(config, data)
@@ -139,7 +143,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         interrupted."""
         data = dataclasses.replace(data, label_names=coder.names(), feature_names=self._feature_names())
         run = open_run(
-            data, config.to_dict(), out=out, resume_existing=True, testing=EvaluationOptions(),
+            data, given_options(config), out=out, resume_existing=True, testing=EvaluationOptions(),
             progress=self.verbose, callbacks=callbacks, estimator=self._about(coder),
         )  # fmt: skip
         try:
@@ -212,7 +216,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         trainer: Trainer | None = self.trainer_
         if trainer is None:
             raise ModelError("the model was loaded only to predict; load(..., trainable=True) opens it for training")
-        config = resolve_like(self._config(), trainer.config)
+        given = given_options(self._config())
+        decided = {name: getattr(trainer.config, name) for name in OPTIONS if name not in given}  # by autotune
+        config = resolve_like(self._config().replace(**decided), trainer.config)
         if name := first_change(config, trainer.config, FIXED):
             change = f"{getattr(trainer.config, name)!r}, and partial_fit can't continue with {getattr(config, name)!r}"
             raise ConfigError(f"{name}: training began with {change}; fit starts anew")

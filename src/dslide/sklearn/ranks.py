@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,12 @@ from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.errors import MemoryNeeded
+from dslide.model.defaults import ResolvedConfig
 from dslide.model.network import Network
 from dslide.planner.memory import plan
+from dslide.training.autotune import autotune, given_options
+from dslide.training.callbacks import Callback
+from dslide.training.logging import ProgressLine, TrialLine
 from dslide.training.trainer import Trainer
 from dslide.util.threads import use_threads
 from dslide.util.units import format_bytes
@@ -29,6 +33,20 @@ def new_trainer(config: Config, data: Dataset) -> Trainer:
     """A new network for this data, and its trainer."""
     comm = _ranks(config, data.features, data.labels, data, keeps_best=config.validation > 0)
     return Trainer(config, data.features, data.labels, comm=comm)
+
+
+def tuned(config: Config, data: Dataset, callbacks: Sequence[Callback], verbose: bool) -> ResolvedConfig:
+    """The options that trials of autotune find best for this data."""
+
+    def check_memory(tried: Config) -> None:
+        _ranks(tried, data.features, data.labels, data, keeps_best=True)
+
+    comm = job(config.watchdog)
+    lines = ([ProgressLine()], [TrialLine()]) if verbose else ([], [])
+    return autotune(
+        config, given_options(config), data, comm, check_memory, callbacks=[*lines[0], *callbacks],
+        trial_callbacks=lines[1],
+    ).config  # fmt: skip
 
 
 def use_rank_threads(threads: int) -> None:

@@ -10,8 +10,22 @@ from dslide.comm.votes import Vote
 
 if TYPE_CHECKING:
     from dslide.data import Data
+    from dslide.training.autotune import Tuned
     from dslide.training.profiler import Profile
     from dslide.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class TrialInfo:
+    """A finished training of `autotune`, with other options than the best so far, or with those."""
+
+    number: int  # counted from 1
+    options: dict[str, Any]  # that differ from those that were decided without trials
+    rows: int  # trained on
+    score: float  # on the held-out rows
+    best: float | None  # score of the best options so far after training on the same rows; None: these are they
+    better: bool | None  # enough to be the best options now or, on a sample of the rows, to be tried on all
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,7 @@ class RunInfo:
     resumed_from: Path | None  # a checkpoint
     threads: int  # of this rank
     profile: Profile | None
+    tuned: Tuned | None = None  # what autotune gave
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,9 @@ class FitResult:
 
 class Callback:
     """Receives what training reports. Every method may be left out."""
+
+    def on_trial(self, info: TrialInfo) -> None:
+        """A trial of `autotune` is done."""
 
     def on_run(self, info: RunInfo) -> None:
         """A whole run (`dslide.train`, `dslide.resume`) is about to start; a `Trainer` alone does not call this."""

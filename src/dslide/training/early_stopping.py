@@ -24,6 +24,9 @@ from dslide.training.logging import warn
 from dslide.training.trainer import Trainer
 from dslide.util.arrays import Array
 
+STATE_BYTES = 8  # of a parameter and its optimizer state, about
+KEPT_BYTES = 2000  # of state for each row of an epoch: writing more after each epoch takes too much of its time
+
 D = TypeVar("D", bound=Data)
 
 
@@ -32,6 +35,11 @@ def hold_out_rows(data: D, share: float, seed: int) -> tuple[D | Dataset, Datase
     if share == 0 or not isinstance(data, Dataset):
         return data, None
     return data.split(share, seed) if data.users is None else data.leave_one_out(share, seed)
+
+
+def keeps_best(parameters: int, rows: int) -> bool:
+    """Whether a run that trains a network on so many rows can afford to keep its best state."""
+    return STATE_BYTES * parameters <= KEPT_BYTES * rows
 
 
 class Keeper(Protocol):

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from dslide.training.callbacks import (
     FitResult,
     StepInfo,
     TestInfo,
+    TrialInfo,
     ValidationInfo,
 )
 from dslide.training.trainer import Trainer
@@ -93,6 +94,13 @@ class ProgressLine(Callback):
         change = f"{metric_name(info.metric)} {info.before:.4f} -> {info.after:.4f}, cross-validated"
         self._print(f"{what} on held-out rows: {change}\n")
 
+    def on_trial(self, info: TrialInfo) -> None:
+        self._clear()
+        changed = ", ".join(f"{name} {option_text(value)}" for name, value in info.options.items()) or "defaults"
+        verdict = "" if info.best is None else f", {'better' if info.better else 'not better'} than {info.best:.4f}"
+        trained = f"trained on {info.rows:,} rows in {clock(info.seconds)}"
+        self._print(f"trial {info.number}: {changed}: {trained}, {info.score:.4f} on held-out rows{verdict}\n")
+
     def on_end(self, trainer: Trainer, result: FitResult) -> None:
         self._clear()
 
@@ -105,6 +113,24 @@ class ProgressLine(Callback):
         self._stream.flush()
 
 
+class TrialLine(ProgressLine):
+    """Only the line that is redrawn, for a training that is a trial."""
+
+    def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
+        pass
+
+    def on_validation(self, trainer: Trainer, info: ValidationInfo) -> None:
+        pass
+
+    def on_calibration(self, trainer: Trainer, info: CalibrationInfo) -> None:
+        pass
+
+
+def option_text(value: Any) -> str:
+    """The value of an option as the command line takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def warn(message: str) -> None:
     """Prints a problem that does not end training."""
     print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
@@ -112,11 +138,15 @@ def warn(message: str) -> None:
 
 class RecordLog(Callback, ABC):
     """Makes records of a training: start, the first step, the last and one in `every_seconds` between, occupancy of
-    hash tables, epochs, tests, checkpoints, end. Subclasses write them to `path`. `about` is added to the first."""
+    hash tables, epochs, tests, checkpoints, end. Subclasses write them to `path`. `about` is added to the first; the
+    `trials` before the training follow it."""
 
-    def __init__(self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None,
+        trials: Sequence[TrialInfo] = (),
+    ) -> None:  # fmt: skip
         self._path = Path(path)
-        self._every, self._about = every_seconds, about or {}
+        self._every, self._about, self._trials = every_seconds, about or {}, trials
         self._written = -math.inf
         self._unwritten: tuple[StepInfo, int] | None = None  # the last step, and its epoch
         self._rebuilds: dict[str, int] = {}  # of hash tables, by layer, at the last record of them
@@ -131,6 +161,8 @@ class RecordLog(Callback, ABC):
             parameters=network.parameters, threads=_core.threads(), step=trainer.step, samples=trainer.samples,
             total_steps=total_steps, versions=versions, **self._about,
         )  # fmt: skip
+        for trial in self._trials:
+            self._write("trial", **vars(trial))
 
     def on_step(self, trainer: Trainer, info: StepInfo) -> None:
         self._unwritten = info, trainer.epoch + 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dslide import _core
 from dslide.checkpoint.collective_load import open_newest, open_on_all_ranks, restore_network
@@ -26,8 +26,8 @@ from dslide.data import Data, Dataset, Tokens
 from dslide.errors import ConfigError, Diverged, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
-from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo
-from dslide.training.early_stopping import Best, EarlyStopping
+from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo, TrialInfo
+from dslide.training.early_stopping import Best, EarlyStopping, keeps_best
 from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
 from dslide.training.profiler import Profile
@@ -35,9 +35,10 @@ from dslide.training.trainer import Trainer
 from dslide.util.memory import peak_rss_bytes
 from dslide.util.signals import terminated
 
+if TYPE_CHECKING:
+    from dslide.training.autotune import Tuned
+
 METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
-STATE_BYTES = 8  # of a parameter and its optimizer state, about
-KEPT_BYTES = 2000  # of state for each row of an epoch: writing more after each epoch takes too much of its time
 CHANGEABLE = (  # options that may change when a training is resumed
     "epochs", "patience", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds",
     "checkpoints_kept",
@@ -103,9 +104,10 @@ class Run:
         self, comm: Communicator, folder: Path, config: Config, data: Data, *, validation: Dataset | None = None,
         test: Data | None = None, testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None,
         last: Path | None = None, profile: Profile | None = None, tensorboard: bool = False,
-        callbacks: Sequence[Callback] = (), estimator: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (), estimator: Mapping[str, Any] | None = None, tuned: Tuned | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.comm, self.data, self.test = folder, comm, data, test
+        self.tuned = saved.progress.get("autotune") if saved is not None else tuned and tuned.to_dict()
         self.hold_out, self.planned_bytes, self.estimator = testing.hold_out, planned_bytes, estimator
         self.ks = testing.ks or default_ks(data)
         self.label_counts = data.label_counts
@@ -114,7 +116,7 @@ class Run:
         if saved is not None:
             restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
-        self._logs = self._make_logs(tensorboard)
+        self._logs = self._make_logs(tensorboard, tuned.trials if tuned is not None else ())
         best = Best() if saved is None else Best.of(saved.progress, folder)
         if saved is not None and config.epochs > saved.config.epochs:
             best = dataclasses.replace(best, ended=False)
@@ -122,18 +124,18 @@ class Run:
         self.checkpoints = checkpointing.manager
         self.early_stopping: EarlyStopping | None = None
         if validation is not None:
-            cheap = STATE_BYTES * self.trainer.network.parameters <= KEPT_BYTES * len(data)
-            keeper = CheckpointKeeper(self.checkpoints, self.trainer, best.step) if cheap else None
+            keeps = keeps_best(self.trainer.network.parameters, len(data))
+            keeper = CheckpointKeeper(self.checkpoints, self.trainer, best.step) if keeps else None
             about = (self.label_counts, len(data), self.ks)
             self.early_stopping = EarlyStopping(validation, *about, keeper, config.patience, warn, best)
         self.trainer.callbacks += [*callbacks, *self._logs, checkpointing]
         if test is not None and testing.every:
             self.trainer.callbacks.append(PeriodicTest(self.measure, test, testing.every, testing.rows, config.seed))
 
-    def _make_logs(self, tensorboard: bool) -> list[RecordLog]:
+    def _make_logs(self, tensorboard: bool, trials: Sequence[TrialInfo]) -> list[RecordLog]:
         name = "log.jsonl" if self.comm.rank == 0 else f"log-{self.comm.rank}.jsonl"
         about = {"data": self.data.source, "rows": len(self.data), "planned_bytes": self.planned_bytes}
-        logs: list[RecordLog] = [JsonLog(self.folder / name, about=about)]
+        logs: list[RecordLog] = [JsonLog(self.folder / name, about=about, trials=trials)]
         if tensorboard and self.comm.rank == 0:
             from dslide.training.tensorboard import TensorBoardLog  # tensorboardX takes time and memory
 
@@ -154,7 +156,7 @@ class Run:
             _write_json(self.folder / "summary.json", summary)
             if self.trainer.profile is not None:
                 _write_json(self.folder / "profile.json", self._profile_figures(self.trainer.profile))
-        ended = _terminated_ranks(self.comm)  # also the barrier at the end
+        ended = terminated_ranks(self.comm)  # also the barrier at the end
         if result.interrupted and ended:
             who = f"{', '.join(ended.values())} received SIGTERM after {self.trainer.step:,} steps"
             raise Terminated(f"{who}; the network is saved in {self.folder}", list(ended))
@@ -180,6 +182,7 @@ class Run:
             progress={
                 **self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out,
                 "best": None if self.early_stopping is None else self.early_stopping.best.saved(),
+                **({} if self.tuned is None else {"autotune": self.tuned}),
             },
             label_counts=self.label_counts, rows=len(data), base=data.base, interactions=data.users is not None,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
@@ -210,7 +213,7 @@ class Run:
             "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in ranks),
             "ranks": self.comm.size, **result.load_balance, "per_rank": per_rank,
             "threads": _core.threads(), "isa": _core.isa(), "seed": network.config.seed, "version": version("dslide"),
-            "config": network.config.to_dict(),
+            "config": network.config.to_dict(), "autotune": self.tuned,
         }  # fmt: skip
         of_rank_0: dict[str, Any] = self.comm.gather_objects("summary", summary if self.comm.rank == 0 else None)[0]
         return of_rank_0
@@ -258,8 +261,8 @@ def first_change(now: Config, before: Config, names: Iterable[str]) -> str | Non
     return next((name for name in names if getattr(now, name) != getattr(before, name)), None)
 
 
-def _terminated_ranks(comm: Communicator) -> dict[int, str]:
-    """Ranks that received SIGTERM, and their names."""
+def terminated_ranks(comm: Communicator) -> dict[int, str]:
+    """Ranks that received SIGTERM, and their names. All ranks call it together."""
     name = f"rank {comm.rank} ({socket.gethostname()})" if comm.size > 1 else "this process"
     names = comm.gather_objects("the end", name if terminated() else None)
     return {rank: name for rank, name in enumerate(names) if name is not None}
