@@ -36,7 +36,8 @@ def on_lines(logits: Array, slope: Array, offset: Array, least: Array, knot: Arr
 
 class Calibration:
     """The calibration of own labels: slope, offset, least logit, knot, bend and worth of each, (labels, 6).
-    `exclusive` labels share a row's probability. It belongs to the weights for which it was fitted: training resets it."""
+    `exclusive` labels share a row's probability. It belongs to the weights for which it was fitted: training resets
+    it."""
 
     def __init__(self, labels: int, exclusive: bool, arrays: Mapping[str, Array] | None = None) -> None:
         self._exclusive = exclusive
