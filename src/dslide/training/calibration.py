@@ -179,7 +179,7 @@ def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
         np.full(6, BEND_PENALTY), [SLOPES[0], *[-np.inf] * 5],
     )[0]  # fmt: skip
     slope, offset, group = lines[:, SLOPE], lines[:, OFFSET], np.arange(GROUPS)
-    curves = lines.copy()
+    curves: Lines = lines.copy()
     curves[:, SLOPE] = a * slope
     curves[:, OFFSET] = a * offset + b + c * group + d * group**2
     curves[:, KNOT] = (knot - offset) / slope
