@@ -40,6 +40,7 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_learning_rate": 2.0,
     "prior_hits": 8,
     "linear_negatives": 128,
+    "linear_items": 0,
     "schedule": "trapezoid",
 }
 # Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
@@ -54,6 +55,7 @@ ITEMS: dict[str, Any] = {
     "prior_learning_rate": 0.0,
     "prior_hits": 0,
     "linear_negatives": 0,
+    "linear_items": 100,
     "schedule": "linear",
 }
 # A stream: a row has one feature.

@@ -23,6 +23,7 @@ from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
+from dslide.training.item_regressions import COST, train_regressions
 from dslide.training.linear import Examples, train_linear
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
@@ -85,7 +86,11 @@ def calibrate(
     best, after, chosen = found, _cross_validated(found, sigmoid, k), None
     cost, wanted = 0.0, after + by_chance(len(held_out))
     for tried, linear in _linear_classifiers(network, data).items():
-        mixed = dataclasses.replace(found, linear=_linear_scores(network, linear, held_out.x, found.ids))
+        scores = _linear_scores(network, linear, held_out.x, found.ids)
+        if held_out.users is not None:
+            spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+            linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
+        mixed = dataclasses.replace(found, linear=scores)
         if (score := _cross_validated(mixed, sigmoid, k)) > wanted:
             best, after, chosen, cost, wanted = mixed, score, linear, tried, score
     if used := after > before:
@@ -105,9 +110,19 @@ def by_chance(rows: int) -> float:
 
 def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:
     """Linear classifiers at each cost that is tried; none if the network is not to have any."""
-    if data is None or data.users is not None or network.prior is None or network.config.linear_negatives == 0:
-        return {}  # items of users are features and labels both: each would be told by itself
-    return train_linear(network, Examples.find(network, data.x, data.y))
+    if data is None or network.prior is None:
+        return {}
+    if data.users is not None:  # items are features and labels both: each would be told by itself
+        return {COST: train_regressions(network, data.y)} if network.config.linear_items else {}
+    return train_linear(network, Examples.find(network, data.x, data.y)) if network.config.linear_negatives else {}
+
+
+def _spread(found: Candidates, scores: Doubles) -> float:
+    """The standard deviation of scores within rows: what one unit means for the ranking."""
+    usable = found.ids >= 0
+    counts = np.maximum(1, usable.sum(axis=1, keepdims=True))
+    means = np.where(usable, scores, 0).sum(axis=1, keepdims=True) / counts
+    return float(np.sqrt(np.mean((scores - means)[usable] ** 2))) if usable.any() else 0.0
 
 
 def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRows, ids: Ids) -> Doubles:
