@@ -225,11 +225,11 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 10, "dslide": "9.9"}, r"has format 10 \(written by dslide 9\.9\), this .* reads format 9 only"),
-        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 9 only"),
-        ({"format": "9"}, "the model has format '9' .* reads format 9 only"),
-        ({"format": 9.0}, r"the model has format 9\.0 .* reads format 9 only"),
-        ({"format": None}, "the model has format None .* reads format 9 only"),
+        ({"format": 11, "dslide": "9.9"}, r"has format 11 \(written by dslide 9\.9\), this .* reads format 10 only"),
+        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 10 only"),
+        ({"format": "9"}, "the model has format '9' .* reads format 10 only"),
+        ({"format": 9.0}, r"the model has format 9\.0 .* reads format 10 only"),
+        ({"format": None}, "the model has format None .* reads format 10 only"),
         ({"files": []}, "no list of files"),
         ({"files": {"../x": {"size": 1, "crc32": 1}}}, r"'\.\./x' is not a file of a model"),
         ({"files": {"/etc/passwd": {"size": 1, "crc32": 1}}}, "is not a file of a model"),

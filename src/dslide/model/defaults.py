@@ -123,6 +123,10 @@ class _Facts:
         features_per_row, _ = self.data.values_per_row
         return max(1, min(most, round(FEATURES / max(1.0, features_per_row))))
 
+    def linear_items(self) -> int:
+        most: int = self.kind["linear_items"] if has_label_prior(self.config) else 0
+        return most
+
     def random_negatives(self) -> int:
         return self.sampled(min(self.labels, 1024 if has_trained_prior(self.config) else 2048))
 
@@ -160,6 +164,7 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
     "prior_labels": _Facts.prior_labels,
     "linear_negatives": _Facts.linear_negatives,
+    "linear_items": _Facts.linear_items,
     "output": _Facts.output,
     "hidden": lambda facts: HIDDEN,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,13 @@ PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-4
 
+SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores of interactions, scaled to the spread of logits: those that are tried
+
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
 
 Doubles = npt.NDArray[np.float64]
 Lines = npt.NDArray[np.float64]  # slope, offset, least logit and MIXED of each group
+Fit = Callable[["Candidates"], Lines]
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none by more than chance."""
+    are better than none by more than chance. Those of interactions are mixed in without lines."""
     network.calibration.reset()
     if network.prior is not None:
         network.prior.set_linear(None)
@@ -83,19 +87,22 @@ def calibrate(
     found = _candidates(network, held_out, label_counts, max(CANDIDATES, CANDIDATES_PER_K * k))
     sigmoid = not network.loss.needs_labels
     before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
-    best, after, chosen = found, _cross_validated(found, sigmoid, k), None
-    cost, wanted = 0.0, after + by_chance(len(held_out))
+    fit: Fit = partial(fit_lines, sigmoid=sigmoid)
+    best, after, chosen = found, _cross_validated(found, fit, k), None
+    users = held_out.users is not None
+    cost, wanted = 0.0, max(before, after) + by_chance(held_out.y.nnz if users else len(held_out))
+    fit_mixed: Fit = partial(fit_share, k=k) if users else fit
     for tried, linear in _linear_classifiers(network, data).items():
         scores = _linear_scores(network, linear, held_out.x, found.ids)
-        if held_out.users is not None:
+        if users:
             spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
             linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
         mixed = dataclasses.replace(found, linear=scores)
-        if (score := _cross_validated(mixed, sigmoid, k)) > wanted:
+        if (score := _cross_validated(mixed, fit_mixed, k)) > wanted:
             best, after, chosen, cost, wanted = mixed, score, linear, tried, score
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = fit_lines(best, sigmoid)[groups]
+        lines = (fit if chosen is None else fit_mixed)(best)[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
@@ -133,10 +140,10 @@ def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRo
     return network.collectives.summary(0.0, 0.0, True, more=scores.ravel()).wait().sums.reshape(ids.shape)
 
 
-def _cross_validated(found: Candidates, sigmoid: bool, k: int) -> float:
+def _cross_validated(found: Candidates, fit: Fit, k: int) -> float:
     first, second = _halves(found)
     pairs = ((first, second), (second, first))
-    return _ndcg(k, [(half.ranked(fit_lines(other, sigmoid)), half.true) for half, other in pairs])
+    return _ndcg(k, [(half.ranked(fit(other)), half.true) for half, other in pairs])
 
 
 def _halves(found: Candidates) -> list[Candidates]:
@@ -165,6 +172,12 @@ def fit_lines(found: Candidates, sigmoid: bool) -> Lines:
     for group in np.unique(groups):
         lines[group, LEAST] = np.quantile(logits[groups == group], LEAST_QUANTILE)
     return lines
+
+
+def fit_share(found: Candidates, k: int) -> Lines:
+    """Logits as they are, and the same share of linear scores added for all groups: the one that ranks best."""
+    lines = [np.tile([*IDENTITY[:WORTH], share], (GROUPS, 1)) for share in SHARES]
+    return max(lines, key=lambda each: _ndcg(k, [(found.ranked(each), found.true)]))
 
 
 def _newton(
