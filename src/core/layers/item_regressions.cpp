@@ -39,7 +39,10 @@ struct Interactions {
 class Solver {
  public:
   Solver(const Interactions& data, const RegressionOptions& options)
-      : data_(data), options_(options), ridge_(0.5f / options.cost), sum_(data.square.size(), 0.0f),
+      : data_(data),
+        options_(options),
+        ridge_(0.5f / options.cost),
+        sum_(data.square.size(), 0.0f),
         last_(data.users.rows, -1) {}
 
   void solve(int32_t item, BuiltRows& out) {

@@ -78,7 +78,7 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none by more than chance. Those of interactions are mixed in without lines."""
+    are better than none by more than chance. Those of interactions may be mixed in without lines."""
     network.calibration.reset()
     if network.prior is not None:
         network.prior.set_linear(None)
@@ -91,18 +91,19 @@ def calibrate(
     best, after, chosen = found, _cross_validated(found, fit, k), None
     users = held_out.users is not None
     cost, wanted = 0.0, max(before, after) + by_chance(held_out.y.nnz if users else len(held_out))
-    fit_mixed: Fit = partial(fit_share, k=k) if users else fit
+    fits: list[Fit] = [fit, partial(fit_share, k=k)] if users else [fit]
     for tried, linear in _linear_classifiers(network, data).items():
         scores = _linear_scores(network, linear, held_out.x, found.ids)
         if users:
             spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
             linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
         mixed = dataclasses.replace(found, linear=scores)
-        if (score := _cross_validated(mixed, fit_mixed, k)) > wanted:
-            best, after, chosen, cost, wanted = mixed, score, linear, tried, score
+        for each in fits:
+            if (score := _cross_validated(mixed, each, k)) > wanted:
+                best, after, chosen, cost, wanted, fit = mixed, score, linear, tried, score, each
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = (fit if chosen is None else fit_mixed)(best)[groups]
+        lines = fit(best)[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
