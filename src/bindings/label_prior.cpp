@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include "bindings.hpp"
 #include "csr.hpp"
+#include "layers/item_regressions.hpp"
 #include "layers/linear_classifiers.hpp"
 
 namespace dslide {
@@ -47,6 +48,20 @@ nb::list linear(Offsets x_offsets, Ids x_ids, Floats x_values, In<double, 1> nor
   }
   return results;
 }
+
+nb::tuple regressions(Offsets offsets, Ids ids, size_t items, Ids numbers, float cost, size_t most_items,
+                      size_t entries) {
+  require(offsets.shape(0) > 0 && items <= 0x7fffffff, "expected users and items");
+  require(cost > 0 && entries > 0 && entries <= 0x7fffffff, "expected a cost and some entries");
+  const Csr users = lists(offsets, ids, offsets.shape(0) - 1, items);
+  const size_t count = numbers.shape(0);
+  const auto fits = [&](int32_t item) { return item >= 0 && static_cast<size_t>(item) < items; };
+  require(std::all_of(numbers.data(), numbers.data() + count, fits), "an item is out of range");
+  LinearWeights found =
+      released([&] { return regress_items(users, items, numbers.data(), count, {cost, most_items, entries}); });
+  return nb::make_tuple(owned(std::move(found.begin)), owned(std::move(found.feature)), owned(std::move(found.weight)),
+                        owned(std::move(found.bias)));
+}
 }  // namespace
 
 void bind_label_prior(nb::module_& m) {
@@ -61,6 +76,9 @@ void bind_label_prior(nb::module_& m) {
         "least_negatives"_a = 0,
         "For each cost a support-vector machine for each label, from its rows and others: (begin, feature, weight, "
         "bias).");
+  m.def("regress_items", &regressions, "offsets"_a, "ids"_a, "items"_a, "numbers"_a, "cost"_a, "most_items"_a,
+        "entries"_a = 0x7fffffff,
+        "For some items regressions on other items of the same users: (begin, feature, weight, bias).");
 
   struct Linear {  // views
     Csr weights;

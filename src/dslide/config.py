@@ -66,6 +66,8 @@ class Config:
         "for which the label is among so many that the label prior ranks highest; classifiers are trained at the end, "
         "and mixed into the network's logits if that ranks held-out rows better; 0: there are none; -1: chosen from "
         "the data", -1, 2**16)
+    linear_items: int = option(-1, "linear classifiers of interactions: other items of the user that each item's has "
+        "weights for; 0: there are none; -1: chosen from the data", -1, 2**12)
     ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
         "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
         "more the rarer it is, as PSP@k counts it")
@@ -137,7 +139,7 @@ class Config:
     epochs: int = option(0, "most passes over the data; 0: 2 for rows of features, else 4, or as many as make 200 "
         "steps of small data", 0)
     validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
-        "whose network is kept; of interactions one item each of this share of the users is held out; 0: none, all "
+        "whose network is kept; of interactions a fifth of the items of this share of the users; 0: none, all "
         "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)
     patience: int = option(2, "epochs without a better result on the held-out rows after which training ends", 1)
     autotune: float = option(0.0, "seconds of trials before the training, in which networks with other options are "

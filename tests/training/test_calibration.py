@@ -19,7 +19,7 @@ from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
 from dslide.model.calibration import BEND, IDENTITY, LEAST, OFFSET, SLOPE, on_lines
-from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit, fit_lines
+from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit_curves, fit_lines
 from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
 
 NO_GROUP = 60  # without candidates
@@ -108,7 +108,7 @@ def test_the_highest_scores_of_rare_labels_bend_down_where_they_are_worth_less(s
     else:
         hits = np.argmax(z + rng.gumbel(size=z.shape), axis=1)[:, None] == np.arange(z.shape[1])
     found = dataclasses.replace(found, hits=hits.astype(np.float64))
-    lines, curves = fit_lines(found, sigmoid), fit(found, sigmoid)
+    lines, curves = fit_lines(found, sigmoid), fit_curves(found, sigmoid)
     assert curves[1, BEND] < -0.15 < curves[5, BEND]
     high = (found.groups == 1) & (found.logits > 3)
     wrong = [
@@ -120,7 +120,7 @@ def test_the_highest_scores_of_rare_labels_bend_down_where_they_are_worth_less(s
 def test_scores_stay_in_the_order_of_logits() -> None:
     found = some_candidates(2000, 6, sigmoid=True)
     upside_down = dataclasses.replace(found, hits=((found.logits > -1) & (found.logits < 1)).astype(np.float64))
-    curves = fit(upside_down, sigmoid=True)
+    curves = fit_curves(upside_down, sigmoid=True)
     logits = np.linspace(-9, 9, 50)
     for group in LINES:
         assert (np.diff(on_lines(logits, *curves[group, :MIXED])) > 0).all()

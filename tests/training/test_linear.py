@@ -166,7 +166,7 @@ def test_missing_arrays_are_named(network: Network, name: str) -> None:
         LabelPrior.of_state(arrays, FEATURES, LABELS, network.config)
 
 
-def test_items_of_users_have_none() -> None:
+def test_items_of_users_are_not_told_by_themselves() -> None:
     items = SparseRows.from_scipy((TRAIN.x.to_scipy()[:, :LABELS] != 0).astype(np.float32))
     users = Dataset(items, items, source="made", users=np.arange(len(items)))
     trainer = Trainer(Config(**OPTIONS), LABELS, LABELS)

@@ -95,7 +95,7 @@ class _Console(Callback):
             return
         print(describe(self._arguments.data, info.data))
         if info.validation is not None:
-            what = "one item each of {:,} users is" if self._users else "{:,} rows more are"
+            what = "a fifth of the items of {:,} users is" if self._users else "{:,} rows more are"
             print(what.format(len(info.validation)), "held out to tell which epoch was the best (--validation 0: none)")
         if info.tuned is not None:
             print(_tuned_in_words(info.tuned))

@@ -21,6 +21,7 @@ from dslide.util.arrays import Ids
 from dslide.util.csr import scale_rows
 
 _SPLIT = 0x73706C69  # random stream of splits
+_HELD_OUT_OF = 5  # items of a user: one of so many is held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,17 +139,21 @@ class Dataset:
         chosen[random.permutation(len(self))[:count]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
 
-    def leave_one_out(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
-        """Interactions without one item of a random `share` of the users, and these users with that item as their
-        label. Users with a single item keep it."""
+    def hold_out_items(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """Interactions without a fifth of the items, at least one, of a random `share` of the users, and these users
+        with those items as labels. Users with a single item keep it."""
         random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
         counts = np.diff(self.y.indptr)
         several = np.flatnonzero(counts > 1)
         chosen = random.permutation(several)[: round(share * len(self))]
         if len(chosen) == 0:
             raise DataError(f"{where}: a share of {share} of {len(self)} users is none with two items")
+        wanted = np.zeros(len(self), np.int64)
+        wanted[chosen] = np.maximum(1, counts[chosen] // _HELD_OUT_OF)
+        rows = self.y.row_numbers()
+        by_chance = np.lexsort((random.random(self.y.nnz), rows))  # each user's items in random order
         held_out = np.zeros(self.y.nnz, np.bool_)
-        held_out[self.y.indptr[chosen] + random.integers(0, counts[chosen])] = True
+        held_out[by_chance] = np.arange(self.y.nnz) - self.y.indptr[rows] < wanted[rows]
         return self._split_items(held_out)
 
     def _split_items(self, held_out: NDArray[np.bool_]) -> tuple[Dataset, Dataset]:
@@ -177,9 +182,14 @@ class Dataset:
 def item_features(items: SparseRows, counts: NDArray[np.integer]) -> SparseRows:
     """Rows of length 1 in which an item that occurs n times in the training data has weight 1 / sqrt(1 + n): popular
     items say little about a user. `counts` has n for each column."""
-    values = 1 / np.sqrt(1.0 + counts[items.indices])
+    values = item_values(counts)[items.indices]
     scale_rows(items.indptr, values)
     return dataclasses.replace(items, values=values.astype(np.float32))
+
+
+def item_values(counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """The weights of items in rows, before those are scaled."""
+    return np.asarray(1 / np.sqrt(1.0 + counts))
 
 
 def smoothed_frequencies(counts: NDArray[Any], rows: float) -> NDArray[np.float64]:

@@ -40,6 +40,7 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_learning_rate": 2.0,
     "prior_hits": 8,
     "linear_negatives": 128,
+    "linear_items": 0,
     "schedule": "trapezoid",
 }
 # Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
@@ -54,6 +55,7 @@ ITEMS: dict[str, Any] = {
     "prior_learning_rate": 0.0,
     "prior_hits": 0,
     "linear_negatives": 0,
+    "linear_items": 100,
     "schedule": "linear",
 }
 # A stream: a row has one feature.
@@ -131,6 +133,10 @@ class _Facts:
         features_per_row, _ = self.data.values_per_row
         return max(1, min(most, round(FEATURES / max(1.0, features_per_row))))
 
+    def linear_items(self) -> int:
+        most: int = self.kind["linear_items"] if has_label_prior(self.config) else 0
+        return most
+
     def random_negatives(self) -> int:
         shared = 1024 // self.fewer_negatives() if has_trained_prior(self.config) else 2048
         return self.sampled(min(self.labels, shared))
@@ -170,6 +176,7 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     "prior_labels": _Facts.prior_labels,
     "prior_hits": _Facts.prior_hits,
     "linear_negatives": _Facts.linear_negatives,
+    "linear_items": _Facts.linear_items,
     "output": _Facts.output,
     "hidden": lambda facts: HIDDEN,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),

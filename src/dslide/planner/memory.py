@@ -85,7 +85,7 @@ def plan(
         "optimizer state": moments,
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
         "label prior": prior_bytes if prior_labels else 0,
-        "linear classifiers": _linear_bytes(config, ranks, rows, labels_per_row) if prior_labels else 0,
+        "linear classifiers": _linear_bytes(config, labels, ranks, rows, labels_per_row) if prior_labels else 0,
         "hash tables": tables,
         "best network": weights + moments + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
@@ -97,10 +97,15 @@ def plan(
     return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
 
 
-def _linear_bytes(config: ResolvedConfig, ranks: int, rows: int, labels_per_row: float) -> int:
+def _linear_bytes(config: ResolvedConfig, labels: int, ranks: int, rows: int, labels_per_row: float) -> int:
     """Linear classifiers while they are trained: the rows of each label, by row and then by label, and the weights, at
-    each cost that is tried. The scratch buffers of steps are free by then."""
-    if config.linear_negatives == 0 or config.validation == 0:
+    each cost that is tried. The scratch buffers of steps are free by then. Of interactions: the users of each item, and
+    the weights, in pieces, together, and times a factor."""
+    if config.validation == 0:
+        return 0
+    if config.linear_items:
+        return round(4 * rows * (labels_per_row + 1)) + 3 * 8 * (config.linear_items + 2) * -(-labels // ranks)
+    if config.linear_negatives == 0:
         return 0
     weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
     return round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
+from dslide.training.item_regressions import COST, train_regressions
 from dslide.training.linear import Examples, train_linear
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
@@ -37,10 +39,13 @@ SLOPES = (0.05, 5.0)  # a label's logits keep their order
 KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above which slopes change; on each of six numbers
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
+SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores of interactions, scaled to the spread of logits: those that are tried
+
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
 
 Doubles = npt.NDArray[np.float64]
 Lines = npt.NDArray[np.float64]  # the columns of a calibration, with MIXED in place of the worth, for each group
+Fit = Callable[["Candidates"], Lines]
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none by more than chance."""
+    are better than none by more than chance. Those of interactions may be mixed in without lines."""
     network.calibration.reset()
     if network.prior is not None:
         network.prior.set_linear(None)
@@ -88,15 +93,23 @@ def calibrate(
     found = _candidates(network, held_out, label_counts, max(CANDIDATES, CANDIDATES_PER_K * k))
     sigmoid = not network.loss.needs_labels
     before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
-    best, after, chosen = found, _cross_validated(found, sigmoid, k), None
-    cost, wanted = 0.0, after + by_chance(len(held_out))
+    users = held_out.users is not None
+    fit: Fit = partial(fit_lines if users else fit_curves, sigmoid=sigmoid)
+    best, after, chosen = found, _cross_validated(found, fit, k), None
+    cost, wanted = 0.0, max(before, after) + by_chance(held_out.y.nnz if users else len(held_out))
+    fits: list[Fit] = [fit, partial(fit_share, k=k)] if users else [fit]
     for tried, linear in _linear_classifiers(network, data).items():
-        mixed = dataclasses.replace(found, linear=_linear_scores(network, linear, held_out.x, found.ids))
-        if (score := _cross_validated(mixed, sigmoid, k)) > wanted:
-            best, after, chosen, cost, wanted = mixed, score, linear, tried, score
+        scores = _linear_scores(network, linear, held_out.x, found.ids)
+        if users:
+            spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+            linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
+        mixed = dataclasses.replace(found, linear=scores)
+        for each in fits:
+            if (score := _cross_validated(mixed, each, k)) > wanted:
+                best, after, chosen, cost, wanted, fit = mixed, score, linear, tried, score, each
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = fit(best, sigmoid)[groups]
+        lines = fit(best)[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
@@ -111,9 +124,19 @@ def by_chance(rows: int) -> float:
 
 def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:
     """Linear classifiers at each cost that is tried; none if the network is not to have any."""
-    if data is None or data.users is not None or network.prior is None or network.config.linear_negatives == 0:
-        return {}  # items of users are features and labels both: each would be told by itself
-    return train_linear(network, Examples.find(network, data.x, data.y))
+    if data is None or network.prior is None:
+        return {}
+    if data.users is not None:  # items are features and labels both: each would be told by itself
+        return {COST: train_regressions(network, data.y)} if network.config.linear_items else {}
+    return train_linear(network, Examples.find(network, data.x, data.y)) if network.config.linear_negatives else {}
+
+
+def _spread(found: Candidates, scores: Doubles) -> float:
+    """The standard deviation of scores within rows: what one unit means for the ranking."""
+    usable = found.ids >= 0
+    counts = np.maximum(1, usable.sum(axis=1, keepdims=True))
+    means = np.where(usable, scores, 0).sum(axis=1, keepdims=True) / counts
+    return float(np.sqrt(np.mean((scores - means)[usable] ** 2))) if usable.any() else 0.0
 
 
 def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRows, ids: Ids) -> Doubles:
@@ -124,10 +147,10 @@ def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRo
     return network.collectives.summary(0.0, 0.0, True, more=scores.ravel()).wait().sums.reshape(ids.shape)
 
 
-def _cross_validated(found: Candidates, sigmoid: bool, k: int) -> float:
+def _cross_validated(found: Candidates, fit: Fit, k: int) -> float:
     first, second = _halves(found)
     pairs = ((first, second), (second, first))
-    return _ndcg(k, [(half.ranked(fit(other, sigmoid)), half.true) for half, other in pairs])
+    return _ndcg(k, [(half.ranked(fit(other)), half.true) for half, other in pairs])
 
 
 def _halves(found: Candidates) -> list[Candidates]:
@@ -141,7 +164,7 @@ def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
     return float(evaluation.result()[f"ndcg_at_{k}"])
 
 
-def fit(found: Candidates, sigmoid: bool) -> Lines:
+def fit_curves(found: Candidates, sigmoid: bool) -> Lines:
     """The lines of all groups, (GROUPS, 6), with their bends."""
     return bent(fit_lines(found, sigmoid), found, sigmoid)
 
@@ -185,6 +208,12 @@ def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
     curves[:, KNOT] = (knot - offset) / slope
     curves[:, BEND] = np.maximum(e + f * group, SLOPES[0] - a) * slope
     return curves
+
+
+def fit_share(found: Candidates, k: int) -> Lines:
+    """Logits as they are, and the same share of linear scores added for all groups: the one that ranks best."""
+    lines = [np.tile([*IDENTITY[:WORTH], share], (GROUPS, 1)) for share in SHARES]
+    return max(lines, key=lambda each: _ndcg(k, [(found.ranked(each), found.true)]))
 
 
 def _newton(

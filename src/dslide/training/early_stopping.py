@@ -34,7 +34,7 @@ def hold_out_rows(data: D, share: float, seed: int) -> tuple[D | Dataset, Datase
     """The rows to train on, and those held out for validation; nothing is copied without these."""
     if share == 0 or not isinstance(data, Dataset):
         return data, None
-    return data.split(share, seed) if data.users is None else data.leave_one_out(share, seed)
+    return data.split(share, seed) if data.users is None else data.hold_out_items(share, seed)
 
 
 def keeps_best(parameters: int, rows: int) -> bool:
