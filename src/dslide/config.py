@@ -69,6 +69,10 @@ class Config:
     ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
         "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
         "more the rarer it is, as PSP@k counts it")
+    start: Literal["auto", "random", "discriminant"] = option("auto", "what the network starts from; random: random "
+        "weights; discriminant: the linear discriminant of the training data, whose directions are the hidden layer "
+        "and are not trained; for one linear hidden layer without a label prior; auto: discriminant for rows that have "
+        "at least half of 16 to 4,096 features, else random")
     init_scale: float = option(1.0, "factor on the standard size of the initial weights; output weights beside a "
         "label prior that is trained begin at 0 unless they are hashed", 0, 1e3)
 
@@ -162,6 +166,8 @@ class Config:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
             raise ConfigError("hidden_share: every share must be above 0")
+        if self.start == "discriminant":
+            self._check_start(layers)
         unfit = {
             "loss": self.loss == "sigmoid",
             "active_sets": self.active_sets == "row",
@@ -171,6 +177,17 @@ class Config:
             name = next(name for name in unfit if unfit[name])
             fit = "loss = softmax, active_sets = shared and dense hidden layers"
             raise ConfigError(f"products = bf16 is for {fit}, not for {name} = {getattr(self, name)}")
+
+    def _check_start(self, layers: int) -> None:
+        unfit = {
+            "hidden": layers > 1,
+            "activation": self.activation == "relu",
+            "hidden_share": any(share < 1 for share in self.hidden_share),
+            "prior_labels": self.prior_labels > 0,
+        }
+        for name in (name for name in unfit if unfit[name]):
+            fit = "one linear and dense hidden layer without a label prior"
+            raise ConfigError(f"start = discriminant is for {fit}, not for {name} = {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> Config:
         """A copy with some options changed; unknown names are refused with the nearest valid one."""

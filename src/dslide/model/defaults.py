@@ -28,6 +28,9 @@ VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row 
 LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on
 MOST_COPIED = 2 << 30  # bytes of data, of which the rows to train on are copied if others are held out
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
+LEAST_DENSE, MOST_DENSE = 16, 4096  # features of dense rows
+DENSE_SHARE = 0.5  # of the features that dense rows have at least, on average
+MOST_DIRECTIONS = 512  # of a linear discriminant
 FEATURES = 8192  # of the rows that a row is trained against in linear classifiers, at most, on average
 
 ROWS: dict[str, Any] = {  # rows of features with labels
@@ -56,6 +59,9 @@ ITEMS: dict[str, Any] = {
     "linear_negatives": 0,
     "schedule": "linear",
 }
+# Rows in which most features are present, such as embeddings. A label prior, of a few labels for each feature, says
+# nothing about them.
+DENSE = ROWS | {"dropout_hidden": 0.0, "prior_labels": 0, "linear_negatives": 0}
 # A stream: a row has one feature.
 WORDS = ROWS | {
     "dropout_input": 0.0,
@@ -94,7 +100,24 @@ class _Facts:
     def kind(self) -> dict[str, Any]:
         if isinstance(self.data, Tokens):
             return WORDS
-        return ITEMS if self.data is not None and self.data.users is not None else ROWS
+        if self.data is not None and self.data.users is not None:
+            return ITEMS
+        return DENSE if self.config.start == "discriminant" else ROWS
+
+    def start(self) -> str:
+        data, config = self.data, self.config
+        if not isinstance(data, Dataset) or data.users is not None:
+            return "random"
+        one = len(config.hidden) <= 1 and all(share == 1 for share in config.hidden_share)
+        fits = one and config.activation != "relu" and config.prior_labels <= 0
+        features_per_row, _ = data.values_per_row
+        dense = features_per_row >= DENSE_SHARE * data.features and LEAST_DENSE <= data.features <= MOST_DENSE
+        return "discriminant" if fits and dense else "random"
+
+    def hidden(self) -> tuple[int, ...]:
+        if self.config.start == "random" or self.data is None:
+            return HIDDEN
+        return (max(LEAST_DENSE, min(MOST_DIRECTIONS, self.data.features)),)
 
     def output(self) -> str:
         if self.labels <= FULL_BELOW:
@@ -102,7 +125,7 @@ class _Facts:
         return "random" if has_trained_prior(self.config) else "lsh"
 
     def loss(self) -> str:
-        if not isinstance(self.data, Dataset) or self.kind is not ROWS:
+        if not isinstance(self.data, Dataset) or self.kind is ITEMS:
             return "softmax"
         _, labels_per_row = self.data.values_per_row
         return "sigmoid" if labels_per_row > SEVERAL_LABELS else "softmax"
@@ -155,11 +178,12 @@ class _Facts:
 
 
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
+    "start": _Facts.start,
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
     "prior_labels": _Facts.prior_labels,
     "linear_negatives": _Facts.linear_negatives,
     "output": _Facts.output,
-    "hidden": lambda facts: HIDDEN,
+    "hidden": _Facts.hidden,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),
     "activation": lambda facts: "relu" if len(facts.config.hidden) > 1 else "linear",
     "loss": _Facts.loss,
