@@ -24,6 +24,7 @@ PIECE_BYTES = 32 << 20  # rows that are converted at a time
 # A column with less variance than this is constant: relative to its mean, less is rounding of 32-bit numbers; and its
 # inverse must be such a number.
 LEAST_DEVIATION, LEAST_VARIANCE = 1e-6, 1e-60
+LEAST_WITHIN = 1e-9  # variance of a label's rows in a direction, as a share of that of all rows
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def find_discriminant(x: SparseRows, y: SparseRows, most: int) -> Discriminant:
     if pairs > labels:
         within = _shrunk((total - between) / (pairs - labels), pairs - labels)
     values, vectors = np.linalg.eigh(within)
-    whiten = vectors / np.sqrt(np.maximum(values, np.finfo(np.float64).eps * values[-1]))
+    whiten = vectors / np.sqrt(np.maximum(values, LEAST_WITHIN))
     rows_of_label = (pairs - (counts**2).sum() / pairs) / max(labels - 1, 1)  # each, about
     means = _shrunk(whiten.T @ between @ whiten / max(labels - 1, 1), max(labels - 1, 1))
     values, vectors = np.linalg.eigh(means)
@@ -133,10 +134,12 @@ def _moments(x: SparseRows, weights: Doubles) -> tuple[Doubles, Doubles]:
 
 def _dense(x: SparseRows, rows: npt.NDArray[np.integer]) -> Doubles:
     """Some rows, (rows, features)."""
+    dense = np.zeros((len(rows), x.columns))
     if x.nnz == len(x) * x.columns:
-        return x.values.reshape(len(x), x.columns)[rows].astype(np.float64)
-    taken, dense = x.take(rows), np.zeros((len(rows), x.columns))
-    dense[taken.row_numbers(), taken.indices] = taken.values
+        dense[...] = x.values.reshape(len(x), x.columns)[rows]
+    else:
+        taken = x.take(rows)
+        dense[taken.row_numbers(), taken.indices] = taken.values
     return dense
 
 
