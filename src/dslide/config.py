@@ -42,7 +42,7 @@ class Config:
     # fmt: off
     # the network
     hidden: tuple[int, ...] = option((), "neurons of each hidden layer, in order; empty: one layer of "
-        "256", 1, 2**24)
+        "256, or of as many as a discriminant has directions, at most 512", 1, 2**24)
     activation: Literal["auto", "relu", "linear"] = option("auto", "activation function of hidden layers; auto: linear "
         "with one hidden layer, relu with more")
     hidden_share: tuple[float, ...] = option((), "share of each hidden layer's neurons that are active for a row, in "
@@ -138,8 +138,8 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "most passes over the data; 0: 2 for rows of features, else 4, or as many as make 200 "
-        "steps of small data", 0)
+    epochs: int = option(0, "most passes over the data; 0: 2 for rows of features that are not dense, else 4, or as "
+        "many as make 200 steps of small data", 0)
     validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
         "whose network is kept; of interactions one item each of this share of the users is held out; 0: none, all "
         "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)

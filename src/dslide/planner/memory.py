@@ -88,7 +88,7 @@ def plan(
         "label prior": prior_bytes if prior_labels else 0,
         "linear classifiers": _linear_bytes(config, ranks, rows, labels_per_row) if prior_labels else 0,
         "linear discriminant": _discriminant_bytes(
-            config, features, -(-labels // ranks), data_bytes, labels_per_row * rows
+            config, features, -(-labels // ranks), data_bytes, rows, labels_per_row
         ),
         "hash tables": tables,
         "best network": weights + moments + (prior_bytes if prior_labels else 0) if keeps_best else 0,
@@ -110,12 +110,15 @@ def _linear_bytes(config: ResolvedConfig, ranks: int, rows: int, labels_per_row:
     return round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)
 
 
-def _discriminant_bytes(config: ResolvedConfig, features: int, own: int, data_bytes: int, pairs: float) -> int:
+def _discriminant_bytes(
+    config: ResolvedConfig, features: int, own: int, data_bytes: int, rows: int, labels_per_row: float
+) -> int:
     """A linear discriminant while it is found: matrices of features by features, rows that are converted, labels by
     row, the scores of own labels, and a copy of all rows if some were held out."""
     if config.start == "random":
         return 0
-    scratch = 8 * 8 * features**2 + 4 * PIECE_BYTES + round(40 * pairs)
+    pieces = 4 * min(PIECE_BYTES, 8 * features * rows or PIECE_BYTES)
+    scratch = 8 * 8 * features**2 + pieces + round(40 * rows * labels_per_row)
     return scratch + 4 * own * config.hidden[0] + (data_bytes if config.validation > 0 else 0)
 
 
