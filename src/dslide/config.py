@@ -42,7 +42,7 @@ class Config:
     # fmt: off
     # the network
     hidden: tuple[int, ...] = option((), "neurons of each hidden layer, in order; empty: one layer of "
-        "256", 1, 2**24)
+        "256, or of as many as a discriminant has directions, at most 512", 1, 2**24)
     activation: Literal["auto", "relu", "linear"] = option("auto", "activation function of hidden layers; auto: linear "
         "with one hidden layer, relu with more")
     hidden_share: tuple[float, ...] = option((), "share of each hidden layer's neurons that are active for a row, in "
@@ -71,6 +71,10 @@ class Config:
     ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
         "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
         "more the rarer it is, as PSP@k counts it")
+    start: Literal["auto", "random", "discriminant"] = option("auto", "what the network starts from; random: random "
+        "weights; discriminant: the linear discriminant of the training data, whose directions are the hidden layer "
+        "and are not trained; for one linear hidden layer without a label prior; auto: discriminant for rows that have "
+        "at least half of 16 to 4,096 features, else random")
     init_scale: float = option(1.0, "factor on the standard size of the initial weights; output weights beside a "
         "label prior that is trained begin at 0 unless they are hashed", 0, 1e3)
 
@@ -136,8 +140,8 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "most passes over the data; 0: 2 for rows of features, else 4, or as many as make 200 "
-        "steps of small data", 0)
+    epochs: int = option(0, "most passes over the data; 0: 2 for rows of features that are not dense, else 4, or as "
+        "many as make 200 steps of small data", 0)
     validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
         "whose network is kept; of interactions a fifth of the items of this share of the users; 0: none, all "
         "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)
@@ -167,6 +171,8 @@ class Config:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
             raise ConfigError("hidden_share: every share must be above 0")
+        if self.start == "discriminant":
+            self._check_start(layers)
         unfit = {
             "loss": self.loss == "sigmoid",
             "active_sets": self.active_sets == "row",
@@ -176,6 +182,17 @@ class Config:
             name = next(name for name in unfit if unfit[name])
             fit = "loss = softmax, active_sets = shared and dense hidden layers"
             raise ConfigError(f"products = bf16 is for {fit}, not for {name} = {getattr(self, name)}")
+
+    def _check_start(self, layers: int) -> None:
+        unfit = {
+            "hidden": layers > 1,
+            "activation": self.activation == "relu",
+            "hidden_share": any(share < 1 for share in self.hidden_share),
+            "prior_labels": self.prior_labels > 0,
+        }
+        for name in (name for name in unfit if unfit[name]):
+            fit = "one linear and dense hidden layer without a label prior"
+            raise ConfigError(f"start = discriminant is for {fit}, not for {name} = {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> Config:
         """A copy with some options changed; unknown names are refused with the nearest valid one."""

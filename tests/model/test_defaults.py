@@ -18,7 +18,7 @@ from dslide import Config, Network, SlideClassifier, Trainer, load_model
 from dslide.cli import main
 from dslide.data import Dataset, SparseRows, TokenOptions, load, load_tokens
 from dslide.errors import ConfigError
-from dslide.model.defaults import ITEMS, ROWS, WORDS, ResolvedConfig, resolve, resolve_like
+from dslide.model.defaults import DENSE, ITEMS, ROWS, WORDS, ResolvedConfig, resolve, resolve_like
 from dslide.planner.memory import plan
 from dslide.training.reading import load_for
 
@@ -66,7 +66,7 @@ def make_words() -> str:
     return " ".join(f"word{chance.randrange(40)}" for _ in range(600)) + "\n"
 
 
-ONE = ROWS | {"hidden": (256,), "loss": "softmax", "activation": "linear"}
+ONE = ROWS | {"start": "random", "hidden": (256,), "loss": "softmax", "activation": "linear"}
 KINDS: dict[str, tuple[Callable[[], str], list[str], dict[str, Any]]] = {  # text, options to read it, what is chosen
     "one label": (lambda: make_lines(1), [], ONE | {"prior_hits": ROWS["prior_hits"] // 2}),
     "several labels": (lambda: make_lines(3), [], ONE | {"loss": "sigmoid"}),
@@ -145,7 +145,65 @@ def test_small_data_gets_more_epochs(count: int, batch_size: int, epochs: int) -
 def test_long_rows_get_fewer_labels_of_a_feature(features: int, labels: int) -> None:
     x = SparseRows.from_scipy(np.ones((3, features), np.float32))
     data = Dataset(x, SparseRows.from_scipy(np.eye(3, dtype=np.float32)))
-    assert resolve(Config(), 3, data).prior_labels == labels
+    assert resolve(Config(start="random"), 3, data).prior_labels == labels
+
+
+def dense_rows(features: int, share: float, labels_per_row: int = 1) -> Dataset:
+    """Rows that have a share of the features."""
+    x = np.zeros((10, features), np.float32)
+    x[:, : round(share * features)] = 1
+    return Dataset(SparseRows.from_scipy(x), rows([labels_per_row] * 10).y)
+
+
+@pytest.mark.parametrize(
+    ("features", "share", "options", "start", "hidden"),
+    [
+        (384, 1.0, {}, "discriminant", (384,)),
+        (384, 0.5, {}, "discriminant", (384,)),
+        (384, 0.45, {}, "random", (256,)),
+        (15, 1.0, {}, "random", (256,)),
+        (16, 1.0, {}, "discriminant", (16,)),
+        (1536, 1.0, {}, "discriminant", (512,)),
+        (4096, 1.0, {}, "discriminant", (512,)),
+        (4097, 1.0, {}, "random", (256,)),
+        (384, 1.0, {"hidden": (64,)}, "discriminant", (64,)),
+        (384, 1.0, {"prior_labels": 0}, "discriminant", (384,)),
+        (384, 1.0, {"start": "random"}, "random", (256,)),
+        (384, 0.1, {"start": "discriminant"}, "discriminant", (384,)),
+        (384, 1.0, {"hidden": (64, 32)}, "random", (64, 32)),
+        (384, 1.0, {"hidden": (64,), "hidden_share": (0.5,)}, "random", (64,)),
+        (384, 1.0, {"activation": "relu"}, "random", (256,)),
+        (384, 1.0, {"prior_labels": 7}, "random", (256,)),
+    ],
+)
+def test_dense_rows_start_from_a_discriminant(
+    features: int, share: float, options: dict[str, Any], start: str, hidden: tuple[int, ...]
+) -> None:
+    config = resolve(Config(**options), 20, dense_rows(features, share))
+    assert (config.start, config.hidden) == (start, hidden)
+    expected = {name: value for name, value in DENSE.items() if name not in options}
+    assert (chosen(config.to_dict(), expected) == expected) == (start == "discriminant")
+    assert resolve(Config(**options), 20).start == options.get("start", "random")
+
+
+@pytest.mark.parametrize(("labels_per_row", "loss"), [(1, "softmax"), (2, "sigmoid")])
+def test_dense_rows_have_the_loss_of_other_rows(labels_per_row: int, loss: str) -> None:
+    config = resolve(Config(), 20, dense_rows(64, 1.0, labels_per_row))
+    assert (config.start, config.loss, config.epochs) == ("discriminant", loss, 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"hidden": (8, 8)}, r"hidden = \(8, 8\)"),
+        ({"activation": "relu"}, "activation = relu"),
+        ({"hidden_share": (0.5,)}, r"hidden_share = \(0.5,\)"),
+        ({"prior_labels": 4}, "prior_labels = 4"),
+    ],
+)
+def test_a_discriminant_is_for_one_linear_layer(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=f"start = discriminant is for one linear .*, not for {what}"):
+        Config(start="discriminant", **options)
 
 
 @given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from(sorted(KINDS.keys() - {"several, sampled"})))

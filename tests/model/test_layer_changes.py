@@ -108,6 +108,22 @@ def test_rebuilding_and_setting_biases_are_announced() -> None:
     assert listener.check() == {"codes", "moved", "bias"}
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_starting_again_is_announced(sparse: bool) -> None:
+    layer = make(sparse)
+    for name, array in layer.arrays.items():
+        array[...] = 0 if name in ("weights", "bias") else 1  # so that everything changes
+    assert layer.lsh is not None
+    layer.listener = listener = Listener(f"{layer.name}.", layer.state)
+    weights = np.arange(1, NEURONS * INPUTS + 1, dtype=np.float32).reshape(NEURONS, INPUTS)
+    layer.restart(weights, np.ones(NEURONS, np.float32))
+    moments = {f"{which}_moment{i}" for which in ("weights", "bias") for i in (1, 2)}
+    assert listener.check() == {"weights", "bias", "weights_clock", "bias_clock", "moved"} | moments
+    stored = layer.arrays["weights"]
+    np.testing.assert_array_equal(stored[:INPUTS, :NEURONS].T if sparse else stored[:, :INPUTS], weights)
+    assert not layer.lsh.built
+
+
 def test_a_step_of_the_label_prior_is_announced() -> None:
     x, targets = sparse_input(ROWS, INPUTS, 0)[0], make_targets(ROWS, NEURONS, 1, False)
     rows = SparseRows(x.indptr, x.indices, x.values, INPUTS)

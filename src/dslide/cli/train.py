@@ -117,7 +117,10 @@ class _Console(Callback):
             limit = done["config"]["epochs"]
             early = "" if done["epochs"] == limit else f"; training ended after epoch {done['epochs']} of {limit}"
             best = "the last" if done["best_epoch"] == done["epochs"] else "the best on the held-out rows"
-            print(f"the network after epoch {done['best_epoch']} is kept, {best}{early}")
+            what = f"the network after epoch {done['best_epoch']} is kept, {best}"
+            if done["best_epoch"] == 0:
+                what = "the linear discriminant of all rows is kept: training made it no better on the held-out rows"
+            print(f"{what}{early}")
         print(
             f"{done['epochs']} epochs, {clock(done['seconds'])}: {done['samples_per_second']:,.0f} samples/s, "
             f"loss {done['loss']:.4g}, {done['parameters']:,} parameters, "

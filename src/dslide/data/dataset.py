@@ -168,6 +168,11 @@ class Dataset:
         users = None if self.users is None else self.users[row_ids]
         return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users)
 
+    def and_rows(self, others: Dataset) -> Dataset:
+        """These rows and then others with the same columns, copied; not for interactions."""
+        x, y = SparseRows.concatenate([self.x, others.x]), SparseRows.concatenate([self.y, others.y])
+        return dataclasses.replace(self, x=x, y=y)
+
     def with_checksum(self, checksum: str) -> Dataset:
         """This dataset itself, with a known checksum set."""
         self.__dict__["checksum"] = checksum

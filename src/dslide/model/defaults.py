@@ -28,6 +28,9 @@ VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row 
 LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on
 MOST_COPIED = 2 << 30  # bytes of data, of which the rows to train on are copied if others are held out
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
+LEAST_DENSE, MOST_DENSE = 16, 4096  # features of dense rows
+DENSE_SHARE = 0.5  # of the features that dense rows have at least, on average
+MOST_DIRECTIONS = 512  # of a linear discriminant
 FEATURES = 8192  # of the rows that a row is trained against in linear classifiers, at most, on average
 
 ROWS: dict[str, Any] = {  # rows of features with labels
@@ -58,6 +61,9 @@ ITEMS: dict[str, Any] = {
     "linear_items": 100,
     "schedule": "linear",
 }
+# Rows in which most features are present, such as embeddings. A label prior, of a few labels for each feature, says
+# nothing about them.
+DENSE = ROWS | {"dropout_hidden": 0.0, "prior_labels": 0, "linear_negatives": 0}
 # A stream: a row has one feature.
 WORDS = ROWS | {
     "dropout_input": 0.0,
@@ -96,7 +102,24 @@ class _Facts:
     def kind(self) -> dict[str, Any]:
         if isinstance(self.data, Tokens):
             return WORDS
-        return ITEMS if self.data is not None and self.data.users is not None else ROWS
+        if self.data is not None and self.data.users is not None:
+            return ITEMS
+        return DENSE if self.config.start == "discriminant" else ROWS
+
+    def start(self) -> str:
+        data, config = self.data, self.config
+        if not isinstance(data, Dataset) or data.users is not None:
+            return "random"
+        one = len(config.hidden) <= 1 and all(share == 1 for share in config.hidden_share)
+        fits = one and config.activation != "relu" and config.prior_labels <= 0
+        features_per_row, _ = data.values_per_row
+        dense = features_per_row >= DENSE_SHARE * data.features and LEAST_DENSE <= data.features <= MOST_DENSE
+        return "discriminant" if fits and dense else "random"
+
+    def hidden(self) -> tuple[int, ...]:
+        if self.config.start == "random" or self.data is None:
+            return HIDDEN
+        return (max(LEAST_DENSE, min(MOST_DIRECTIONS, self.data.features)),)
 
     def output(self) -> str:
         if self.labels <= FULL_BELOW:
@@ -106,7 +129,7 @@ class _Facts:
     @property
     def labels_per_row(self) -> float | None:
         """The mean of rows of features; None for other data, or if it is unknown."""
-        return self.data.values_per_row[1] if isinstance(self.data, Dataset) and self.kind is ROWS else None
+        return self.data.values_per_row[1] if isinstance(self.data, Dataset) and self.kind is not ITEMS else None
 
     def loss(self) -> str:
         return "sigmoid" if (self.labels_per_row or 0) > SEVERAL_LABELS else "softmax"
@@ -172,13 +195,14 @@ class _Facts:
 
 
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
+    "start": _Facts.start,
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
     "prior_labels": _Facts.prior_labels,
     "prior_hits": _Facts.prior_hits,
     "linear_negatives": _Facts.linear_negatives,
     "linear_items": _Facts.linear_items,
     "output": _Facts.output,
-    "hidden": lambda facts: HIDDEN,
+    "hidden": _Facts.hidden,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),
     "activation": lambda facts: "relu" if len(facts.config.hidden) > 1 else "linear",
     "loss": _Facts.loss,

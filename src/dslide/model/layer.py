@@ -19,7 +19,7 @@ from dslide.model.layout import LayerSpec
 from dslide.model.lsh import Codes, LshIndex, index_bytes
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
-from dslide.model.storage import ChangeListener, checked, copy_array, widened
+from dslide.model.storage import ChangeListener, checked, copy_array, narrowed, widened
 from dslide.util.arrays import (
     Array,
     Floats,
@@ -111,6 +111,20 @@ class Layer:
         """Sets the biases of all own neurons."""
         self._before_change("bias")
         self.arrays["bias"][: len(bias), 0] = bias
+
+    def restart(self, weights: Floats, bias: Floats) -> None:
+        """Sets weights, (own neurons, inputs), and biases; the optimizer begins anew."""
+        for name in self.state:
+            self._before_change(name)
+        for name, array in self.arrays.items():
+            if name not in ("weights", "bias"):
+                array[...] = 0
+        stored = self.arrays["weights"]
+        rows = weights.T if self.sparse_input else weights
+        stored[:, : rows.shape[1]] = narrowed(rows) if stored.dtype == np.uint16 else rows
+        self.arrays["bias"][:, 0] = bias
+        if self.lsh is not None:
+            self.lsh.forget()
 
     @contextmanager
     def _changing(self, x: Activations, active: ActiveSet) -> Iterator[None]:

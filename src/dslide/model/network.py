@@ -14,13 +14,14 @@ import numpy.typing as npt
 from dslide.comm import Communicator, solo
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.data import SparseRows
+from dslide.data import Dataset, SparseRows
 from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
 from dslide.model.calibration import NAME as CALIBRATION
 from dslide.model.calibration import Calibration
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.model.discriminant import Discriminant, label_sums
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
@@ -36,6 +37,9 @@ from dslide.util.arrays import Array, Floats, Ids, padded
 from dslide.util.csr import Csr
 
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
+# Root mean square length of hidden activations along a discriminant's directions. The longer they are, the further a
+# step of the output weights goes: further if these begin at 0 than if they begin as the discriminant's scores.
+LENGTH, LENGTH_EXCLUSIVE = 10.0, 3.0
 
 
 class Network:
@@ -126,6 +130,31 @@ class Network:
     def set_label_prior(self, x: SparseRows, y: SparseRows, same: bool) -> None:
         """Counts the label prior in training data; `same`: features and labels are the same items."""
         self.prior = LabelPrior.count(x, y, self.features, self.labels, self.config, self.shard, same)
+
+    def set_discriminant(self, data: Dataset) -> None:
+        """Starts from the linear discriminant of training data: hidden neurons are its directions, and stay so. Where
+        labels exclude each other, output neurons are its scores of labels; else their weights begin at 0."""
+        hidden, output, shard = self.layers[0], self.output, self.shard
+        found = Discriminant.of_all_ranks(self.comm, data.x, data.y, hidden.total)
+        exclusive = self.loss.needs_labels
+        factor = found.length / (LENGTH_EXCLUSIVE if exclusive else LENGTH)
+        kept = len(found.spread)
+        directions = np.zeros((hidden.total, self.features), np.float32)  # 0: neurons that are not needed
+        directions[:kept, : data.features] = found.directions.T / factor
+        offset = np.zeros(hidden.total, np.float32)
+        offset[:kept] = -found.offset / factor
+        hidden.restart(directions[shard.own], offset[shard.own])
+        weights, bias = np.zeros((output.neurons, hidden.total), np.float32), np.zeros(output.neurons)
+        known = self.loss.initial_bias(data.label_frequencies())[shard.own]
+        bias[: len(known)] = known
+        counts = data.label_counts[shard.own]
+        for own, sums in label_sums(data.x, data.y, shard) if exclusive else ():
+            scores, offsets = found.scores(sums, counts[own])
+            weights[own, :kept] = factor * scores
+            bias[own] += offsets
+        output.restart(weights, bias.astype(np.float32))
+        self.calibration.reset()
+        self.version += 1
 
     # ---- prediction -------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,12 @@ def widened(stored: Array) -> Floats:
     return bits.view(np.float32)
 
 
+def narrowed(numbers: Floats) -> Array:
+    """The nearest bf16 of finite numbers, ties to even."""
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+    return np.asarray((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16, STORAGE["bf16"])
+
+
 def checked(arrays: Mapping[str, Array], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """The array of this name; ModelError if it is missing or has another type or shape."""
     array = arrays.get(name)

@@ -83,7 +83,8 @@ class TrainStep:
         self.step_prior_scales(seen.sums, rate)
 
         # Backward: every rank steps its own neurons; the reduce-scatter gives it the gradient of its own activations.
-        for i in reversed(hidden):
+        # The directions of a discriminant stay as they are.
+        for i in reversed(hidden) if network.config.start == "random" else ():
             layer = network.layers[i]
             finite, dx = self.backward(i, inputs[i], inputs[i + 1], active_hidden[i], gradient, step)
             self.check(finite, seen.loss, layer, step, rate)

@@ -8,6 +8,7 @@ from dslide.checkpoint.snapshot import checkpoint_memory
 from dslide.config import Config
 from dslide.model.calibration import NUMBERS
 from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.model.discriminant import PIECE_BYTES
 from dslide.model.label_prior import SCALES, has_label_prior
 from dslide.model.layer import table_bytes
 from dslide.model.layout import LayerSpec, layer_specs
@@ -86,6 +87,9 @@ def plan(
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
         "label prior": prior_bytes if prior_labels else 0,
         "linear classifiers": _linear_bytes(config, labels, ranks, rows, labels_per_row) if prior_labels else 0,
+        "linear discriminant": _discriminant_bytes(
+            config, features, -(-labels // ranks), data_bytes, rows, labels_per_row
+        ),
         "hash tables": tables,
         "best network": weights + moments + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
@@ -109,6 +113,18 @@ def _linear_bytes(config: ResolvedConfig, labels: int, ranks: int, rows: int, la
         return 0
     weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
     return round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)
+
+
+def _discriminant_bytes(
+    config: ResolvedConfig, features: int, own: int, data_bytes: int, rows: int, labels_per_row: float
+) -> int:
+    """A linear discriminant while it is found: matrices of features by features, rows that are converted, labels by
+    row, the scores of own labels, and a copy of all rows if some were held out."""
+    if config.start == "random":
+        return 0
+    pieces = 4 * min(PIECE_BYTES, 8 * features * rows or PIECE_BYTES)
+    scratch = 8 * 8 * features**2 + pieces + round(40 * rows * labels_per_row)
+    return scratch + 4 * own * config.hidden[0] + (data_bytes if config.validation > 0 else 0)
 
 
 def _work_bytes(

@@ -78,7 +78,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         prior_boost: float = Config.prior_boost, prior_scale: float = Config.prior_scale,
         prior_learning_rate: float = Config.prior_learning_rate,
         linear_negatives: int = Config.linear_negatives, linear_items: int = Config.linear_items,
-        ranking: str = Config.ranking, init_scale: float = Config.init_scale,
+        ranking: str = Config.ranking, start: str = Config.start, init_scale: float = Config.init_scale,
         output: str = Config.output, active_sets: str = Config.active_sets, hash_hits: int = Config.hash_hits,
         prior_hits: int = Config.prior_hits, random_negatives: int = Config.random_negatives,
         correction: bool = Config.correction, family: str = Config.family, hash_k: int = Config.hash_k,
@@ -165,6 +165,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
         if first:
+            if self.start == "discriminant":
+                raise ConfigError("start = discriminant needs all rows at once: use fit")
             trainer = new_trainer(self._config(), data)
             self._keep(trainer.network, trainer, coder)
         else:

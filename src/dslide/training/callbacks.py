@@ -77,7 +77,7 @@ class TestInfo:
 class ValidationInfo:
     """Metrics of the network on rows held out of training."""
 
-    epoch: int  # after which they were measured, counted from 1
+    epoch: int  # after which they were measured, counted from 1; 0: before the first step
     seconds: float  # of training since it started or was resumed
     took: float  # seconds, of those
     metric: str  # by which networks are compared

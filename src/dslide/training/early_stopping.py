@@ -74,10 +74,12 @@ class MemoryKeeper:
 class Best:
     """The best result so far, as checkpoints keep it."""
 
-    epoch: int = 0  # after which it was measured; 0: there is none
+    epoch: int = 0  # after which it was measured; 0: before the first step
     step: int = 0
-    score: float = -1.0
+    score: float = -1.0  # -1: there is none
     ended: bool = False  # training has, since nothing better came
+    start: float = -1.0  # score before the first step, if the network classified rows by then
+    is_start: bool = False  # the network is that of before the first step, but of all rows: held-out ones too
 
     @classmethod
     def of(cls, progress: Mapping[str, Any], folder: Path) -> Best:
@@ -92,7 +94,7 @@ class Best:
 
     def saved(self) -> dict[str, Any] | None:
         """Plain values for a checkpoint."""
-        return dataclasses.asdict(self) if self.epoch else None
+        return dataclasses.asdict(self) if self.score >= 0 else None
 
 
 class EarlyStopping:
@@ -108,13 +110,24 @@ class EarlyStopping:
         self.metric = f"ndcg_at_{max(ks)}"
         self.best = best or Best()
         self._last_score = -1.0  # of the last epoch
-        self.kept_epoch = 0  # of the network at the end
+        self.kept_epoch: int | None = None  # of the network at the end; 0: that of before the first step
 
     @classmethod
     def in_memory(cls, trainer: Trainer, data: Dataset, validation: Dataset) -> EarlyStopping:
         """For a trainer without a run folder, which trains on `data`."""
         about = (data.label_counts, len(data), default_ks(validation))
         return cls(validation, *about, MemoryKeeper(trainer.network), trainer.config.patience, warn)
+
+    def leaves_start(self) -> bool:
+        """Training begins or goes on. Whether the network has seen held-out rows and has to start from others again."""
+        left = self.best.is_start
+        self.best = dataclasses.replace(self.best, is_start=False)
+        return left
+
+    def before_training(self, trainer: Trainer) -> None:
+        """Measures a network that classifies rows before the first step."""
+        self.after_epoch(trainer)
+        self.best = dataclasses.replace(self.best, start=self.best.score)
 
     def after_epoch(self, trainer: Trainer) -> None:
         """Measures the network, keeps it if it is the best, and decides whether training has ended."""
@@ -126,10 +139,11 @@ class EarlyStopping:
             score = best.score + 1
         self._last_score = score
         if better := score > best.score:
-            best = Best(trainer.epoch, trainer.step, score)
+            best = dataclasses.replace(best, epoch=trainer.epoch, step=trainer.step, score=score)
         ended = trainer.epoch < trainer.config.epochs and trainer.epoch - best.epoch >= self._patience
         self.best = dataclasses.replace(best, ended=ended)
-        if self._keeper and better and trainer.epoch < trainer.config.epochs:  # else it is the network at the end
+        # The last one is the network at the end, and that of before the first step can be made again.
+        if self._keeper and better and 0 < trainer.epoch < trainer.config.epochs:
             self._keeper.keep()
         seconds = time.perf_counter() - start
         trainer.notify(
@@ -139,11 +153,12 @@ class EarlyStopping:
 
     def finish(self, trainer: Trainer, data: Data) -> None:
         """At the end of training on `data`: gives the network its best state and calibrates it. The last one, of a
-        smaller learning rate, is kept if the best was better by chance only."""
-        best, self.kept_epoch = self.best, trainer.epoch
+        smaller learning rate, is kept if the best was better by chance only. If the network classified rows before the
+        first step, and no epoch made it better by more than chance, it starts again: from all rows, and stays so."""
+        best, self.kept_epoch, score = self.best, trainer.epoch, self.best.score
         if best.epoch < trainer.epoch:
             score = self._last_score
-            if self._keeper and best.score > score + by_chance(len(self._validation)):
+            if self._keeper and best.epoch > 0 and best.score > score + by_chance(len(self._validation)):
                 try:
                     self._keeper.restore()
                     self.kept_epoch, score = best.epoch, best.score
@@ -151,6 +166,11 @@ class EarlyStopping:
                     self._warn(f"{error}; the network stays as it was after epoch {trainer.epoch}")
             # Training that goes on begins with what is the network of the last step now.
             self.best = dataclasses.replace(best, epoch=trainer.epoch, step=trainer.step, score=score)
+        if isinstance(data, Dataset) and 0 <= score <= best.start + by_chance(len(self._validation)):
+            self.kept_epoch = 0
+            self.best = dataclasses.replace(self.best, score=best.start, is_start=True)
+            trainer.set_discriminant(data.and_rows(self._validation))
+            return
         label_counts, _, ks = self._about
         info = calibrate(
             trainer.network, self._validation, label_counts, ks, data if isinstance(data, Dataset) else None

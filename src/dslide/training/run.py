@@ -204,7 +204,7 @@ class Run:
         summary: dict[str, Any] = {
             "samples_per_second": result.samples_per_second, "seconds": result.seconds, "samples": result.samples,
             "epochs": self.trainer.epoch, "steps": self.trainer.step, "interrupted": result.interrupted,
-            "best_epoch": self.early_stopping and (self.early_stopping.kept_epoch or None),
+            "best_epoch": self.early_stopping and self.early_stopping.kept_epoch,
             "loss": result.loss, "active_neurons_mean": result.active_neurons_mean,
             "parameters": network.parameters, "features": network.features, "labels": network.labels,
             "rows": len(self.data), "planned_bytes": self.planned_bytes,

@@ -21,7 +21,7 @@ from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.config import Config
 from dslide.data import Data, Dataset, Rows, SparseRows
 from dslide.errors import DataError, ModelError
-from dslide.model.defaults import resolve
+from dslide.model.defaults import MOST_DENSE, resolve
 from dslide.model.label_prior import has_label_prior
 from dslide.model.network import Network
 from dslide.training import phases
@@ -83,7 +83,8 @@ class Trainer:
         self._use_threads()
         self._check(data)
         total_steps = self._total_steps(data)
-        if self.step == 0:
+        starts_again = early_stopping is not None and early_stopping.leaves_start()
+        if self.step == 0 or starts_again:
             self._learn_statistics(data)
         self.notify("on_start", total_steps)
         totals = _Totals()
@@ -153,6 +154,8 @@ class Trainer:
         try:
             with deferred_interrupt() as interrupted:
                 self._interrupted = interrupted
+                if early_stopping is not None and self.step == 0 and self._starts_as_classifier:
+                    early_stopping.before_training(self)
                 while self.epoch < self.config.epochs and not (early_stopping and early_stopping.best.ended):
                     self._run_epoch(data, total_steps, totals)
                     if early_stopping is not None:
@@ -216,10 +219,26 @@ class Trainer:
         return math.ceil(first / self.config.batch_size) * self.config.epochs
 
     def _learn_statistics(self, data: Data) -> None:
-        """Sets what follows from counts over the data: the output bias and the label prior."""
+        """Sets what follows from statistics of the data: the linear discriminant, or the output bias and the label
+        prior."""
+        if self.config.start == "discriminant":
+            self.set_discriminant(data)
+            return
         self.network.set_output_bias(data.label_frequencies())
         if isinstance(data, Dataset) and has_label_prior(self.config):
             self.network.set_label_prior(data.x, data.y, same=data.users is not None)
+
+    def set_discriminant(self, data: Data) -> None:
+        """Gives the network the linear discriminant of the data to start from."""
+        if not isinstance(data, Dataset) or data.users is not None or data.features > MOST_DENSE:
+            what = f"start = discriminant is for rows of at most {MOST_DENSE:,} features with labels"
+            raise DataError(f"{data.source or 'the data'}: {what}; use start = random")
+        self.network.set_discriminant(data)
+
+    @property
+    def _starts_as_classifier(self) -> bool:
+        """Whether the network classifies rows before the first step, as the linear discriminant does."""
+        return self.config.start == "discriminant" and self.network.loss.needs_labels
 
     def _trainable(self, rows: Rows) -> RowIds:
         """Rows to train on: softmax learns nothing from a row without labels."""
