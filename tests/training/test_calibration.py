@@ -14,13 +14,15 @@ from support.inprocess import run_ranks
 from support.plain import PLAIN
 
 import dslide
-from dslide import CalibrationInfo, Callback, Config, Network, SlideClassifier, Trainer
+from dslide import CalibrationInfo, Callback, Config, EpochInfo, Network, SlideClassifier, Trainer
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
+from dslide.comm.votes import Vote, Votes
 from dslide.data import Dataset, SparseRows
 from dslide.model.calibration import BEND, IDENTITY, LEAST, OFFSET, SLOPE, on_lines
 from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit_curves, fit_lines
 from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
+from dslide.training.run import Checkpointing
 
 NO_GROUP = 60  # without candidates
 LINES = {1: (0.4, -1.0), 3: (0.8, 0.5), 5: (1.3, 0.0)}  # slope and offset by group
@@ -251,6 +253,24 @@ def test_a_run_says_what_calibrating_gives(tmp_path: Path, capfd: pytest.Capture
     (record,) = [record for record in records if record["record"] == "calibration"]
     assert (record["before"], record["after"], record["used"]) == (info.before, info.after, info.used)
     assert info.used != dslide.open_model(tmp_path / "run").network.calibration.is_identity
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_checkpoint_of_the_last_step_gets_the_calibration(tmp_path: Path, complete: bool) -> None:
+    class Due(Callback):
+        def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
+            if trainer.epoch == trainer.config.epochs:
+                (manager,) = (each.manager for each in trainer.callbacks if isinstance(each, Checkpointing))
+                manager.after_step(Votes(Vote.CHECKPOINT_DUE, Vote.NONE))
+                if complete:
+                    manager.save()
+
+    options = OPTIONS | {"validation": 0.3, "patience": 99, "ranking": "propensity", "epochs": 2}
+    result = dslide.train(TRAIN, options, out=tmp_path / "run", callbacks=[Due()])
+    assert result.summary["epochs"] == 2
+    assert not result.network.calibration.is_identity
+    saved = dslide.open_model(tmp_path / "run").network
+    np.testing.assert_array_equal(saved.calibration.array, result.network.calibration.array)
 
 
 # ---- ranking by propensity ------------------------------------------------------------------------------------------

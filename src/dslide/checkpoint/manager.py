@@ -74,6 +74,7 @@ class CheckpointManager:
         self._copies_cancelled = threading.Event()
         self._written: dict[str, tuple[Entry, Path]] = {}  # small files that do not change
         self._begun = time.monotonic()  # when the last checkpoint was
+        self._version: int | None = None  # of the network that it has; None: as it was loaded
         self._pending: _PendingCheckpoint | None = None
         self._tasks = _start_worker()
         self.last = last  # the newest complete one
@@ -131,11 +132,14 @@ class CheckpointManager:
         if self._replicator is not None:
             self._replicator.share = 1.0  # training has paused and needs none of the link
         name = checkpoint_name(self._training.step)
-        if self._pending is not None and self._pending.folder.name not in (name, self._keeping):
-            self._cancel(self._pending)
-        if self._pending is not None and self._pending.folder.name != name:
-            self._warn_of_failure(self._complete_pending)
-        if self.last is None or self.last.name != name:
+        # After the last step the network may have been calibrated, or have got linear classifiers.
+        changed = self._version not in (None, self._training.network.version)
+        if self._pending is not None and (changed or self._pending.folder.name != name):
+            if self._pending.folder.name == self._keeping:
+                self._warn_of_failure(self._complete_pending)
+            else:
+                self._cancel(self._pending)
+        if self.last is None or self.last.name != name or changed:
             if self._pending is None:
                 self._begin()
             self._complete_pending()
@@ -159,6 +163,7 @@ class CheckpointManager:
     def _begin(self) -> None:
         self._begun = time.monotonic()
         training, model = self._training, self._model()
+        self._version = training.network.version
         snapshot = Snapshot(model.state, buffer_bytes(sum(array.nbytes for array in model.state.values())))
         training.network.watch(snapshot)
         folder = self.folder / checkpoint_name(training.step)

@@ -140,7 +140,8 @@ class _Facts:
 
     def fewer_negatives(self) -> int:
         """What the numbers of negatives are divided by: where rows have one label, half as many do."""
-        return 1 if self.labels_per_row is None or self.labels_per_row > SEVERAL_LABELS else 2
+        one = self.labels_per_row is not None and self.labels_per_row <= SEVERAL_LABELS
+        return 2 if one and self.kind is ROWS else 1
 
     def prior_labels(self) -> int:
         most: int = self.kind["prior_labels"]

@@ -107,6 +107,7 @@ class Trainer:
         if self.config.ranking == "propensity":
             worth = inverse_propensities(label_counts, rows)
             self.network.calibration.set_worth(worth[self.network.shard.own])
+            self.network.version += 1
 
     def fit_pass(self, data: Dataset) -> None:
         """One pass over the rows in random order, at a constant learning rate and without callbacks."""
