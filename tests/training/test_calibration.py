@@ -20,7 +20,7 @@ from dslide.comm import Communicator
 from dslide.comm.votes import Vote, Votes
 from dslide.data import Dataset, SparseRows
 from dslide.model.calibration import BEND, IDENTITY, LEAST, OFFSET, SLOPE, on_lines
-from dslide.training.calibration import MIXED, PENALTY, Candidates, calibrate, fit_curves, fit_lines
+from dslide.training.calibration import MIXED, PENALTY, Candidates, bent, calibrate, fit_lines
 from dslide.training.metrics import Evaluation, hits_of, inverse_propensities
 from dslide.training.run import Checkpointing
 
@@ -110,7 +110,7 @@ def test_the_highest_scores_of_rare_labels_bend_down_where_they_are_worth_less(s
     else:
         hits = np.argmax(z + rng.gumbel(size=z.shape), axis=1)[:, None] == np.arange(z.shape[1])
     found = dataclasses.replace(found, hits=hits.astype(np.float64))
-    lines, curves = fit_lines(found, sigmoid), fit_curves(found, sigmoid)
+    lines, curves = fit_lines(found, sigmoid), bent(fit_lines(found, sigmoid), found, sigmoid)
     assert curves[1, BEND] < -0.15 < curves[5, BEND]
     high = (found.groups == 1) & (found.logits > 3)
     wrong = [
@@ -122,7 +122,7 @@ def test_the_highest_scores_of_rare_labels_bend_down_where_they_are_worth_less(s
 def test_scores_stay_in_the_order_of_logits() -> None:
     found = some_candidates(2000, 6, sigmoid=True)
     upside_down = dataclasses.replace(found, hits=((found.logits > -1) & (found.logits < 1)).astype(np.float64))
-    curves = fit_curves(upside_down, sigmoid=True)
+    curves = bent(fit_lines(upside_down, True), upside_down, True)
     logits = np.linspace(-9, 9, 50)
     for group in LINES:
         assert (np.diff(on_lines(logits, *curves[group, :MIXED])) > 0).all()

@@ -4,8 +4,8 @@ Labels are grouped by how many training rows they have: 0, 1, 2 to 3, 4 to 7 and
 labels by logit are candidates. For each group a slope and an offset are fitted so that the loss of the candidates is
 least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
 groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
-lines say. Six numbers for all groups together fit it. The calibration is used only if cross-validation says that it
-ranks better.
+lines say. Six numbers for all groups together fit it. Cross-validation decides between lines, lines with a bend, and
+none.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distanc
 PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
 KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above which slopes change; on each of six numbers
+SAME_CANDIDATES = 0.5  # times what two networks differ by chance: two rankings of the same labels differ by less
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
 SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores of interactions, scaled to the spread of logits: those that are tried
@@ -45,7 +46,7 @@ MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times
 
 Doubles = npt.NDArray[np.float64]
 Lines = npt.NDArray[np.float64]  # the columns of a calibration, with MIXED in place of the worth, for each group
-Fit = Callable[["Candidates"], Lines]
+Fits = Callable[["Candidates"], list[Lines]]  # several kinds, of which the best is used
 
 
 @dataclass(frozen=True)
@@ -94,22 +95,22 @@ def calibrate(
     sigmoid = not network.loss.needs_labels
     before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
     users = held_out.users is not None
-    fit: Fit = partial(fit_lines if users else fit_curves, sigmoid=sigmoid)
-    best, after, chosen = found, _cross_validated(found, fit, k), None
-    cost, wanted = 0.0, max(before, after) + by_chance(held_out.y.nnz if users else len(held_out))
-    fits: list[Fit] = [fit, partial(fit_share, k=k)] if users else [fit]
+    fits: Fits = partial(fit_items, k=k, sigmoid=sigmoid) if users else partial(fit_rows, sigmoid=sigmoid)
+    which, after = _cross_validated(found, fits, k)
+    chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
+    best, chosen, cost, wanted = found, None, 0.0, max(before, after) + chance
     for tried, linear in _linear_classifiers(network, data).items():
         scores = _linear_scores(network, linear, held_out.x, found.ids)
         if users:
             spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
             linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
         mixed = dataclasses.replace(found, linear=scores)
-        for each in fits:
-            if (score := _cross_validated(mixed, each, k)) > wanted:
-                best, after, chosen, cost, wanted, fit = mixed, score, linear, tried, score, each
+        fit, score = _cross_validated(mixed, fits, k)
+        if score > wanted:
+            best, which, after, chosen, cost, wanted = mixed, fit, score, linear, tried, score
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = fit(best)[groups]
+        lines = fits(best)[which][groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
@@ -147,10 +148,15 @@ def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRo
     return network.collectives.summary(0.0, 0.0, True, more=scores.ravel()).wait().sums.reshape(ids.shape)
 
 
-def _cross_validated(found: Candidates, fit: Fit, k: int) -> float:
+def _cross_validated(found: Candidates, fits: Fits, k: int) -> tuple[int, float]:
+    """Which of the fits ranks best, and its nDCG."""
     first, second = _halves(found)
-    pairs = ((first, second), (second, first))
-    return _ndcg(k, [(half.ranked(fit(other)), half.true) for half, other in pairs])
+    fitted = [(first, fits(second)), (second, fits(first))]
+    scores = [
+        _ndcg(k, [(half.ranked(lines[i]), half.true) for half, lines in fitted]) for i in range(len(fitted[0][1]))
+    ]
+    which = int(np.argmax(scores))
+    return which, scores[which]
 
 
 def _halves(found: Candidates) -> list[Candidates]:
@@ -164,9 +170,15 @@ def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
     return float(evaluation.result()[f"ndcg_at_{k}"])
 
 
-def fit_curves(found: Candidates, sigmoid: bool) -> Lines:
-    """The lines of all groups, (GROUPS, 6), with their bends."""
-    return bent(fit_lines(found, sigmoid), found, sigmoid)
+def fit_rows(found: Candidates, sigmoid: bool) -> list[Lines]:
+    """What is tried for rows of features: lines, and lines with a bend."""
+    lines = fit_lines(found, sigmoid)
+    return [lines, bent(lines, found, sigmoid)]
+
+
+def fit_items(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
+    """What is tried for interactions: lines, and one share of linear scores for all."""
+    return [fit_lines(found, sigmoid), fit_share(found, k)]
 
 
 def fit_lines(found: Candidates, sigmoid: bool) -> Lines:
