@@ -4,8 +4,8 @@ Labels are grouped by how many training rows they have: 0, 1, 2 to 3, 4 to 7 and
 labels by logit are candidates. For each group a slope and an offset are fitted so that the loss of the candidates is
 least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
 groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
-lines say. Six numbers for all groups together fit it. Cross-validation decides between lines, lines with a bend, and
-none.
+lines say. Six numbers for all groups together fit it. Cross-validation decides between one line for all, lines, lines
+with a bend, and none.
 """
 
 from __future__ import annotations
@@ -171,9 +171,10 @@ def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
 
 
 def fit_rows(found: Candidates, sigmoid: bool) -> list[Lines]:
-    """What is tried for rows of features: lines, and lines with a bend."""
-    lines = fit_lines(found, sigmoid)
-    return [lines, bent(lines, found, sigmoid)]
+    """What is tried for rows of features: one line for all groups, lines, and lines with a bend."""
+    one = fit_one(found, sigmoid)
+    lines = fit_lines(found, sigmoid, one)
+    return [one, lines, bent(lines, found, sigmoid)]
 
 
 def fit_items(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
@@ -181,21 +182,36 @@ def fit_items(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
     return [fit_lines(found, sigmoid), fit_share(found, k)]
 
 
-def fit_lines(found: Candidates, sigmoid: bool) -> Lines:
-    """The lines of all groups without a bend. What all groups together would have is what the penalty pulls each
-    towards."""
+def fit_one(found: Candidates, sigmoid: bool) -> Lines:
+    """One line for all groups together: it changes the order only by how much of the linear scores it mixes in."""
+    return _fit(found, np.zeros_like(found.groups), np.array([1.0, 0.0, 0.0]), sigmoid)[np.zeros(GROUPS, np.int64)]
+
+
+def fit_lines(found: Candidates, sigmoid: bool, one: Lines | None = None) -> Lines:
+    """A line for each group, without a bend. That of all groups together is what the penalty pulls each towards."""
+    if one is None:
+        one = fit_one(found, sigmoid)
+    slope, offset, mixed = one[0, [SLOPE, OFFSET, MIXED]]
+    lines = _fit(found, found.groups, np.array([slope, slope * mixed, offset]), sigmoid)
     usable = found.ids >= 0
-    values = np.stack([found.logits[usable], found.linear[usable], np.ones(np.count_nonzero(usable))], axis=1)
-    groups, hits, rows = found.groups[usable], found.hits[usable], np.nonzero(usable)[0]
-    how, start = (sigmoid, PENALTY, (SLOPES[0], 0.0, -np.inf)), np.array([1.0, 0.0, 0.0])
-    together = _newton(values, np.zeros_like(groups), hits, rows, 1, start, *how)[0]
-    fitted = _newton(values, groups, hits, rows, GROUPS, together, *how)
-    lines = np.tile(IDENTITY, (GROUPS, 1))
-    lines[:, SLOPE], lines[:, OFFSET] = fitted[:, 0], fitted[:, 2]
-    lines[:, MIXED] = fitted[:, 1] / fitted[:, 0]
-    logits = values[:, 0] + lines[groups, MIXED] * values[:, 1]
+    groups = found.groups[usable]
+    logits = found.logits[usable] + lines[groups, MIXED] * found.linear[usable]
     for group in np.unique(groups):
         lines[group, LEAST] = np.quantile(logits[groups == group], LEAST_QUANTILE)
+    return lines
+
+
+def _fit(found: Candidates, groups: npt.NDArray[np.int64], centre: Doubles, sigmoid: bool) -> Lines:
+    """Lines of these groups, which the penalty pulls towards the weights `centre` of logits, linear scores and 1."""
+    usable = found.ids >= 0
+    values = np.stack([found.logits[usable], found.linear[usable], np.ones(np.count_nonzero(usable))], axis=1)
+    fitted = _newton(
+        values, groups[usable], found.hits[usable], np.nonzero(usable)[0], GROUPS, centre, sigmoid, PENALTY,
+        (SLOPES[0], 0.0, -np.inf),
+    )  # fmt: skip
+    lines: Lines = np.tile(IDENTITY, (GROUPS, 1))
+    lines[:, SLOPE], lines[:, OFFSET] = fitted[:, 0], fitted[:, 2]
+    lines[:, MIXED] = fitted[:, 1] / fitted[:, 0]
     return lines
 
 
