@@ -21,7 +21,7 @@ LEAST = 0.02  # weights of a smaller size are left out
 WEIGHTS_PER_ROW = 16  # weights that are kept for each training row of a label, at most
 # A label is trained against at most so many rows for each of its own, and so many at least. Most rows that are mistaken
 # for something are mistaken for a frequent label, which would take most of the time.
-NEGATIVES_PER_ROW, LEAST_NEGATIVES = 20, 100
+NEGATIVES_PER_ROW, LEAST_NEGATIVES = 50, 100
 LOOK_UP_ROWS = 4096  # rows whose negatives are looked up at once
 LABELS = 16384  # trained in one call; between calls an interrupt is noticed
 
