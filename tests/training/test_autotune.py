@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from support.contexts import OPTIONS, ROWS, contexts
 from support.mpi_run import run_mpi
+from support.run_state import assert_same, state
 
 import dslide
-from dslide import Callback, Config, SlideClassifier, TrialInfo, load_model
+from dslide import Callback, Config, SlideClassifier, TrialInfo
 from dslide.cli import main
 from dslide.comm import solo
 from dslide.data import Dataset, load
@@ -57,16 +58,6 @@ def search(data: Dataset, options: dict[str, Any], **more: Any) -> Tuned:
 
 def words(options: dict[str, Any]) -> list[str]:
     return [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", str(v).strip("(),"))]
-
-
-def state(run: Path) -> dict[str, Any]:
-    return {name: np.array(array) for name, array in load_model(run, optimizer=True).state.items()}
-
-
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 class Trials(Callback):

@@ -12,9 +12,10 @@ import pytest
 import scipy.sparse as sp
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from support.inprocess import run_ranks
+from support.run_state import assert_same, state
 
 import dslide
-from dslide import Callback, Config, Network, SlideClassifier, ValidationInfo, load_model
+from dslide import Callback, Config, Network, SlideClassifier, ValidationInfo
 from dslide.cli import main
 from dslide.data import Dataset, SparseRows, load_tokens
 from dslide.errors import ConfigError, DataError
@@ -105,16 +106,6 @@ def few() -> Dataset:
 def many() -> Dataset:
     """Classes of several clusters, which training does tell more about."""
     return dataset(*clusters(60, 9000, 32, noise=0.9, of_class=3)[:2])
-
-
-def state(run: Path) -> dict[str, Any]:
-    return {name: np.array(array) for name, array in load_model(run, optimizer=True).state.items()}
-
-
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 def test_where_training_is_no_better_the_start_of_all_rows_is_kept(few: Dataset, tmp_path: Path) -> None:

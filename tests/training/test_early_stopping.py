@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse as sp
 from support.inprocess import run_ranks
 from support.plain import PLAIN
+from support.run_state import assert_same, state
 
 import dslide
 from dslide import Callback, Config, SlideClassifier, ValidationInfo, load_model
@@ -59,16 +60,6 @@ class Scores(Callback):
     @property
     def scores(self) -> list[float]:
         return [info.metrics[info.metric] for info in self.infos]
-
-
-def state(run: Path) -> dict[str, Any]:
-    return {name: np.array(array) for name, array in load_model(run, optimizer=True).state.items()}
-
-
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 # ---- a run ----------------------------------------------------------------------------------------------------------

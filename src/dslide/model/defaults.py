@@ -144,22 +144,20 @@ class _Facts:
         return 2 if one and self.kind is ROWS else 1
 
     def prior_labels(self) -> int:
-        most: int = self.kind["prior_labels"]
-        if most == 0 or not isinstance(self.data, Dataset):
-            return most
-        features_per_row, _ = self.data.values_per_row
-        return max(1, min(most, round(LINKS / max(1.0, features_per_row))))
+        return self.for_row(self.kind["prior_labels"], LINKS)
 
     def linear_negatives(self) -> int:
-        most: int = self.kind["linear_negatives"] if has_label_prior(self.config) else 0
+        return self.for_row(self.kind["linear_negatives"], FEATURES) if has_label_prior(self.config) else 0
+
+    def for_row(self, most: int, budget: int) -> int:
+        """How many of something each feature of a row has: at most so many, and a budget for the row, on average."""
         if most == 0 or not isinstance(self.data, Dataset):
             return most
         features_per_row, _ = self.data.values_per_row
-        return max(1, min(most, round(FEATURES / max(1.0, features_per_row))))
+        return max(1, min(most, round(budget / max(1.0, features_per_row))))
 
     def linear_items(self) -> int:
-        most: int = self.kind["linear_items"] if has_label_prior(self.config) else 0
-        return most
+        return int(self.kind["linear_items"]) if has_label_prior(self.config) else 0
 
     def random_negatives(self) -> int:
         shared = 1024 // self.fewer_negatives() if has_trained_prior(self.config) else 2048
