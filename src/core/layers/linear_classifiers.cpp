@@ -13,22 +13,21 @@ namespace dslide {
 namespace {
 constexpr float BIAS = 1;  // the value of the feature that the bias is the weight of
 
-// The rows that all labels share, scaled to length 1.
+// The rows that all labels share. They are scaled to length 1 where they are used.
 struct Rows {
-  Rows(const Csr& from, const double* norms) : x(from), values(from.nnz()), square(from.rows) {
+  Rows(const Csr& from, const double* row_norms) : x(from), norms(row_norms), square(from.rows) {
     parallel_each(x.rows, [&](size_t i) {
       float sum = 0;
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        values[e] = static_cast<float>(from.values[e] / norms[i]);
-        sum += values[e] * values[e];
-      }
+      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) sum += scaled(i, e) * scaled(i, e);
       square[i] = sum + BIAS * BIAS;
     });
-    x.values = values.data();
   }
 
+  float scaled(size_t row, int64_t e) const { return static_cast<float>(x.values[e] / norms[row]); }
+  int64_t size(size_t row) const { return x.offsets[row + 1] - x.offsets[row]; }
+
   Csr x;
-  std::vector<float> values;
+  const double* norms;
   std::vector<float> square;  // of a row's length, the bias's feature included
 };
 
@@ -50,11 +49,15 @@ class Solver {
     visited_.resize(n);
     visit_all();
     shuffle(visited_, n, mix(seed, 1));
-    ids_.clear();
-    values_.clear();
     square_.clear();
     sign_.clear();
     offsets_.assign(1, 0);
+    // Sized at once: grown bit by bit, the largest label would take twice as much.
+    int64_t entries = 0;
+    for (const int32_t row : positive) entries += all_.size(row);
+    for (const int32_t row : chosen_) entries += all_.size(row);
+    ids_.resize(entries);
+    values_.resize(entries);
     for (const int32_t i : visited_) {
       const bool has = static_cast<size_t>(i) < positives_;
       copy(has ? positive[i] : chosen_[i - positives_], has ? 1.0f : -1.0f);
@@ -146,16 +149,17 @@ class Solver {
 
   void copy(int32_t row, float sign) {
     const Csr& x = all_.x;
-    for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
+    int64_t at = offsets_.back();
+    for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e, ++at) {
       int32_t& local = local_[x.ids[e]];
       if (local == NONE) {
         local = static_cast<int32_t>(features_.size());
         features_.push_back(x.ids[e]);
       }
-      ids_.push_back(local);
-      values_.push_back(x.values[e]);
+      ids_[at] = local;
+      values_[at] = all_.scaled(row, e);
     }
-    offsets_.push_back(static_cast<int64_t>(ids_.size()));
+    offsets_.push_back(at);
     square_.push_back(all_.square[row]);
     sign_.push_back(sign);
   }

@@ -81,12 +81,17 @@ def plan(
     prior_bytes = (
         8 * (features + 1) + link_bytes * features * prior_labels // ranks + 12 * -(-labels // ranks) + 8 * SCALES
     )
+    linear_bytes = count_bytes = 0
+    if prior_labels:
+        linear_bytes = _linear_bytes(config, labels, ranks, threads, rows, features_per_row, labels_per_row)
+        count_bytes = _count_bytes(features, labels, threads, rows, features_per_row, labels_per_row)
     parts = {
         "weights": weights,
         "optimizer state": moments,
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
         "label prior": prior_bytes if prior_labels else 0,
-        "linear classifiers": _linear_bytes(config, labels, ranks, rows, labels_per_row) if prior_labels else 0,
+        "linear classifiers": linear_bytes,
+        "counting the label prior": max(0, count_bytes - linear_bytes),  # is done when the classifiers begin
         "linear discriminant": _discriminant_bytes(
             config, features, -(-labels // ranks), data_bytes, rows, labels_per_row
         ),
@@ -101,10 +106,14 @@ def plan(
     return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
 
 
-def _linear_bytes(config: ResolvedConfig, labels: int, ranks: int, rows: int, labels_per_row: float) -> int:
-    """Linear classifiers while they are trained: the rows of each label, by row and then by label, and the weights, at
-    each cost that is tried. The scratch buffers of steps are free by then. Of interactions: the users of each item, and
-    the weights, in pieces, together, and times a factor."""
+def _linear_bytes(
+    config: ResolvedConfig, labels: int, ranks: int, threads: int, rows: int, features_per_row: float,
+    labels_per_row: float,
+) -> int:  # fmt: skip
+    """Linear classifiers while they are trained: the rows of each label, by row and then by label, the weights, at each
+    cost that is tried, and each thread's copy of the rows of one label, which can be nearly all. The scratch buffers of
+    steps are free by then. Of interactions: the users of each item, and the weights, in pieces, together, and times a
+    factor."""
     if config.validation == 0:
         return 0
     if config.linear_items:
@@ -112,7 +121,15 @@ def _linear_bytes(config: ResolvedConfig, labels: int, ranks: int, rows: int, la
     if config.linear_negatives == 0:
         return 0
     weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
-    return round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)
+    lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)
+    return lists + round(threads * 8 * rows * features_per_row)
+
+
+def _count_bytes(
+    features: int, labels: int, threads: int, rows: int, features_per_row: float, labels_per_row: float
+) -> int:
+    """The label prior while it is counted: rows by feature and by label, and each thread's sums."""
+    return round(rows * (8 * features_per_row + 4 * labels_per_row)) + threads * 16 * max(features, labels)
 
 
 def _discriminant_bytes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,12 @@ def _ranks(
     comm = job(config.watchdog)
     here = local_ranks(comm)
     no_checkpoints = config.replace(checkpoint_seconds=0.0)  # which only runs in a folder have
-    data_bytes, rows, per_row = (0, 0, 0.0) if data is None else (data.data_bytes, len(data), data.values_per_row[1])
-    planned = plan(
-        no_checkpoints, features, labels, data_bytes, comm.size, here.threads, keeps_best=keeps_best, rows=rows,
-        labels_per_row=per_row,
-    )  # fmt: skip
-    comm.together("memory", lambda: planned.check(here.ranks))
+    planned = partial(plan, no_checkpoints, features, labels, ranks=comm.size, threads=here.threads)
+    if data is not None:
+        x, y = data.values_per_row
+        planned = partial(planned, data.data_bytes, features_per_row=x, rows=len(data), labels_per_row=y)
+    needed = planned(keeps_best=keeps_best)
+    comm.together("memory", lambda: needed.check(here.ranks))
     return comm
 
 

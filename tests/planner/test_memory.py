@@ -1,0 +1,57 @@
+"""The memory that a run is planned to take, and the memory that it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dslide.config import Config
+from dslide.planner.memory import plan
+
+# Rows of many features, so that copies of rows are most of the memory: for the counting of the label prior, and for
+# linear classifiers.
+WIDE_ROWS = """
+import sys
+import numpy as np
+import dslide
+from dslide.data import Dataset, SparseRows
+
+rows, width, features, labels = 8000, 1000, 4000, 60
+rng = np.random.default_rng(0)
+indptr = np.arange(rows + 1, dtype=np.int64)
+starts = rng.integers(0, features - width, rows, dtype=np.int32)
+x = SparseRows(
+    indptr * width, (starts[:, None] + np.arange(width, dtype=np.int32)).ravel(), np.ones(rows * width, np.float32),
+    features,
+)
+y = SparseRows(indptr, (starts * labels // features).astype(np.int32), np.ones(rows, np.float32), labels)
+config = dslide.Config(hidden=(8,), epochs=1, threads=2)
+dslide.train(Dataset(x, y), config, out=sys.argv[1])
+"""
+
+
+def test_rows_of_many_features_take_what_was_planned(tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the peak of memory is read from /proc")
+    run = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", WIDE_ROWS, str(run)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    data = 8000 * 1000 * 8
+    assert summary["peak_rss_bytes"] > 3 * data  # the data, and copies of it
+    assert summary["peak_rss_bytes"] < summary["planned_bytes"] < 1.5 * summary["peak_rss_bytes"]
+
+
+def test_counting_and_linear_classifiers_do_not_take_memory_at_the_same_time() -> None:
+    size = {"rows": 100_000, "features_per_row": 500.0, "labels_per_row": 2.0, "threads": 1}
+    config = Config(hidden=(16,), prior_labels=8)
+    both = plan(config.replace(linear_negatives=32, validation=0.01), 50_000, 5_000, **size).parts
+    counted = plan(config.replace(linear_negatives=0, validation=0.0), 50_000, 5_000, **size).parts
+    assert counted["linear classifiers"] == 0
+    assert counted["counting the label prior"] > 8 * 100_000 * 500
+    together = both["linear classifiers"] + both["counting the label prior"]
+    assert together == max(both["linear classifiers"], counted["counting the label prior"])
