@@ -88,8 +88,11 @@ class Config:
         "number of labels", -1)
     prior_hits: int = option(-1, "labels that each row adds to the active set of output neurons because the label "
         "prior takes it for them; -1: chosen from the data", -1, 2**16)
-    random_negatives: int = option(-1, "random negatives: output neurons sampled uniformly, for the batch's active set "
+    random_negatives: int = option(-1, "random negatives: output neurons sampled at random, for the batch's active set "
         "(shared) or each row's (row); -1: chosen from the number of labels", -1)
+    negative_sampling: Literal["auto", "frequency", "uniform"] = option("auto", "how likely each label is to be among "
+        "the random negatives; uniform: all alike; frequency: half of them in proportion to the rows that labels have, "
+        "the others uniformly; auto: frequency, with active_sets = row uniform")
     correction: bool = option(True, "weight sampled neurons by the inverse of their sampling probability: an unbiased "
         "estimate of the full loss")
 
@@ -173,6 +176,8 @@ class Config:
             raise ConfigError("hidden_share: every share must be above 0")
         if self.start == "discriminant":
             self._check_start(layers)
+        if self.negative_sampling == "frequency" and self.active_sets == "row":
+            raise ConfigError("negative_sampling = frequency is for active_sets = shared, not for active_sets = row")
         unfit = {
             "loss": self.loss == "sigmoid",
             "active_sets": self.active_sets == "row",

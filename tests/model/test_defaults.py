@@ -219,6 +219,7 @@ def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, 
     some = {name: GIVEN[name] for name in names}
     config = resolve(Config(epochs=3, **some), data.labels, data)
     sampling = {"output": "full", "hidden_share": (1.0,), "hash_hits": 4, "random_negatives": data.labels}
+    sampling["negative_sampling"] = "frequency"
     assert config == ResolvedConfig(epochs=3, micro_batches=2, validation=0.0, **sampling | expected | some)
     assert resolve(config, 9) is config
 

@@ -50,8 +50,9 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
     sizes = [FEATURES, *config.hidden, LABELS]
     whole = {}
     for name, first in parts[0].items():
-        layer, array = (len(sizes) - 2, name) if name == "calibration" else (int(name[5]), name.split(".")[1])
-        axis = {"codes": 1, "moved": 0, "calibration": 0}.get(array, neuron_axis(array, sparse[layer]))
+        of_labels = name in ("calibration", "inclusion")
+        layer, array = (len(sizes) - 2, name) if of_labels else (int(name[5]), name.split(".")[1])
+        axis = {"codes": 1, "moved": 0, "calibration": 0, "inclusion": 0}.get(array, neuron_axis(array, sparse[layer]))
         width = sizes[layer + 1] if sparse[layer] else sizes[layer]
         if axis is None:
             for part in parts[1:]:
@@ -78,6 +79,7 @@ def train(config: Config, size: int) -> tuple[list[list[float]], dict[str, np.nd
         network = Recording(config, FEATURES, LABELS, comm=comm)
         chosen = []
         network.set_output_bias(np.linspace(0.01, 0.3, LABELS))
+        network.set_negatives(np.linspace(0.01, 0.3, LABELS))
         losses = []
         for step in range(STEPS):
             if step == 2:
@@ -124,6 +126,7 @@ def test_full_training_is_that_of_one_rank(size, loss, optimizer):
         {"hidden": (40, 18), "hidden_share": (0.5, 1.0), "bucket_size": 0, "dropout_hidden": 0.3},
         {"hidden": (40, 18), "hidden_share": (1.0, 0.6), "active_sets": "row", "bucket_size": 0},
         {"output": "random", "random_negatives": 12},
+        {"output": "random", "random_negatives": 12, "negative_sampling": "uniform"},
         {"output": "random", "random_negatives": 12, "active_sets": "row"},
         {"output": "lsh", "hash_hits": 3, "random_negatives": 10, "bucket_size": 0},
         {

@@ -1,56 +1,31 @@
 #include "layers/active_set.hpp"
 #include <algorithm>
-#include <cmath>
 #include <numeric>
-#include "runtime/radix_sort.hpp"
 #include "runtime/rng.hpp"
 
 namespace dslide {
 namespace {
-// Values are not negative.
-void sort_unique(std::vector<int32_t>& v) {
-  if (v.size() < 256) {  // a comparison sort is faster for short lists
-    std::sort(v.begin(), v.end());
-  } else {
-    std::vector<int32_t> scratch;
-    const auto largest = static_cast<uint32_t>(*std::max_element(v.begin(), v.end()));
-    radix_sort(v, scratch, largest, [](int32_t x) { return static_cast<uint32_t>(x); });
+// Merges two ascending lists. Neurons that are certain have log-weight 0, others that of random negatives.
+void merge(const std::vector<int32_t>& certain, const ChosenNegatives& random, std::vector<int32_t>& ids,
+           std::vector<float>& log_weight) {
+  ids.clear();
+  log_weight.clear();
+  ids.reserve(certain.size() + random.ids.size());
+  log_weight.reserve(certain.size() + random.ids.size());
+  size_t r = 0;
+  const auto take_random_below = [&](int64_t bound) {
+    for (; r < random.ids.size() && random.ids[r] < bound; ++r) {
+      ids.push_back(random.ids[r]);
+      log_weight.push_back(random.log_weight[r]);
+    }
+  };
+  for (const int32_t neuron : certain) {
+    take_random_below(neuron);
+    if (r < random.ids.size() && random.ids[r] == neuron) ++r;
+    ids.push_back(neuron);
+    log_weight.push_back(0.0f);
   }
-  v.erase(std::unique(v.begin(), v.end()), v.end());
-}
-
-// Own neurons among the random negatives, ascending, without repetition.
-std::vector<int32_t> draw(const RandomNegatives& negatives, uint64_t seed) {
-  std::vector<int32_t> ids;
-  ids.reserve(negatives.count / negatives.own.step + 1);
-  for (size_t i = 0; i < negatives.count; ++i) {
-    const uint32_t neuron = below(mix(seed, i), static_cast<uint32_t>(negatives.neurons));
-    if (negatives.own.contains(neuron)) ids.push_back(static_cast<int32_t>(negatives.own.to_local(neuron)));
-  }
-  sort_unique(ids);
-  return ids;
-}
-
-// The log-weight of a random negative. The inclusion probability is that of at least one draw hitting the neuron:
-// unlike the number of distinct neurons drawn, it needs no information from other ranks.
-float negative_log_weight(const RandomNegatives& negatives) {
-  if (!negatives.correct || negatives.count == 0) return 0.0f;
-  const double missed = static_cast<double>(negatives.count) * std::log1p(-1 / static_cast<double>(negatives.neurons));
-  return static_cast<float>(-std::log(-std::expm1(missed)));
-}
-
-// Merges two ascending lists; random neurons that are not certain get log-weight `weight`.
-void merge(const std::vector<int32_t>& certain, const std::vector<int32_t>& random, float weight,
-           std::vector<int32_t>& ids, std::vector<float>& log_weight) {
-  ids.resize(certain.size() + random.size());
-  ids.resize(std::set_union(certain.begin(), certain.end(), random.begin(), random.end(), ids.begin()) - ids.begin());
-  log_weight.assign(ids.size(), 0.0f);
-  if (weight == 0.0f || ids.size() == certain.size()) return;
-  auto next = certain.begin();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    while (next != certain.end() && *next < ids[i]) ++next;
-    if (next == certain.end() || *next != ids[i]) log_weight[i] = weight;
-  }
+  take_random_below(INT64_MAX);
 }
 }  // namespace
 
@@ -64,13 +39,13 @@ ActiveSet ActiveSet::everything(size_t neurons, size_t rows) {
   return a;
 }
 
-ActiveSet ActiveSet::shared(const Csr& certain, const Csr& hits, const RandomNegatives& negatives) {
+ActiveSet ActiveSet::shared(size_t neurons, const Csr& certain, const Csr& hits, const RandomNegatives& negatives) {
   ActiveSet a;
   a.rows = certain.rows;
   std::vector<int32_t> sure(certain.ids, certain.ids + certain.nnz());
   if (hits) sure.insert(sure.end(), hits.ids, hits.ids + hits.nnz());
   sort_unique(sure);
-  merge(sure, draw(negatives, negatives.seed), negative_log_weight(negatives), a.ids, a.log_weight);
+  merge(sure, choose(negatives, negatives.seed, neurons), a.ids, a.log_weight);
   return a;
 }
 
@@ -80,14 +55,13 @@ ActiveSet ActiveSet::per_row(size_t neurons, const Csr& certain, const Csr& hits
   a.is_per_row = true;
   std::vector<std::vector<int32_t>> ids(rows);
   std::vector<std::vector<float>> weights(rows);
-  const float weight = negative_log_weight(negatives);
   parallel_for(rows, [&](size_t begin, size_t end, int) {
     std::vector<int32_t> sure;
     for (size_t i = begin; i < end; ++i) {
       sure.assign(certain.begin(i), certain.end(i));
       if (hits) sure.insert(sure.end(), hits.begin(i), hits.end(i));
       sort_unique(sure);
-      merge(sure, draw(negatives, mix(negatives.seed, i)), weight, ids[i], weights[i]);
+      merge(sure, choose(negatives, mix(negatives.seed, i), neurons), ids[i], weights[i]);
     }
   });
 

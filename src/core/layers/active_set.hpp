@@ -6,18 +6,10 @@
 #pragma once
 #include <vector>
 #include "data/csr.hpp"
-#include "runtime/stripe.hpp"
+#include "layers/random_negatives.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
-struct RandomNegatives {
-  size_t count = 0;  // neurons drawn, with replacement, for the batch (shared set) or for each row
-  uint64_t seed = 0;
-  bool correct = true;  // false: all weights are 1, as in the SLIDE paper
-  size_t neurons = 0;   // of the whole layer, from which is drawn
-  Stripe own = {};      // neurons of this rank; others that are drawn are skipped
-};
-
 // What the label prior adds to logits, by row of the batch: see label_prior.hpp.
 struct PriorLogits {
   std::vector<int64_t> begin;     // (rows + 1): row i has begin[i] .. begin[i + 1]; empty: there is no prior
@@ -32,8 +24,9 @@ class ActiveSet {
  public:
   // All `neurons`.
   static ActiveSet everything(size_t neurons, size_t rows);
-  // One set for all rows: the union of certain neurons, hash hits and random negatives. `hits` may be a null view.
-  static ActiveSet shared(const Csr& certain, const Csr& hits, const RandomNegatives& negatives);
+  // One set of this rank's `neurons` for all rows: the union of certain neurons, hash hits and random negatives. `hits`
+  // may be a null view.
+  static ActiveSet shared(size_t neurons, const Csr& certain, const Csr& hits, const RandomNegatives& negatives);
   // A set for each row.
   static ActiveSet per_row(size_t neurons, const Csr& certain, const Csr& hits, const RandomNegatives& negatives);
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dslide._core import ActiveSet
 from dslide.model.sharding import WHOLE, Shard
-from dslide.util.arrays import Ids, Offsets
+from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.csr import Lists
 
 
@@ -21,15 +21,15 @@ def all_neurons(neurons: int, rows: int) -> ActiveSet:
 
 def sampled(
     wanted: Lists, hits: Lists | None, negatives: int, seed: int, *, per_row: bool, neurons: int, total: int,
-    shard: Shard = WHOLE, correct: bool = False,
+    shard: Shard = WHOLE, correct: bool = False, probability: Floats | None = None,
 ) -> ActiveSet:  # fmt: skip
     """The neurons that rows want (their labels), their hash hits, and so many random negatives out of all `total`
-    neurons of the layer, of which `neurons` are owned. `correct`: sampled neurons are weighted by the inverse of their
-    probability."""
+    neurons of the layer, of which `neurons` are owned; or each own neuron with its `probability`. `correct`: sampled
+    neurons are weighted by the inverse of their probability."""
     hit_indptr, hit_indices = (None, None) if hits is None else (hits.indptr, hits.indices)
     return ActiveSet.sampled(
         per_row, neurons, wanted.indptr, wanted.indices, hit_indptr, hit_indices, negatives, seed, correct, total,
-        shard.rank, shard.size,
+        shard.rank, shard.size, probability,
     )  # fmt: skip
 
 

@@ -207,6 +207,7 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     "loss": _Facts.loss,
     "hash_hits": lambda facts: facts.sampled(4),
     "random_negatives": _Facts.random_negatives,
+    "negative_sampling": lambda facts: "frequency" if facts.config.active_sets == "shared" else "uniform",
     "micro_batches": lambda facts: PARTS,
     "epochs": _Facts.epochs,
     "validation": _Facts.validation,

@@ -27,11 +27,13 @@ from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.linear import LinearClassifiers
 from dslide.model.lsh import LshIndex
+from dslide.model.negatives import NAME as INCLUSION
+from dslide.model.negatives import by_frequency, inclusion_probabilities
 from dslide.model.output_losses import OUTPUT_LOSSES
 from dslide.model.random_streams import layer_seed
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import array_dtype
-from dslide.model.storage import ChangeListener, checked
+from dslide.model.storage import ChangeListener, checked, copy_array
 from dslide.model.train_step import StepResult, TrainStep
 from dslide.util.arrays import Array, Floats, Ids, padded
 from dslide.util.csr import Csr
@@ -76,6 +78,9 @@ class Network:
         self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives)
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
         self.calibration = self._calibration(weights)
+        self.inclusion: Floats | None = None  # (own labels): probability of being a random negative; None: all alike
+        if trainable and by_frequency(config):
+            self.inclusion = self._inclusion(None)
         self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
         self._index: tuple[int, LshIndex] | None = None  # for prediction, and the version it was made for
@@ -126,6 +131,15 @@ class Network:
     def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
         """Lets an untrained network predict every label as often as it occurs."""
         self.output.set_bias(self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32))
+
+    def set_negatives(self, frequencies: npt.NDArray[np.float64]) -> None:
+        """Samples negatives by how often labels occur, if the options say so."""
+        if self.inclusion is not None:
+            self.inclusion = self._inclusion(frequencies)
+
+    def _inclusion(self, frequencies: npt.NDArray[np.float64] | None) -> Floats:
+        every = inclusion_probabilities(frequencies, self.labels, self.config.random_negatives)
+        return np.ascontiguousarray(every[self.shard.own])
 
     def set_label_prior(self, x: SparseRows, y: SparseRows, same: bool) -> None:
         """Counts the label prior in training data; `same`: features and labels are the same items."""
@@ -199,6 +213,8 @@ class Network:
         copies."""
         layers = {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.state.items()}
         layers[CALIBRATION] = self.calibration.array
+        if self.inclusion is not None:
+            layers[INCLUSION] = self.inclusion
         return layers | ({} if self.prior is None else self.prior.state())
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
@@ -208,6 +224,8 @@ class Network:
             layer.load_state(arrays)
         self.prior = self._saved_prior({name: np.array(array) for name, array in prior_arrays(arrays).items()})
         self.calibration = self._calibration({CALIBRATION: np.array(arrays[CALIBRATION])})
+        if self.inclusion is not None:
+            copy_array(arrays, INCLUSION, self.inclusion)
         self.version += 1
 
     def watch(self, listener: ChangeListener | None) -> None:

@@ -13,6 +13,9 @@ from dslide.model.calibration import NAME as CALIBRATION
 from dslide.model.defaults import resolve
 from dslide.model.label_prior import PREFIX
 from dslide.model.layout import layer_specs
+from dslide.model.negatives import DTYPE as INCLUSION_DTYPE
+from dslide.model.negatives import NAME as INCLUSION
+from dslide.model.negatives import by_frequency
 from dslide.model.sharding import WHOLE, Shard, neuron_axis
 from dslide.model.storage import STORAGE
 from dslide.util.arrays import padded
@@ -73,6 +76,8 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             layouts[f"{spec.name}.{CODES}"] = codes
             layouts[f"{spec.name}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), spec.neurons, 0, ())
     layouts[CALIBRATION] = ArrayLayout(DTYPE, labels, 0, (NUMBERS,))
+    if by_frequency(config):
+        layouts[INCLUSION] = ArrayLayout(INCLUSION_DTYPE, labels, 0, ())
     return layouts
 
 

@@ -221,7 +221,9 @@ class TrainStep:
             return network.output.everything(own.rows)
         found = Lists.side_by_side([each.wait() for each in hits]) if hits else None
         seed = stream_seed(config.seed, Stream.OUTPUT_NEGATIVES, step)
-        return self._sampled(network.output, own, found, config.random_negatives, seed, config.correction)
+        return self._sampled(
+            network.output, own, found, config.random_negatives, seed, config.correction, network.inclusion
+        )
 
     def add_prior(self, x: Csr, lengths: Lengths, active: ActiveSet, own: Csr) -> None:
         """Adds the label prior to the logits of the active set."""
@@ -247,11 +249,12 @@ class TrainStep:
         return rate / full if full > 0 else 0.0
 
     def _sampled(
-        self, layer: Layer, labels: Lists, hits: Lists | None, negatives: int, seed: int, correct: bool
-    ) -> ActiveSet:
+        self, layer: Layer, labels: Lists, hits: Lists | None, negatives: int, seed: int, correct: bool,
+        probability: Floats | None = None,
+    ) -> ActiveSet:  # fmt: skip
         return active_sets.sampled(
             labels, hits, negatives, seed, per_row=self.network.config.active_sets == "row", neurons=layer.neurons,
-            total=layer.total, shard=self.network.shard, correct=correct,
+            total=layer.total, shard=self.network.shard, correct=correct, probability=probability,
         )  # fmt: skip
 
     def check(self, finite: bool, loss: float, layer: Layer, step: int, rate: float) -> None:

@@ -222,6 +222,7 @@ class Trainer:
     def _learn_statistics(self, data: Data) -> None:
         """Sets what follows from statistics of the data: the linear discriminant, or the output bias and the label
         prior."""
+        self.network.set_negatives(data.label_frequencies())
         if self.config.start == "discriminant":
             self.set_discriminant(data)
             return
