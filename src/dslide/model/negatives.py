@@ -2,7 +2,7 @@
 
 The sampled gradient of the loss is unbiased with any probabilities. It varies least where a label's probability follows
 the size of its gradient. For a label that a row does not have, that is the chance the network gives it: on average, the
-label's frequency. So half of the negatives are expected in proportion to frequency, and half are spread evenly: no label
+label's frequency. So half of the negatives are expected in proportion to frequency, half are spread evenly: no label
 is sampled less than half as often as uniform sampling would, whatever its frequency says.
 """
 
