@@ -62,10 +62,18 @@ def lose(hosts: Path, name: str) -> None:
     disk = hosts / f"disk-{name}"
     (hosts / f"down-{name}").touch()
     rank = records(disk, "start")[-1]["process"]
-    proxy = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
-    for process in (proxy, rank):
-        os.kill(process, signal.SIGKILL)
+    proxy = int(process_status(rank)[1])
+    # The proxy's end makes mpiexec end all other ranks: the connections of this one have to be closed before.
+    os.kill(proxy, signal.SIGSTOP)
+    os.kill(rank, signal.SIGKILL)
+    wait_for(lambda: process_status(rank)[0] == "Z")
+    os.kill(proxy, signal.SIGKILL)
     shutil.rmtree(disk)
+
+
+def process_status(process: int) -> list[str]:
+    """State, parent and more."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 def kept(disk: Path) -> list[set[str]]:
