@@ -245,7 +245,8 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 
 def check_fields(options: Any) -> None:
     """Converts every value of a dataclass of options to its declared type, or raises ConfigError."""
-    hints = _type_hints(type(options))
+    kind: type = type(options)
+    hints = _type_hints(kind)
     for field in dataclasses.fields(options):
         object.__setattr__(options, field.name, _checked(field, hints[field.name], getattr(options, field.name)))
 
