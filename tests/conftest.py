@@ -1,8 +1,10 @@
-"""Few hypothesis examples with DSLIDE_TEST_PROFILE=quick (under sanitizers everything is slow). And SIGINT, which tests
-send to processes they start, is not ignored even if a script runs pytest in the background."""
+"""Few hypothesis examples with DSLIDE_TEST_PROFILE=quick (under sanitizers everything is slow). SIGINT, which tests
+send to processes they start, is not ignored even if a script runs pytest in the background. And garbage collection does
+not look at the thousands of tests each time, which would be most of the time of some."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -14,6 +16,10 @@ QUICK_EXAMPLES = 5
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import os
 import stat
@@ -249,9 +250,15 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 
 def check_fields(options: Any) -> None:
     """Converts every value of a dataclass of options to its declared type, or raises ConfigError."""
-    hints = typing.get_type_hints(type(options))
+    kind: type = type(options)
+    hints = _type_hints(kind)
     for field in dataclasses.fields(options):
         object.__setattr__(options, field.name, _checked(field, hints[field.name], getattr(options, field.name)))
+
+
+@functools.cache  # to evaluate them takes longer than all the checks
+def _type_hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:

@@ -25,6 +25,7 @@ from dslide.checkpoint.replicator import PIECE_LEAST, PIECE_MOST, PIECE_SECONDS,
 from dslide.comm import Communicator
 from dslide.comm.frames import Kind, unpack
 
+pytestmark = pytest.mark.waiting
 NAME = "step-000000012/weights-{}-of-4.safetensors"
 
 

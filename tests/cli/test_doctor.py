@@ -25,6 +25,7 @@ from dslide.planner.link_test import SIZES, AllAtOnce, Pair, measure_all_at_once
 from dslide.planner.traffic import bytes_per_step, rounds_per_step
 from dslide.util.csr import Csr
 
+pytestmark = pytest.mark.waiting
 LIMIT = 120.0  # seconds for any command here
 DSLIDE = [sys.executable, "-m", "dslide.cli"]
 SMALL = ["--features", "500", "--labels", "5000", "--hidden", "16", "--batch-size", "32"]

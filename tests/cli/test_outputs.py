@@ -6,30 +6,44 @@ import os
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
+from dslide.cli import main
 from dslide.config import Config
 from dslide.data import synthesize
+from dslide.planner import calibration
 from dslide.planner.memory import plan
 from dslide.util.units import parse_bytes
 
 
-def dslide(*arguments, **settings):
-    return subprocess.run([sys.executable, "-m", "dslide.cli", *map(str, arguments)], capture_output=True, text=True,
-                          timeout=120, **settings)  # fmt: skip
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def dslide(capfd):
+    """Runs a command."""
+
+    def run(*arguments):
+        return Done(main([*map(str, arguments)]), *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     synthesize(folder / "data", 200, 100, 30, 20, 0)
-    done = dslide("train", folder / "data/train.txt", "--out", folder / "run", "--hidden", 8, "--epochs", 1)
-    assert done.returncode == 0, done.stderr
+    words = ["train", folder / "data/train.txt", "--out", folder / "run", "--hidden", 8, "--epochs", 1]
+    assert main([*map(str, words)]) == 0
     return folder
 
 
-def test_predictions_go_to_a_new_file_and_never_over_an_old_one(trained):
+def test_predictions_go_to_a_new_file_and_never_over_an_old_one(trained, dslide):
     target = trained / "predictions.txt"
     first = dslide("predict", trained / "run", trained / "data/test.txt", "--output", target, "--k", 3)
     assert first.returncode == 0, first.stderr
@@ -48,11 +62,12 @@ def test_predictions_go_to_a_new_file_and_never_over_an_old_one(trained):
     assert "Traceback" not in nowhere.stderr
 
 
-def test_raw_text_is_refused_by_a_model_that_knows_no_words(trained):
+def test_raw_text_is_refused_by_a_model_that_knows_no_words(trained, dslide, monkeypatch):
+    monkeypatch.chdir(trained)
     text = trained / "text.tsv"
     text.write_text("a\tsome text\n")
     for command in (["predict", "run", text], ["train", "data/train.txt", "--test", text, "--out", "with-text"]):
-        done = dslide(*command, cwd=trained)
+        done = dslide(*command)
         assert done.returncode == 2
         assert f"{text}: is raw text, but the model was trained on numbered features" in done.stderr
     assert not (trained / "with-text").exists()
@@ -60,7 +75,10 @@ def test_raw_text_is_refused_by_a_model_that_knows_no_words(trained):
 
 @pytest.mark.parametrize("command", [["doctor"], ["train", "data/train.txt", "--out", "other"]])
 def test_an_instruction_set_that_is_not_there_is_refused_first(trained, command):
-    done = dslide(*command, cwd=trained, env={**os.environ, "DSLIDE_ISA": "v9"})
+    done = subprocess.run(
+        [sys.executable, "-m", "dslide.cli", *command], capture_output=True, text=True, timeout=60, cwd=trained,
+        env={**os.environ, "DSLIDE_ISA": "v9"},
+    )  # fmt: skip
     assert done.returncode == 2
     expected = "dslide: error: DSLIDE_ISA: instruction-set level 'v9' is not one this machine runs: "
     assert done.stderr.startswith(expected)
@@ -68,7 +86,7 @@ def test_an_instruction_set_that_is_not_there_is_refused_first(trained, command)
     assert not (trained / "other").exists()
 
 
-def test_plan_says_memory_and_time(trained):
+def test_plan_says_memory_and_time(trained, dslide):
     done = dslide("plan", trained / "data/train.txt", "--hidden", 16)
     assert done.returncode == 0, done.stderr
     memory, fits, step, time, *_ = done.stdout.splitlines()
@@ -99,7 +117,9 @@ def test_plan_counts_what_the_network_allocates():
         assert tables <= planned.parts["hash tables"] <= 2 * tables + copies
 
 
-def test_plan_of_several_nodes_is_for_each_of_them():
+def test_plan_of_several_nodes_is_for_each_of_them(dslide, monkeypatch):
+    monkeypatch.setattr(calibration, "MOST_TRIAL_PARAMETERS", 1_000_000)  # trials are quick, if less exact
+    monkeypatch.setattr(calibration, "TRIAL_SECONDS", 0.05)
     size = [
         "--features",
         50_000,
@@ -135,7 +155,7 @@ def test_plan_of_several_nodes_is_for_each_of_them():
     assert rest[7].startswith("times are from single ranks of 1, ")
 
 
-def test_plan_says_what_is_extrapolated_and_what_cannot_be():
+def test_plan_says_what_is_extrapolated_and_what_cannot_be(dslide):
     size = ["--features", 300, "--labels", 400, "--hidden", 8, "--batch-size", 16, "--rows", 100]
     done = dslide("plan", *size, "--cores", 1000, "--memory", "1KB")
     assert done.returncode == 0, done.stderr
@@ -156,7 +176,7 @@ def test_plan_says_what_is_extrapolated_and_what_cannot_be():
         (["--latency", "1"], "--latency: expected a time like 0.2ms or 50us, not '1'"),
     ],
 )
-def test_plan_refuses_in_one_sentence(words, message):
+def test_plan_refuses_in_one_sentence(words, message, dslide):
     done = dslide("plan", "--features", 50_000, "--labels", 300_000, "--hidden", 512, *words)
     assert done.returncode == 2
     assert done.stderr == f"dslide: error: {message}\n"

@@ -241,8 +241,11 @@ def test_one_based_training_data_makes_test_data_one_based(capfd: pytest.Capture
     assert output(capfd, "predict", tmp_path / "run", tmp_path / "test.txt", "--k", "1") == "2\n3\n"
 
 
-def test_plan_says_whether_it_fits(capfd: pytest.CaptureFixture[str], made: Path) -> None:
-    size = ["--features", "1000", "--labels", "1000000"]
+def test_plan_says_whether_it_fits(
+    capfd: pytest.CaptureFixture[str], made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dslide.planner.calibration.TRIAL_SECONDS", 0.05)  # times are not looked at
+    size = ["--features", "1000", "--labels", "20000", "--hidden", "16"]
     assert "does not fit into 1 MB" in output(capfd, "plan", *size, "--memory", "1MB")
     assert "MB fits into 900 TB" in output(capfd, "plan", made / "s/train.txt", "--hidden", "8", "--memory", "900TB")
 

@@ -19,6 +19,7 @@ from dslide.comm import Communicator, liveness
 from dslide.comm.frames import Kind, pack, unpack
 from dslide.errors import CommError, PeerFailed
 
+pytestmark = pytest.mark.waiting
 STEPS = 6
 
 

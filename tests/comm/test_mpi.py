@@ -13,6 +13,8 @@ from support.mpi_run import mpiexec, run_mpi
 
 from dslide.comm import launched_as
 
+pytestmark = pytest.mark.waiting
+
 # Errors of the communicator are printed, and end the job with code 4, or with that of the rank that failed.
 TRAINING = """
 import os, signal, sys, time

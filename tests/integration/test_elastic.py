@@ -23,7 +23,7 @@ from dslide.cli import main
 
 pytestmark = pytest.mark.waiting
 RANKS = 3
-LIMIT = 60.0  # seconds for any run here
+LIMIT = 120.0  # seconds for any run here
 SAVED_EVERY = 0.3
 EPOCHS, STEPS = 15, 32  # steps of each epoch
 COMMAND = [sys.executable, "-m", "dslide.cli", "train"]
@@ -168,11 +168,14 @@ def test_a_stopped_rank(run: Callable[..., ElasticRun]) -> None:
 def test_all_ranks_stopped(run: Callable[..., ElasticRun]) -> None:
     job = run("--ranks", RANKS, "--epochs", 2 * EPOCHS)  # not done before they are stopped
     ranks = job.train()
-    time.sleep(2.5)  # more than a heartbeat, which shows that MPI has started: until then long silence is allowed
+    logs = [job.folder / name for name in ("log.jsonl", "log-1.jsonl", "log-2.jsonl")]
+    wait_for(lambda: all('"record": "step"' in log.read_text() for log in logs))
+    time.sleep(2.5)  # more than a heartbeat, which tells of the step: until then long silence is allowed
     for rank in ranks.values():
         os.kill(rank, signal.SIGSTOP)
-    assert "ranks 0, 1 and 2 " in (said := check_end(job, 1, epochs=2 * EPOCHS))
-    assert "sent no heartbeat for 10 s; given up" in said
+    # Those whose last heartbeats came a moment before that of others may be named alone.
+    silent = r"ranks? [012]((, | and )[012])* \(.*\) sent no heartbeat for 10 s; given up"
+    assert re.search(silent, check_end(job, 1, epochs=2 * EPOCHS))
 
 
 def test_a_rank_that_is_told_to_end(run: Callable[..., ElasticRun]) -> None:

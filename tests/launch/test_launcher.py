@@ -24,6 +24,7 @@ from dslide.cli import main
 from dslide.launch.mpiexec import Host, find_mpiexec, read_hosts, start_command
 from dslide.launch.protocol import Hello, encode
 
+pytestmark = pytest.mark.waiting
 PROGRAM = [sys.executable, rank_program.__file__]
 LIMIT = 60.0  # seconds for any job here
 HERE = socket.gethostname()

@@ -68,7 +68,10 @@ def test_only_a_rank_that_disconnects_without_a_code_before_any_failure_is_lost(
         assert table.lost == lost
 
 
-def test_silence_is_measured_from_the_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("silent", "named"), [([1], "rank 1 (b)"), ([0, 1], "ranks 0 and 1 (a, b)")])
+def test_silence_is_measured_from_the_last_message(
+    monkeypatch: pytest.MonkeyPatch, silent: list[int], named: str
+) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     table = RankTable(["a", "b"], limit=10)
@@ -78,10 +81,11 @@ def test_silence_is_measured_from_the_last_message(monkeypatch: pytest.MonkeyPat
     limit = 10 + liveness.SILENCE_MARGIN
     for seconds in range(1, int(limit) + 2):  # a launcher that checks rarely was stopped itself
         now += 1
-        table.receive(0, Progress(1, 1 + seconds))
+        if 0 not in silent:
+            table.receive(0, Progress(1, 1 + seconds))
         stuck = table.find_stuck()
         assert (stuck is None) == (seconds <= limit)
-    assert stuck == (f"rank 1 (b) sent no heartbeat for {limit:g} s; given up", [1])
+    assert stuck == (f"{named} sent no heartbeat for {limit:g} s; given up", silent)
 
 
 def test_heartbeats_without_progress_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:

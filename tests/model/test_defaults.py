@@ -311,8 +311,11 @@ def test_what_is_given_is_used_and_does_not_change_on_resuming(
 
 
 @pytest.mark.parametrize("kind", ["one label", "interactions", "words"])
-def test_a_plan_is_that_of_the_run(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_that_of_the_run(
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Memory of as many links as are chosen for the data."""
+    monkeypatch.setattr("dslide.planner.calibration.TRIAL_SECONDS", 0.05)  # times are not looked at
     make, options, expected = KINDS[kind]
     data = tmp_path / "data.tsv"
     data.write_text(make())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import support.planted as planted
@@ -40,9 +42,9 @@ TRAINED = [
 class Batch:
     """Rows to count links of, and to train on."""
 
-    def __init__(self, loss="softmax"):
-        self.x, self.matrix, self.present = sparse_input(ROWS, FEATURES, 11)
-        targets = make_targets(ROWS, LABELS, 11, loss == "softmax")
+    def __init__(self, loss="softmax", rows=ROWS):
+        self.x, self.matrix, self.present = sparse_input(rows, FEATURES, 11)
+        targets = make_targets(rows, LABELS, 11, loss == "softmax")
         self.labels, self.targets = Csr(targets.indptr, targets.indices, targets.values), targets.matrix
         self.rows = SparseRows(self.x.indptr, self.x.indices, self.x.values, FEATURES)
         self.y = SparseRows(targets.indptr, targets.indices, targets.values, LABELS)
@@ -70,7 +72,7 @@ class Batch:
 
 @pytest.mark.parametrize("options", OUTPUTS, ids=str)
 def test_gradients_are_those_of_finite_differences(options):
-    config, batch = Config(**BASE | {"optimizer": "sgd"} | options), Batch(options["loss"])
+    config, batch = Config(**BASE | {"optimizer": "sgd"} | options), Batch(options["loss"], rows=40)
     network = batch.link(Recording(config, FEATURES, LABELS))
     reference, added = ReferenceNetwork(network), batch.added(batch.slow(config))
     assert np.abs(added).max() > 0.5
@@ -195,10 +197,8 @@ def test_rows_of_any_kind_are_predicted():
 # ---- several ranks --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("options", [*OUTPUTS, *TRAINED, {"micro_batches": 3, "dropout_input": 0.3}], ids=str)
-def test_training_and_prediction_are_those_of_one_rank(size, options):
-    config = Config(**BASE | options)
+def trained_by(size, config):
+    """Losses, predictions, the exact loss and the label prior of each rank, after some steps."""
     batch = Batch(config.loss)
 
     def work(comm):
@@ -207,8 +207,20 @@ def test_training_and_prediction_are_those_of_one_rank(size, options):
         found = [network.predict_topk(batch.rows, 6), network.predict_topk_approximate(batch.rows, 6)]
         return losses, found, network.exact_loss(batch.rows, batch.y), network.prior.state()
 
-    (losses, found, exact, links), *_ = run_ranks(1, work)
-    many = run_ranks(size, work)
+    return run_ranks(size, work)
+
+
+@cache
+def trained_by_one(config):
+    return trained_by(1, config)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("options", [*OUTPUTS, *TRAINED, {"micro_batches": 3, "dropout_input": 0.3}], ids=str)
+def test_training_and_prediction_are_those_of_one_rank(size, options):
+    config = Config(**BASE | options)
+    (losses, found, exact, links), *_ = trained_by_one(config)
+    many = trained_by(size, config)
     for own_losses, own_found, own_exact, _ in many:
         assert_allclose(own_losses, losses, rtol=1e-5)
         assert own_exact == pytest.approx(exact, rel=1e-5)

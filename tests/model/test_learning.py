@@ -47,14 +47,19 @@ def full(prototypes):
     return learned(prototypes, output="full", epochs=8)
 
 
-def test_full_softmax_learns(full):
+@pytest.fixture(scope="module")
+def full_longer(prototypes):
+    return learned(prototypes, output="full", epochs=12)
+
+
+def test_full_softmax_learns(full, full_longer):
     assert full > 0.95
+    assert full_longer > 0.95
 
 
 @pytest.mark.parametrize(
     ("options", "margin"),
     [
-        ({"output": "lsh", "hash_hits": 4, "random_negatives": 400, "epochs": 12}, 0.05),
         ({"output": "lsh", "active_sets": "row", "hash_hits": 32, "random_negatives": 64, "epochs": 8}, 0.05),
         (
             {
@@ -79,7 +84,6 @@ def test_full_softmax_learns(full):
             },
             0.05,
         ),
-        ({"output": "random", "random_negatives": 400, "epochs": 12}, 0.05),
         ({"output": "random", "active_sets": "row", "random_negatives": 100, "epochs": 8}, 0.05),
         ({"output": "full", "optimizer": "adagrad", "learning_rate": 0.05, "epochs": 12}, 0.1),
         ({"output": "full", "activation": "linear", "epochs": 8}, 0.05),
@@ -87,8 +91,7 @@ def test_full_softmax_learns(full):
     ids=lambda value: "-".join(str(v) for v in value.values()) if isinstance(value, dict) else "",
 )
 def test_other_ways_come_near(options, margin, prototypes, full):
-    """A fifth of the neurons active for the batch, or a twentieth for each row; of a set shared by the batch a neuron
-    is part in fewer steps, which is made up for by more epochs."""
+    """A twentieth of the neurons active for each row."""
     assert learned(prototypes, **options) > full - margin
 
 
@@ -96,11 +99,10 @@ def test_other_ways_come_near(options, margin, prototypes, full):
     "options",
     [{"output": "lsh", "hash_hits": 4, "random_negatives": 400}, {"output": "random", "random_negatives": 400}],
 )
-def test_sampled_comes_near_full_in_as_many_epochs(options, prototypes):
-    """About a quarter of 2,000 neurons are active."""
-    full = learned(prototypes, output="full", epochs=12)
-    assert full > 0.95
-    assert learned(prototypes, epochs=12, **options) > full - 0.03
+def test_sampled_comes_near_full_in_as_many_epochs(options, prototypes, full, full_longer):
+    """About a quarter of 2,000 neurons are active for the batch; of a set shared by the batch a neuron is part in fewer
+    steps, which is made up for by more epochs."""
+    assert learned(prototypes, epochs=12, **options) > max(full_longer - 0.03, full - 0.05)
 
 
 @pytest.fixture(scope="module")

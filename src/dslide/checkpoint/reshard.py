@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,8 +68,11 @@ class SavedArrays:
 
     def layouts(self, optimizer: bool) -> Layouts:
         """The layouts of all arrays but the label prior's; without `optimizer`, of those that prediction needs."""
-        every = array_layouts(self.config, self.features, self.labels)
-        return {name: layout for name, layout in every.items() if optimizer or is_parameter(name)}
+        return {name: layout for name, layout in self._every_layout.items() if optimizer or is_parameter(name)}
+
+    @cached_property  # the same for all files of the folder
+    def _every_layout(self) -> Layouts:
+        return array_layouts(self.config, self.features, self.labels)
 
     def open(self, source: ShardFile, verify: bool) -> TensorFile:
         """Maps a file. ModelError if it is missing, damaged or not of this network. `verify` checks its checksum."""
