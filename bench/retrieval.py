@@ -4,8 +4,8 @@
 
 First table: the share of a test row's exact best five labels among as many candidates as a share of all labels.
 Second table: the share of the probability mass of a training batch, labels of its rows left out, that an active set
-catches: the labels of the batch, and so many more neurons. Third: how far sampled sums of probabilities are from the
-true ones (root mean square over rows and batches, relative), with the weights that make them unbiased.
+catches: the labels of the batch, and so many more neurons. Third: the standard error of sampled sums of probabilities,
+over the true ones (root mean square over rows and batches), with the weights that make them unbiased.
 """
 
 from __future__ import annotations
@@ -198,9 +198,8 @@ def masses(network: Network, data: Dataset, batches: int) -> None:
                 chosen = rest[random.random(len(rest)) < inclusion[rest]]
                 active = np.union1d(labels, chosen)
                 caught.setdefault((name, more), []).append(chances[:, active].sum() / chances.sum())
-                sums = chances[:, labels].sum(axis=1) + (chances[:, chosen] / inclusion[chosen]).sum(axis=1)
-                relative = (sums - chances.sum(axis=1)) / chances.sum(axis=1)
-                errors.setdefault((name, more), []).append(float((relative**2).mean()))
+                variance = chances[:, rest] ** 2 @ ((1 - inclusion[rest]) / inclusion[rest])
+                errors.setdefault((name, more), []).append(float((variance / chances.sum(axis=1) ** 2).mean()))
             known = {
                 "largest bias": rest[np.argsort(-bias[rest])],
                 "largest sums of probabilities (the best there is)": best,
@@ -214,7 +213,7 @@ def masses(network: Network, data: Dataset, batches: int) -> None:
     print(markdown_table(["mass caught: labels of the batch and", *heading], rows) + "\n", flush=True)
     names = list(dict.fromkeys(name for name, _ in errors))
     rows = [[name, *(f"{np.sqrt(np.mean(errors[name, more])):.2f}" for more in MORE)] for name in names]
-    print(markdown_table(["relative error of sampled sums: negatives", *heading], rows) + "\n", flush=True)
+    print(markdown_table(["relative standard error of sampled sums: negatives", *heading], rows) + "\n", flush=True)
 
 
 def probabilities(logits: Matrix, loss: str) -> Matrix:
