@@ -18,6 +18,7 @@ from dslide.comm import Communicator, job
 from dslide.comm.topology import LocalRanks, local_ranks
 from dslide.config import Config, check_name
 from dslide.data import Data, Dataset
+from dslide.data.checks import check_training_data
 from dslide.errors import DataError
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.planner.memory import Plan, plan
@@ -28,7 +29,7 @@ from dslide.training.early_stopping import hold_out_rows, keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder
 from dslide.training.inference import Model, open_model
-from dslide.training.logging import ProgressLine, TrialLine
+from dslide.training.logging import ProgressLine, TrialLine, warn
 from dslide.training.profiler import Profile
 from dslide.training.reading import READING_OPTIONS, Reading, Source, read_test_data, read_training_data
 from dslide.training.run import Run, RunResult, load_run, resumed_config
@@ -158,6 +159,9 @@ def open_run(
     comm.limit = config.watchdog
     testing = comm.together("test options", lambda: testing.like(saved))
     rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
+    if comm.rank == 0 and saved is None and isinstance(rows, Dataset):
+        for suspicion in check_training_data(rows):
+            warn(suspicion)
     here = local_ranks(comm)
     line = [ProgressLine()] if progress and comm.rank == 0 else []
     tuned = None

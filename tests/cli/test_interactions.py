@@ -160,6 +160,19 @@ def test_an_estimator_keeps_what_the_model_was_trained_on(made: Path) -> None:
     assert run_in(made, "predict", "again", "train.txt") == run_in(made, "predict", "run", "train.txt")
 
 
+def test_an_estimator_recommends_what_the_command_line_does(made: Path) -> None:
+    items = users(made / "train.txt").values()
+    x = np.zeros((len(items), GROUPS * ITEMS), np.float32)
+    for row, seen in enumerate(items):
+        x[row, list(seen)] = 1
+    model = SlideClassifier.load(made / "run")
+    expected = [list(map(int, row.split("\t"))) for row in run_in(made, "predict", "run", "train.txt").splitlines()]
+    found, _ = model.predict_topk(x, len(expected[0]))
+    np.testing.assert_array_equal(found, expected)
+    everything, _ = model.predict_topk(x, 1, exclude=np.zeros_like(x))
+    assert (x[np.arange(len(x)), everything[:, 0]] == 1).any()  # what users have is not left out then
+
+
 def test_mistakes_get_one_sentence(made: Path) -> None:
     (made / "rows.txt").write_text("0 0:1\n1 1:1\n")
     run_in(made, "train", "rows.txt", "--out", "other", *SMALL, "--epochs", "1")

@@ -76,6 +76,9 @@ def add_reading_options(
     for flag, what in (("--label-column", "labels"), ("--text-column", "text")):
         column = f"column of the {what} in raw text that has others too, counted from 1"
         add_option(group, flag, column, "as in training, or two columns, labels and text")
+    for flag, what in (("--user-column", "users"), ("--item-column", "items")):
+        column = f"name of the column of {what} in interactions with a header"
+        add_option(group, flag, column, f"{what[:-1]} or {what[:-1]}_id, or by place", "NAME")
     if sizes:
         add_option(group, "--features", "number of features", "as the data has")
         add_option(group, "--labels", "number of labels", "as the data has")

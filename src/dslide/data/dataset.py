@@ -37,6 +37,7 @@ class Dataset:
     base: int = 0  # the lowest index in the source; here it is 0
     unknown_labels: int = 0  # label columns at the end that are not among the given label names
     users: Ids | None = None  # [rows], of interactions
+    user_names: Sequence[str] | None = None  # by number in `users`, if users are known by name
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""

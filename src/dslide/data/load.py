@@ -11,7 +11,8 @@ from typing import Literal, get_args
 from dslide.data.dataset import Dataset
 from dslide.data.files import line_blocks, open_file, quoted
 from dslide.data.formats.folder import MANIFEST, RowsFiles, complete_folder, open_dataset, write_dataset
-from dslide.data.formats.interactions import item_count, read_interactions, read_with_history
+from dslide.data.formats.interactions import item_count, read_any, read_with_history
+from dslide.data.formats.jsonl import read_jsonl
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
 from dslide.data.formats.tsv import read_tsv
@@ -20,7 +21,8 @@ from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 from dslide.util.atomic import new_folder
 
-Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens"]
+Format = Literal["xmc", "libsvm", "npz", "tsv", "jsonl", "csr", "interactions", "tokens"]
+TEXT_FORMATS = ("tsv", "jsonl")  # raw text with labels
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -36,6 +38,8 @@ def load(
     label_names: Sequence[str] | None = None,
     label_column: int | None = None,
     text_column: int | None = None,
+    user_column: str | None = None,
+    item_column: str | None = None,
     threads: int | None = None,
     history: Dataset | str | Path | None = None,
 ) -> Dataset:
@@ -46,8 +50,10 @@ def load(
     - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
     - `npz`: scipy matrices X.npz and Y.npz (or `y`)
     - `tsv`: `label label<TAB>text`, vectorized with `vectorizer` or a new one
+    - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
     - `csr`: a folder written by `write_dataset` or `convert`
-    - `interactions`: `user item item ...`; never detected, since libsvm looks the same
+    - `interactions`: `user item item ...`, or a table with a header and a line for each user and item; never detected,
+      since libsvm looks the same
     - `tokens`: see `load_tokens`
 
     `base` is the lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs, for xmc only if also an
@@ -59,18 +65,24 @@ def load(
     features are the items of the same users there, and items that it lacks are `unknown_labels`.
 
     `label_column` and `text_column`, counted from 1, are the columns of labels and text in tsv lines with others; a
-    vectorizer remembers them.
+    vectorizer remembers them. `user_column` and `item_column` are names of columns in a table of interactions; without
+    them, those named user and item (user_id, userId), or the first two.
     """
     columns = (label_column, text_column)
     format = _checked(path, format, base, y, columns, features=features, labels=labels, threads=threads)
     if history is not None and format != "interactions":
         raise ConfigError(f"history: only interactions have one, not {format} data")
+    for name, column in (("user_column", user_column), ("item_column", item_column)):
+        if column is not None and format != "interactions":
+            raise ConfigError(f"{name}: only interactions have users and items, not {format} data")
     if format == "interactions":
-        items = item_count(features, labels)
+        items, named = item_count(features, labels), (user_column, item_column)
         if history is None:
-            dataset = read_interactions(path, items, threads)
+            dataset = read_any(path, items, threads, named, label_names)
         else:
-            dataset = read_with_history(path, items, threads, history)
+            dataset = read_with_history(path, items, threads, history, named)
+    elif format == "jsonl":
+        dataset = read_jsonl(path, vectorizer, label_names)
     elif format == "tsv":
         dataset = read_tsv(path, vectorizer, label_names, columns)
     elif format == "npz":
@@ -121,12 +133,16 @@ def detect_format(path: str | Path) -> Format:
             return "npz"
     if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)):
         return "tsv"
+    if re.search(r"\.jsonl(\.gz|\.xz)?$", str(path)):
+        return "jsonl"
     _, block = next(line_blocks(path, block_bytes=1 << 16))
     line = block[: block.index(b"\n")]
     if looks_like_header(line):
         return "xmc"
     if looks_like_row(line):
         return "libsvm"
+    if line.lstrip().startswith(b"{"):
+        return "jsonl"
     raise DataError(
         f"{path}: can't tell the format from the first line {quoted(line)}, "
         f"give it as one of {', '.join(FORMATS)} if it is one"

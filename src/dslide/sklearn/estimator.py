@@ -20,10 +20,11 @@ from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import job
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, TextVectorizer
+from dslide.data.dataset import item_features
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
-from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
+from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
 from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
 from dslide.training.autotune import given_options
 from dslide.training.callbacks import Callback
@@ -128,8 +129,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             early_stopping = None if validation is None else EarlyStopping.in_memory(trainer, rows, validation)
             interrupted = trainer.fit(rows, early_stopping).interrupted
         else:
-            trainer, interrupted = self._fit_run(config, data, coder, out, callbacks)
+            names = coder.names() or column_names(y)
+            trainer, interrupted = self._fit_run(config, data, coder, names, out, callbacks)
         self._keep(trainer.network, trainer, coder)
+        self._name_labels(column_names(y))
         self._count(data)
         self.n_iter_ = trainer.epoch
         if interrupted:
@@ -137,11 +140,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def _fit_run(
-        self, config: Config, data: Dataset, coder: LabelCoder, out: str | Path, callbacks: Sequence[Callback]
-    ) -> tuple[Trainer, bool]:
+        self, config: Config, data: Dataset, coder: LabelCoder, names: list[str] | None, out: str | Path,
+        callbacks: Sequence[Callback],
+    ) -> tuple[Trainer, bool]:  # fmt: skip
         """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
         interrupted."""
-        data = dataclasses.replace(data, label_names=coder.names(), feature_names=self._feature_names())
+        data = dataclasses.replace(data, label_names=names, feature_names=self._feature_names())
         run = open_run(
             data, given_options(config), out=out, resume_existing=True, testing=EvaluationOptions(),
             progress=self.verbose, callbacks=callbacks, estimator=self._about(coder),
@@ -189,6 +193,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
+        if not new and getattr(self, "vectorizer_", None) is not None and _are_texts(X):
+            X = self.vectorizer_.transform(X)
         if not isinstance(X, SparseRows):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
             return SparseRows.from_scipy(X)
@@ -231,6 +237,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.network_, self.trainer_, self._coder, self.classes_ = network, trainer, coder, coder.classes
         self._label_counts, self._rows, self.n_iter_ = np.zeros(network.labels, np.int64), 0, 0
 
+    def _name_labels(self, names: list[str] | None) -> None:
+        """Names of the columns of a 2-D y, which become the classes."""
+        self.label_names_ = names
+        if names is not None and self._coder.multilabel:
+            self.classes_ = np.array(names, object)
+
     def _count(self, data: Dataset) -> None:
         """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
         self._label_counts = self._label_counts + data.label_counts  # not in place: copies may share it
@@ -260,16 +272,19 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def predict_topk(self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None) -> tuple[Array, Array]:
         """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
-        are classes after a 1-D y, column numbers after a 2-D y.
+        are classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
 
         `approximate` looks only at labels that hashing finds; rows with fewer than k of them are computed in full.
         `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
-        are left, column numbers are -1, and classes are refused.
+        are left, column numbers are -1, and classes are refused. Of a model of interactions, items that a row of X has
+        are left out unless `exclude` says otherwise.
         """
         x = self._rows_to_predict(X)
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
-        left_out = None if exclude is None else read_exclude(exclude, len(x), len(self.classes_))
+        left_out = x if self._has_items else None
+        if exclude is not None:
+            left_out = read_exclude(exclude, len(x), len(self.classes_))
         network = self.network_
         columns, scores = (network.predict_topk_approximate if approximate else network.predict_topk)(x, k, left_out)
         if approximate:
@@ -318,7 +333,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _rows_to_predict(self, X: Any) -> SparseRows:
         check_is_fitted(self)
         use_rank_threads(self.threads)
-        return self._features(X, new=False)
+        x = self._features(X, new=False)
+        return item_features(x, self._label_counts) if self._has_items else x
+
+    @property
+    def _has_items(self) -> bool:
+        """Whether the model was trained by `dslide train` on interactions: a row has the items of a user."""
+        return getattr(self, "_interactions", False)
 
     def _all_scores(self, X: Any, item: int) -> Array:
         """Logits of all labels, which become numbers of `item` bytes."""
@@ -349,8 +370,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
         """Opens a model folder. With `trainable` partial_fit can continue; else weights are mapped from disk.
 
-        A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
-        `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
+        A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y, whose
+        column names, if there are any, are `classes_`. If it was trained on texts, X may be a list of texts.
         """
         load = open_on_all_ranks if trainable else load_on_all_ranks  # to train, arrays are received in place
         saved = load(folder, job(), optimizer=trainable, verify=True)
@@ -368,7 +389,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
         if saved.estimator is not None and saved.feature_names is not None:
             self.feature_names_in_ = np.array(saved.feature_names, object)
-        self.label_names_, self._base, self._interactions = saved.label_names, saved.base, saved.interactions
+        self._base, self._interactions = saved.base, saved.interactions
+        self._name_labels(saved.label_names)
         self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
         return self
 
@@ -393,6 +415,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         tags.input_tags.sparse = True
         tags.classifier_tags.multi_label = True
         return tags
+
+
+def _are_texts(X: Any) -> bool:
+    """Whether rows are texts, of which a vectorizer makes features."""
+    if isinstance(X, str):
+        raise DataError("X: expected a list of texts, not a single one")
+    return not isinstance(X, SparseRows) and np.ndim(X) == 1 and len(X) > 0 and all(isinstance(x, str) for x in X)
 
 
 def _asked(folder: str | Path, options: Any) -> Config:

@@ -11,9 +11,11 @@ from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import check_name
-from dslide.data import Data
+from dslide.data import Data, Dataset
+from dslide.data.checks import check_features
 from dslide.errors import ConfigError
 from dslide.model.network import Network
+from dslide.training.logging import warn
 from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for
 from dslide.util.threads import use_threads
 
@@ -36,7 +38,11 @@ class Model:
             check_name(name, FILE_OPTIONS)
         reading = Reading.of(options)
         if isinstance(source, (str, Path)):
-            return self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
+            data = self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
+            if self.comm.rank == 0 and isinstance(data, Dataset):
+                for suspicion in check_features(data):
+                    warn(suspicion)
+            return data
         reading.refuse()
         if history is not None:
             raise ConfigError("history: is for reading files, but the data is loaded already")

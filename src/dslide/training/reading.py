@@ -22,6 +22,8 @@ from dslide.data import (
     load_tokens,
     read_names,
 )
+from dslide.data.formats.interaction_table import is_table
+from dslide.data.load import TEXT_FORMATS
 from dslide.errors import ConfigError, DataError
 
 D = TypeVar("D", bound=Data)
@@ -29,7 +31,8 @@ Source = str | Path | Data  # where data comes from: a path, or what was loaded
 
 # Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
 FILE_OPTIONS = (
-    "format", "base", "y", "features", "labels", "label_names", "label_column", "text_column", "vectorizer",
+    "format", "base", "y", "features", "labels", "label_names", "label_column", "text_column", "user_column",
+    "item_column", "vectorizer",
 )  # fmt: skip
 TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
 TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
@@ -57,7 +60,7 @@ class Reading:
             options["label_names"] = read_names(options["label_names"])
         if self.text:
             format = options.get("format", "auto")
-            if (detect_format(path) if format == "auto" else format) != "tsv":
+            if (detect_format(path) if format == "auto" else format) not in TEXT_FORMATS:
                 raise ConfigError(f"{next(iter(self.text))}: {path} is not raw text, so this has no use")
             options["vectorizer"] = TextVectorizer(TextOptions(**self.text))
         return options
@@ -93,7 +96,8 @@ def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
     if not isinstance(source, (str, Path)):
         return _with_known_features(source, source.source or "the test data", train.features)
     if train.users is not None:
-        return load(source, format="interactions", history=train)
+        named = {name: reading.files[name] for name in ("user_column", "item_column") if name in reading.files}
+        return load(source, format="interactions", history=train, **named)
     options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
     if isinstance(train, Tokens):
         return _load_stream(source, options, train.options, train.label_names)
@@ -151,7 +155,7 @@ def load_like(
     options = dict(options)
     if options.get("format", "auto") == "auto":
         options["format"] = detect_format(path)
-    if options["format"] == "tsv" and vectorizer is None:
+    if options["format"] in TEXT_FORMATS and vectorizer is None:
         raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
     if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
@@ -169,8 +173,17 @@ def _load_interactions(
     saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None
 ) -> Dataset:
     """Interactions with the items of the model."""
-    counts = saved.label_counts
-    earlier = None if history is None else for_items(load(history, format="interactions"), saved.features, counts)
+    counts, by_name = saved.label_counts, saved.feature_names is not None
+    for file in (path, *([] if history is None else [history])):
+        if is_table(file) != by_name:
+            names = "names, in a table with a header" if by_name else "numbers, in lines of a user and items"
+            raise DataError(f"{file}: the model knows its items by {names}, and this is none")
+    if by_name:
+        options["label_names"] = saved.label_names
+    earlier = None
+    if history is not None:
+        earlier = for_items(load(history, **options), saved.features, counts)
+        options.pop("label_names", None)  # the history has them
     data = for_items(load(path, **options, history=earlier), saved.features, counts)
     if saved.label_names is None or data.unknown_labels:
         return data

@@ -1,4 +1,4 @@
-"""Interactions of users with items: a line `user item item ...` for each user, all integers.
+"""Interactions of users with items: a line `user item item ...` for each user, all integers; or a table of names.
 
 For training, features and labels of a row both are the user's items: the network learns which items go together. For
 testing, labels are the held-out items and features the user's earlier ones, the history. Items of the history are not
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from dslide import _core
 from dslide.data.dataset import Dataset, item_features
 from dslide.data.files import line_blocks, quoted
+from dslide.data.formats.interaction_table import Columns, is_table, read_table
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder
 from dslide.errors import ConfigError, DataError
 from dslide.util.arrays import Ids
@@ -57,16 +59,43 @@ def read_interactions(path: str | Path, items: int | None = None, threads: int |
     return Dataset(item_features(y, y.column_counts()), y, users=users, source=str(path))
 
 
+def read_any(
+    path: str | Path,
+    items: int | None,
+    threads: int | None,
+    columns: Columns = (None, None),
+    item_names: Sequence[str] | None = None,
+) -> Dataset:
+    """Interactions as lines of numbers, or as a table of names with these columns."""
+    if is_table(path):
+        return read_table(path, columns, item_names)
+    for name, column in zip(("user_column", "item_column"), columns, strict=True):
+        if column is not None:
+            raise ConfigError(f"{name}: {path} has no header that names columns")
+    return read_interactions(path, items, threads)
+
+
 def read_with_history(
-    path: str | Path, items: int | None, threads: int | None, history: Dataset | str | Path
+    path: str | Path,
+    items: int | None,
+    threads: int | None,
+    history: Dataset | str | Path,
+    columns: Columns = (None, None),
 ) -> Dataset:
     """The items in a file as labels, those of the same users in `history` as features: none for unknown users. Items
     that the history lacks get labels after all others: they are counted but can't be predicted."""
     if not isinstance(history, Dataset):
-        history = read_interactions(history, items, threads)
+        history = read_any(history, items, threads, columns)
     if history.users is None:
         raise DataError(f"{history.source}: expected interactions as history")
-    held_out = read_interactions(path, None, threads)
+    if is_table(path) != (history.user_names is not None):
+        raise DataError(
+            f"{path}: expected a table with a header if the history, {history.source}, is one, and only then"
+        )
+    if is_table(path):
+        held_out = read_table(path, columns, history.label_names, history.user_names)
+    else:
+        held_out = read_interactions(path, None, threads)
     assert held_out.users is not None
     order = np.argsort(history.users)
     at = np.searchsorted(history.users, held_out.users, sorter=order)
@@ -75,7 +104,7 @@ def read_with_history(
     counts = np.zeros(len(known), np.int64)
     counts[known] = np.diff(history.x.indptr)[rows[known]]
     x = dataclasses.replace(history.x.take(rows[known]), indptr=indptr_of(counts))
-    return _with_labels_of(dataclasses.replace(held_out, x=x), x.columns)
+    return _with_labels_of(dataclasses.replace(held_out, x=x, feature_names=history.feature_names), x.columns)
 
 
 def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
@@ -83,7 +112,8 @@ def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> 
     left out of the features; as labels they are counted but can't be predicted."""
     known = dataclasses.replace(data.x.where(data.x.indices < items), columns=items)
     x = item_features(known, np.zeros(items, np.int64) if counts is None else counts)
-    return _with_labels_of(dataclasses.replace(data, x=x), items)
+    names = None if data.feature_names is None else data.feature_names[:items]
+    return _with_labels_of(dataclasses.replace(data, x=x, feature_names=names), items)
 
 
 def item_count(features: int | None, labels: int | None) -> int | None:

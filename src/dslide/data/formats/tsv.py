@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import scipy.sparse as sp
-
 from dslide.data.dataset import Dataset
 from dslide.data.files import decode_lines, line_blocks
-from dslide.data.rows import SparseRows
+from dslide.data.formats.labelled_text import labelled_text
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
-from dslide.util.csr import indptr_of
 
 USUAL_COLUMNS = (1, 2)  # of labels and text, counted from 1
 
@@ -25,34 +20,13 @@ def read_tsv(
     label_names: Sequence[str] | None = None,
     columns: tuple[int | None, int | None] = (None, None),
 ) -> Dataset:
-    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered. Without `label_names`
-    by falling frequency, then by name. With them, other labels get the numbers after: a model can't predict those, but
-    recall has to count them.
+    """Rows of a file, as `labelled_text` makes them.
 
     `columns` are those of labels and text, counted from 1. None: as in the file that the vectorizer was learned from,
     or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others."""
     chosen = _chosen(columns, None if vectorizer is None else vectorizer.file_columns)
     labels, texts = _read_columns(path, chosen)
-    counts = Counter(label for row in labels for label in row)
-    new = sorted(counts.keys() - set(label_names or ()), key=lambda label: (-counts[label], label))
-    names = [*(label_names or ()), *new]
-    number_of = {name: number for number, name in enumerate(names)}
-    if len(number_of) < len(names):
-        raise DataError("label_names: a name occurs more than once")
-    indices = np.fromiter((number_of[label] for row in labels for label in row), np.int32)
-    indptr = indptr_of(np.array([len(row) for row in labels]))
-    y = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=(len(labels), len(names)))
-    try:
-        if vectorizer is None or not vectorizer.words:
-            vectorizer = vectorizer or TextVectorizer()
-            x = vectorizer.fit_transform(texts)
-            vectorizer.file_columns = chosen
-        else:
-            x = vectorizer.transform(texts)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    unknown = 0 if label_names is None else len(new)
-    return Dataset(x, SparseRows.from_scipy(y), names, vectorizer.words, vectorizer, str(path), unknown_labels=unknown)
+    return labelled_text(path, labels, texts, vectorizer, label_names, chosen)
 
 
 def _chosen(given: tuple[int | None, int | None], known: tuple[int, int] | None) -> tuple[int, int] | None:

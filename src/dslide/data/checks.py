@@ -1,0 +1,68 @@
+"""What looks wrong about data that can be read: sentences to warn with. Each has figures and the likely cause."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dslide.data.dataset import Dataset
+
+WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
+IN_ONE_ROW = 0.5  # share of labels
+HEADER_NAMES = frozenset(
+    {"label", "labels", "tag", "tags", "category", "categories", "class", "classes", "target", "y"}
+)
+
+
+def check_training_data(data: Dataset) -> list[str]:
+    """What is suspicious about rows to train on; nothing if they look as most data does."""
+    if data.users is not None or len(data) == 0:
+        return []
+    return [*_header(data), *_swapped_columns(data), *_labels_of_one_row(data), *check_features(data, "is left")]
+
+
+def check_features(data: Dataset, known: str = "the model knows") -> list[str]:
+    """Rows without a feature, which say nothing: all of them get the same labels."""
+    without = int(np.count_nonzero(np.diff(data.x.indptr) == 0))
+    if data.users is not None or without <= WITHOUT_FEATURES * len(data):
+        return []
+    feature = "word" if data.vectorizer is not None else "feature"
+    what = f"{without:,} of {len(data):,} rows have no {feature} that {known}, and all of these get the same labels"
+    return [f"{data.source}: {what}{_advice(data, 1, 'the text')}"]
+
+
+def _header(data: Dataset) -> list[str]:
+    """The first line of a file of text may name the columns."""
+    first = data.y.indices[: data.y.indptr[1]]
+    if data.vectorizer is None or data.label_names is None or len(first) == 0:
+        return []
+    names = [data.label_names[label] for label in first]
+    alone = (data.label_counts[first] == 1).all()
+    if not alone or not any(name.lower() in HEADER_NAMES for name in names):
+        return []
+    what = f"the first line has the label {' '.join(names)}, which no other line has: is it a header?"
+    return [f"{data.source}: {what} Without it, remove that line"]
+
+
+def _swapped_columns(data: Dataset) -> list[str]:
+    words, labels = data.values_per_row
+    if data.vectorizer is None or labels <= max(1.0, words):
+        return []
+    what = f"a row has {labels:.1f} labels and {words:.1f} words on average: are the columns swapped?"
+    return [f"{data.source}: {what}{_advice(data, 0, 'the labels')}"]
+
+
+def _labels_of_one_row(data: Dataset) -> list[str]:
+    counts = data.label_counts
+    used, once = int(np.count_nonzero(counts)), int(np.count_nonzero(counts == 1))
+    if used <= len(data) or once <= IN_ONE_ROW * used:
+        return []
+    what = f"there are more labels ({used:,}) than rows ({len(data):,}), and {once:,} of them are in one row only"
+    return [f"{data.source}: {what}; little can be learned of those{_advice(data, 0, 'the labels')}"]
+
+
+def _advice(data: Dataset, which: int, what: str) -> str:
+    """Which option says where text and labels are, and what it was."""
+    if data.vectorizer is None:
+        return ""
+    option, columns = ("label_column", "text_column")[which], data.vectorizer.file_columns
+    return f" ({option}{'' if columns is None else f', now {columns[which]},'} says which column has {what})"
