@@ -46,7 +46,7 @@ def test_data_as_it_should_be_gets_no_warning(tmp_path: Path) -> None:
 
 
 def test_a_header_is_suspected(tmp_path: Path) -> None:
-    (warning,) = said(write(tmp_path / "rows.tsv", lines(), "labels\ttext\n"))
+    (warning,) = said(write(tmp_path / "rows.tsv", lines(), "labels\twords\n"))
     assert warning.startswith(f"{tmp_path / 'rows.tsv'}: the first line has the label labels, which no other line has")
 
 

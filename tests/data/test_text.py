@@ -75,12 +75,12 @@ def test_equals_the_reference(texts: list[str], others: list[str], options: Text
     try:
         if not df:
             with pytest.raises(DataError, match=f"occurs in {options.min_df} rows"):
-                vectorizer.fit_transform(texts)
+                vectorizer.fit_transform_rows(texts)
             return
-        fitted = vectorizer.fit_transform(texts)
+        fitted = vectorizer.fit_transform_rows(texts)
         saved = TextVectorizer.from_dict(json.loads(json.dumps(vectorizer.to_dict())))
         assert saved == vectorizer
-        results = [(texts, fitted), (texts, saved.transform(texts)), (others, saved.transform(others))]
+        results = [(texts, fitted), (texts, saved.transform_rows(texts)), (others, saved.transform_rows(others))]
     finally:
         text_module._BLOCK_ROWS = normal_block
     assert vectorizer.words == list(df)
@@ -97,7 +97,7 @@ def test_equals_the_reference(texts: list[str], others: list[str], options: Text
 
 def test_values_by_hand() -> None:
     vectorizer = TextVectorizer()
-    rows = vectorizer.fit_transform(["cat cat dog", "cat dog", "cat", "bird"])
+    rows = vectorizer.fit_transform_rows(["cat cat dog", "cat dog", "cat", "bird"])
     assert vectorizer.words == ["cat", "dog"]
     cat, dog = (1 + math.log(2)) * (math.log(4 / 3) + 1), math.log(4 / 2) + 1
     np.testing.assert_allclose(rows.part(0, 1).values, np.array([cat, dog]) / math.hypot(cat, dog), rtol=1e-6)

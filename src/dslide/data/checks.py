@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from dslide.data.dataset import Dataset
+from dslide.data.formats.tsv import LABEL_NAMES
 
 WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
 IN_ONE_ROW = 0.5  # share of labels
-HEADER_NAMES = frozenset(
-    {"label", "labels", "tag", "tags", "category", "categories", "class", "classes", "target", "y"}
-)
+JOINED = 0.1  # share of labels that end with a separator
 
 
 def check_training_data(data: Dataset) -> list[str]:
     """What is suspicious about rows to train on; nothing if they look as most data does."""
     if data.users is not None or len(data) == 0:
         return []
-    return [*_header(data), *_swapped_columns(data), *_labels_of_one_row(data), *check_features(data, "is left")]
+    suspicions = [*_header(data), *_swapped_columns(data), *_joined_labels(data), *_labels_of_one_row(data)]
+    return [*suspicions, *check_features(data, "is left")]
 
 
 def check_features(data: Dataset, known: str = "the model knows") -> list[str]:
@@ -37,10 +37,10 @@ def _header(data: Dataset) -> list[str]:
         return []
     names = [data.label_names[label] for label in first]
     alone = (data.label_counts[first] == 1).all()
-    if not alone or not any(name.lower() in HEADER_NAMES for name in names):
+    if not alone or not any(name.lower() in LABEL_NAMES for name in names):
         return []
-    what = f"the first line has the label {' '.join(names)}, which no other line has: is it a header?"
-    return [f"{data.source}: {what} Without it, remove that line"]
+    what = f"the first line has the label {' '.join(names)}, which no other line has: is it a header? (header says so)"
+    return [f"{data.source}: {what}"]
 
 
 def _swapped_columns(data: Dataset) -> list[str]:
@@ -49,6 +49,17 @@ def _swapped_columns(data: Dataset) -> list[str]:
         return []
     what = f"a row has {labels:.1f} labels and {words:.1f} words on average: are the columns swapped?"
     return [f"{data.source}: {what}{_advice(data, 0, 'the labels')}"]
+
+
+def _joined_labels(data: Dataset) -> list[str]:
+    """Labels between commas or semicolons that were split at blanks."""
+    if data.vectorizer is None or data.label_names is None or data.layout.label_separator is not None:
+        return []
+    joined = sum(name.endswith((",", ";")) for name in data.label_names)
+    if joined <= JOINED * len(data.label_names):
+        return []
+    what = f"{joined:,} of {len(data.label_names):,} labels end with a comma or a semicolon"
+    return [f"{data.source}: {what}: are they separated by it? (label_separator says what is between labels)"]
 
 
 def _labels_of_one_row(data: Dataset) -> list[str]:
@@ -64,5 +75,6 @@ def _advice(data: Dataset, which: int, what: str) -> str:
     """Which option says where text and labels are, and what it was."""
     if data.vectorizer is None:
         return ""
-    option, columns = ("label_column", "text_column")[which], data.vectorizer.file_columns
-    return f" ({option}{'' if columns is None else f', now {columns[which]},'} says which column has {what})"
+    option = ("label_column", "text_column")[which]
+    column = getattr(data.layout, option)
+    return f" ({option}{'' if column is None else f', now {column},'} says which column has {what})"

@@ -48,11 +48,17 @@ class TextVectorizer:
         self.words: list[str] = []
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
-        # columns of labels and text in the training file, counted from 1; None: it had only these two
-        self.file_columns: tuple[int, int] | None = None
 
-    def fit_transform(self, texts: Iterable[str]) -> SparseRows:
-        """Learns the vocabulary from the texts and returns their rows."""
+    def fit_transform(self, texts: Iterable[str]) -> sp.csr_matrix:
+        """Learns the vocabulary from the texts and returns their rows, as a scipy matrix."""
+        return self.fit_transform_rows(texts).to_scipy()
+
+    def transform(self, texts: Iterable[str]) -> sp.csr_matrix:
+        """Rows of the texts, as a scipy matrix; words outside the vocabulary are ignored."""
+        return self.transform_rows(texts).to_scipy()
+
+    def fit_transform_rows(self, texts: Iterable[str]) -> SparseRows:
+        """`fit_transform`, as SparseRows."""
         number_of: defaultdict[str, int] = defaultdict()
         number_of.default_factory = number_of.__len__  # a new word gets the next number
         blocks = list(self._count(texts, lambda words: map(number_of.__getitem__, words)))
@@ -65,8 +71,10 @@ class TextVectorizer:
         self.words, self.df = [words[i] for i in kept], df[kept]
         return self._weigh(_keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks)
 
-    def transform(self, texts: Iterable[str]) -> SparseRows:
-        """Rows of the texts; words outside the vocabulary are ignored."""
+    def transform_rows(self, texts: Iterable[str]) -> SparseRows:
+        """`transform`, as SparseRows."""
+        if isinstance(texts, str):
+            raise DataError("expected a list of texts, not a single one")
         if not self.words:
             raise UserError("the vectorizer has not learned any words yet: fit it first")
         column_of = {word: column for column, word in enumerate(self.words)}
@@ -77,7 +85,6 @@ class TextVectorizer:
         return {
             "options": dataclasses.asdict(self.options),
             "rows": self.rows,
-            "file_columns": self.file_columns and list(self.file_columns),
             "words": self.words,
             "df": self.df.tolist(),
         }
@@ -102,18 +109,11 @@ class TextVectorizer:
         if not isinstance(df, list) or len(df) != len(words) or not all(type(n) is int and 1 <= n <= rows for n in df):
             raise DataError(f"not a saved vectorizer: df: expected {len(words)} whole numbers, 1 to {rows}")
         vectorizer.words, vectorizer.df, vectorizer.rows = words, np.array(df, np.int64), rows
-        columns = values.get("file_columns")
-        if columns is not None:
-            if not isinstance(columns, list) or len(columns) != 2 or not all(type(c) is int and c > 0 for c in columns):
-                raise DataError(f"not a saved vectorizer: file_columns: expected two columns, not {columns!r}")
-            vectorizer.file_columns = columns[0], columns[1]
         return vectorizer
 
     def __eq__(self, other: object) -> bool:
         """Whether both give the same rows for the same texts."""
-        if not isinstance(other, TextVectorizer):
-            return False
-        return self.to_dict() | {"file_columns": None} == other.to_dict() | {"file_columns": None}
+        return isinstance(other, TextVectorizer) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -21,6 +21,7 @@ from dslide.comm import job
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, TextVectorizer
 from dslide.data.dataset import item_features
+from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
@@ -193,8 +194,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
+        if not new and self._has_items and isinstance(X, (list, tuple)) and all(map(_are_names, X)):
+            X = rows_of_items(X, self.label_names_, self.network_.features)
         if not new and getattr(self, "vectorizer_", None) is not None and _are_texts(X):
-            X = self.vectorizer_.transform(X)
+            X = self.vectorizer_.transform_rows(X)
         if not isinstance(X, SparseRows):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
             return SparseRows.from_scipy(X)
@@ -250,7 +253,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _forget(self) -> None:
         """Frees an earlier network: memory may not hold two."""
-        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions"):
+        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions", "_layout"):
             self.__dict__.pop(name, None)
 
     # ---- prediction ----------------------------------------------------------------------------------------
@@ -361,7 +364,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             vectorizer=None if vectorizer is None else vectorizer.to_dict(),
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
-            interactions=getattr(self, "_interactions", False),
+            interactions=getattr(self, "_interactions", False), layout=getattr(self, "_layout", None),
             estimator=self._about(self._coder) | {"passes": self.n_iter_},
         )  # fmt: skip
         save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
@@ -389,7 +392,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
         if saved.estimator is not None and saved.feature_names is not None:
             self.feature_names_in_ = np.array(saved.feature_names, object)
-        self._base, self._interactions = saved.base, saved.interactions
+        self._base, self._interactions, self._layout = saved.base, saved.interactions, saved.layout
         self._name_labels(saved.label_names)
         self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
         return self
@@ -422,6 +425,11 @@ def _are_texts(X: Any) -> bool:
     if isinstance(X, str):
         raise DataError("X: expected a list of texts, not a single one")
     return not isinstance(X, SparseRows) and np.ndim(X) == 1 and len(X) > 0 and all(isinstance(x, str) for x in X)
+
+
+def _are_names(row: Any) -> bool:
+    """Whether a row of interactions has names of items."""
+    return isinstance(row, (list, tuple)) and all(isinstance(item, str) for item in row)
 
 
 def _asked(folder: str | Path, options: Any) -> Config:

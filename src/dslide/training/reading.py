@@ -23,6 +23,7 @@ from dslide.data import (
     read_names,
 )
 from dslide.data.formats.interaction_table import is_table
+from dslide.data.layout import LAYOUT_OPTIONS, Layout
 from dslide.data.load import TEXT_FORMATS
 from dslide.errors import ConfigError, DataError
 
@@ -31,8 +32,7 @@ Source = str | Path | Data  # where data comes from: a path, or what was loaded
 
 # Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
 FILE_OPTIONS = (
-    "format", "base", "y", "features", "labels", "label_names", "label_column", "text_column", "user_column",
-    "item_column", "vectorizer",
+    "format", "base", "y", "features", "labels", "label_names", "vectorizer", *LAYOUT_OPTIONS
 )  # fmt: skip
 TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
 TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
@@ -96,12 +96,11 @@ def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
     if not isinstance(source, (str, Path)):
         return _with_known_features(source, source.source or "the test data", train.features)
     if train.users is not None:
-        named = {name: reading.files[name] for name in ("user_column", "item_column") if name in reading.files}
-        return load(source, format="interactions", history=train, **named)
+        return load(source, format="interactions", history=train, layout=train.layout)
     options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
     if isinstance(train, Tokens):
         return _load_stream(source, options, train.options, train.label_names)
-    return load_like(source, options, train.vectorizer, train.label_names, train.base, train.features)
+    return load_like(source, options, train.vectorizer, train.label_names, train.base, train.features, train.layout)
 
 
 def is_stream(options: Mapping[str, Any], saved: SavedModel | None = None) -> bool:
@@ -139,7 +138,8 @@ def load_for(
         raise ConfigError(f"history: only interactions have one, not {path}")
     if is_stream(options, saved):
         return _load_stream(path, options, _saved_token_options(saved, path), saved.label_names)
-    return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
+    about = saved.label_names, saved.base, saved.features, layout_of(saved)
+    return load_like(path, options, vectorizer_of(saved), *about)
 
 
 def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
@@ -147,19 +147,24 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
     return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
 
 
+def layout_of(saved: SavedModel) -> Layout:
+    """The columns of the file that the model was trained on."""
+    return Layout() if saved.layout is None else Layout.from_dict(saved.layout)
+
+
 def load_like(
     path: str | Path, options: Mapping[str, Any], vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
-    base: int, features: int,
+    base: int, features: int, layout: Layout,
 ) -> Dataset:  # fmt: skip
     """Data read the way the training data was; DataError if it has more features."""
     options = dict(options)
     if options.get("format", "auto") == "auto":
-        options["format"] = detect_format(path)
+        options["format"] = detect_format(path, texts=vectorizer is not None)
     if options["format"] in TEXT_FORMATS and vectorizer is None:
         raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
     if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
-    data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
+    data = load(path, **options, vectorizer=vectorizer, label_names=label_names, layout=layout)
     return _with_known_features(data, path, features)
 
 
@@ -174,9 +179,11 @@ def _load_interactions(
 ) -> Dataset:
     """Interactions with the items of the model."""
     counts, by_name = saved.label_counts, saved.feature_names is not None
+    options["layout"] = layout_of(saved)
+    given = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
     for file in (path, *([] if history is None else [history])):
-        if is_table(file) != by_name:
-            names = "names, in a table with a header" if by_name else "numbers, in lines of a user and items"
+        if is_table(file, given.over(options["layout"])) != by_name:
+            names = "names, in a table" if by_name else "numbers, in lines of a user and items"
             raise DataError(f"{file}: the model knows its items by {names}, and this is none")
     if by_name:
         options["label_names"] = saved.label_names
