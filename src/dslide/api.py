@@ -157,11 +157,12 @@ def open_run(
     data: Source, options: Mapping[str, Any], *, out: str | Path | None = None,
     resume: str | Path | None = None, resume_existing: bool = False, testing: EvaluationOptions,
     profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
-    comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None,
+    comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None, validation: Dataset | None = None,
 ) -> Run:  # fmt: skip
     """A run that is ready to train: data read, memory checked, network made, state loaded if it is resumed. `options`
-    are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier.
-    Collective: every rank goes through the same exchanges."""
+    are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier;
+    `validation` has rows to use in place of those that would be held out. Collective: every rank goes through the same
+    exchanges."""
     for name in options:
         check_name(name, (*CONFIG_OPTIONS, *READING_OPTIONS))
     reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
@@ -196,9 +197,9 @@ def open_run(
         config, folder = tuned.config, _folder(data, out, resume, comm)
         if not resume_existing:  # another run may have begun meanwhile
             comm.together("checking the folder", lambda: check_folder(folder, False))
-    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder)
+    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation)
     del rows
-    config, train_data, validation, test = comm.together("dividing the data", divide)
+    config, train_data, held_out, test = comm.together("dividing the data", divide)
     del divide
 
     planned = _plan(config, train_data, comm, here)
@@ -208,10 +209,10 @@ def open_run(
         comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
         measured = Profile(measure_speeds(threads))
     for callback in callbacks:
-        callback.on_run(RunInfo(folder, train_data, validation, test, planned.lines(), last, threads, measured, tuned))
+        callback.on_run(RunInfo(folder, train_data, held_out, test, planned.lines(), last, threads, measured, tuned))
     comm.together("memory", lambda: planned.check(here.ranks))
     return Run(
-        comm, folder, config, train_data, validation=validation, test=test, testing=testing,
+        comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
         planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
         callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned,
     )  # fmt: skip
@@ -246,12 +247,13 @@ def _read(
 
 def _divide(
     source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
-    saved: SavedModel | None, folder: Path,
+    saved: SavedModel | None, folder: Path, validation: Dataset | None,
 ) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
     """The options, of which none is left open, and the data to train on, to validate on and to test on."""
     if saved is None:
         config = resolve(config, data.labels, data)
-    data, validation = hold_out_rows(data, config.validation, config.seed)
+    if validation is None:
+        data, validation = hold_out_rows(data, config.validation, config.seed)
     if saved is not None and data.checksum != saved.progress.get("data"):
         raise DataError(f"{_name(source, data)}: not the data that {folder} was trained on")
     if testing.test is not None and data.users is not None:  # their histories are what is trained on

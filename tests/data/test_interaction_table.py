@@ -112,7 +112,7 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
 def test_options_of_tables_are_refused_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("0 1:1\n")
     with pytest.raises(ConfigError, match=r"user_column: has no use with libsvm data, only with interactions"):
-        load(tmp_path / "rows.txt", user_column="user")
+        load(tmp_path / "rows.txt", format="libsvm", user_column="user")
     (tmp_path / "numbers.txt").write_text("0 1 2\n")
     (tmp_path / "table.csv").write_text("user,item\nanna,pen\n")
     with pytest.raises(DataError, match=r"expected a table of users and items if the history, .*table.csv, is one"):

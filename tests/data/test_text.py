@@ -27,7 +27,12 @@ def slow_words(text: str, options: TextOptions) -> list[str]:
         else:
             words += [word] if len(word) >= 2 else []
             word = ""
-    return [" ".join(words[i : i + n]) for n in range(1, options.ngrams + 1) for i in range(len(words) - n + 1)]
+    stop = {word.lower() if options.lowercase else word for word in options.stop_words}
+    words = [word for word in words if word not in stop]
+    runs = [" ".join(words[i : i + n]) for n in range(1, options.ngrams + 1) for i in range(len(words) - n + 1)]
+    marked = [f"<{word}>" for word in words]
+    parts = [word[i:j] for word in marked for i in range(len(word)) for j in range(i + 3, len(word) + 1)]
+    return runs + [f"~{part}" for part in parts if len(part) <= options.characters and part not in marked]
 
 
 def slow_fit(texts: list[str], options: TextOptions) -> dict[str, int]:
@@ -63,6 +68,8 @@ options_strategy = st.builds(
     lowercase=st.booleans(),
     normalize=st.booleans(),
     ngrams=st.integers(1, 3),
+    characters=st.sampled_from([0, 3, 4, 5]),
+    stop_words=st.sampled_from([(), ("Ab",), ("fish", "zz")]),
 )
 
 

@@ -171,6 +171,8 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
     dataclass to check."""
     if choices := literal_choices(hint):
         return str, "{" + ",".join(choices) + "}"
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str:
+        return str, "FILE"
     if typing.get_origin(hint) is tuple:
         item, _ = _converter(typing.get_args(hint)[0])
         return lambda text: tuple(item(part) for part in text.split(",") if part.strip()), "N,N,..."

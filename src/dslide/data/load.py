@@ -138,9 +138,9 @@ def convert(
         complete_folder(partial, dataset, x_files, y_files)
 
 
-def detect_format(path: str | Path, texts: bool = False) -> Format:
-    """The format of a file or folder, by its name and its first line. `texts`: a file of no other format is one of
-    texts."""
+def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = False) -> Format:
+    """The format of a file or folder, by the columns that are given for it, by its name and its first line. `texts`: a
+    file of no other format is one of texts."""
     if os.path.isdir(path):
         if (Path(path) / MANIFEST).exists():
             return "csr"
@@ -150,10 +150,11 @@ def detect_format(path: str | Path, texts: bool = False) -> Format:
     with open_file(path) as file:
         if file.read(4) == b"PK\x03\x04":
             return "npz"
-    cells = split_first_line(path)
-    if names_users_and_items(cells):
+    cells, columns = split_first_line(path), () if layout is None else layout.columns()
+    if names_users_and_items(cells) or "user_column" in columns or "item_column" in columns:
         return "interactions"
-    if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)) or is_labelled_text(cells):
+    is_json = cells[:1] and cells[0].lstrip().startswith("{")
+    if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)) or is_labelled_text(cells) or (columns and not is_json):
         return "tsv"
     if re.search(r"\.jsonl(\.gz|\.xz)?$", str(path)):
         return "jsonl"
@@ -178,7 +179,7 @@ def _checked(
 ) -> Format:  # fmt: skip
     """The format; raises ConfigError for a bad value, or an option that the format does not have."""
     if format == "auto":
-        format = detect_format(path)
+        format = detect_format(path, layout)
     if format not in FORMATS:
         raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
     if format == "tokens":

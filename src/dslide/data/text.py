@@ -23,6 +23,7 @@ from dslide.util.csr import indptr_of, scale_rows
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
+SHORTEST_PART = 3  # characters
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,16 @@ class TextOptions:
     sublinear: bool = option(True, "count a word that occurs n times as 1 + log n")
     lowercase: bool = option(True, "ignore case")
     normalize: bool = option(True, "scale rows to length 1")
+    characters: int = option(
+        0, "longest part of a word, from 3 characters on, that makes a feature too; 0: none", 0, 16
+    )
+    stop_words: tuple[str, ...] = option((), "words that make no feature: a file with one per line")
     ngrams: int = option(1, "longest run of words that makes a feature", 1, 16)  # each adds as many as there are words
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if 0 < self.characters < SHORTEST_PART:
+            raise ConfigError(f"characters: expected 0, or {SHORTEST_PART} or more, not {self.characters}")
 
 
 class TextVectorizer:
@@ -45,6 +52,8 @@ class TextVectorizer:
 
     def __init__(self, options: TextOptions | None = None) -> None:
         self.options = options or TextOptions()
+        lowercase = self.options.lowercase
+        self._stop_words = frozenset(word.lower() if lowercase else word for word in self.options.stop_words)
         self.words: list[str] = []
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
@@ -83,7 +92,7 @@ class TextVectorizer:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "options": dataclasses.asdict(self.options),
+            "options": dataclasses.asdict(self.options) | {"stop_words": list(self.options.stop_words)},
             "rows": self.rows,
             "words": self.words,
             "df": self.df.tolist(),
@@ -119,8 +128,13 @@ class TextVectorizer:
 
     def _words_of(self, text: str) -> list[str]:
         words: list[str] = _WORD.findall(text.lower() if self.options.lowercase else text)
+        if self._stop_words:
+            words = [word for word in words if word not in self._stop_words]
         runs = (zip(*(words[i:] for i in range(n)), strict=False) for n in range(2, self.options.ngrams + 1))
-        return words + [" ".join(run) for runs_of_n in runs for run in runs_of_n]
+        found = words + [" ".join(run) for runs_of_n in runs for run in runs_of_n]
+        if self.options.characters:
+            found += [part for word in words for part in _parts(f"<{word}>", self.options.characters)]
+        return found
 
     def _count(
         self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
@@ -146,6 +160,14 @@ class TextVectorizer:
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
+
+
+def _parts(word: str, longest: int) -> Iterator[str]:
+    """The parts of a word, with marks at its ends, of 3 to `longest` characters; not the whole word. A mark in front
+    tells them from words."""
+    for size in range(SHORTEST_PART, min(longest, len(word) - 1) + 1):
+        for begin in range(len(word) - size + 1):
+            yield f"~{word[begin : begin + size]}"
 
 
 def count_pieces(pieces: Iterable[Ids], size: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from dslide.api import open_run
@@ -31,11 +31,12 @@ from dslide.training.autotune import given_options
 from dslide.training.callbacks import Callback
 from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
-from dslide.training.logging import ProgressLine
+from dslide.training.logging import ProgressLine, warn
 from dslide.training.metrics import Evaluation
 from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
+from dslide.util.threads import openmp_threads
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 FIXED = tuple(name for name in OPTIONS if name not in (*CHANGEABLE, "batch_size"))  # between calls of partial_fit
@@ -97,21 +98,26 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         seed: int = Config.seed, threads: int = Config.threads, checkpoint_seconds: float = Config.checkpoint_seconds,
         checkpoints_kept: int = Config.checkpoints_kept, wire: str = Config.wire,
         micro_batches: int = Config.micro_batches, watchdog: float = Config.watchdog, verbose: bool = False,
+        vectorizer: Any = None,
     ):  # fmt: skip
         given = locals()
-        for name in (*OPTIONS, "verbose"):
+        for name in (*OPTIONS, "verbose", "vectorizer"):
             setattr(self, name, given[name])
 
     # ---- training ------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None) -> SlideClassifier:
-        """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features); y: see the class.
+    def fit(
+        self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None, eval_set: Any = None
+    ) -> SlideClassifier:
+        """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features), or a list of texts; y: see the
+        class.
 
         `out` is the folder of a run, as `dslide.train` makes it: checkpoints are written there in the background, every
         `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
         theirs, or other options, are refused.
 
-        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch. With
+        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch, or
+        `eval_set` gives other rows for that, a pair (X, y), and all of X are trained on. With
         `autotune` other options are tried first; `network_.config` has those that were the best. Options that have
         their default value count as not given.
 
@@ -121,17 +127,20 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = LabelCoder.learn(labels, is_dense(y))
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
+        validation = None if eval_set is None else self._validation(eval_set, coder)
         if out is None:
             config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
             config = resolve(config, data.labels, data)
-            rows, validation = hold_out_rows(data, config.validation, config.seed)
+            rows: Dataset = data
+            if validation is None:
+                rows, validation = hold_out_rows(data, config.validation, config.seed)
             trainer = new_trainer(config, data)
             trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
             early_stopping = None if validation is None else EarlyStopping.in_memory(trainer, rows, validation)
             interrupted = trainer.fit(rows, early_stopping).interrupted
         else:
             names = coder.names() or column_names(y)
-            trainer, interrupted = self._fit_run(config, data, coder, names, out, callbacks)
+            trainer, interrupted = self._fit_run(config, data, coder, names, out, callbacks, validation)
         self._keep(trainer.network, trainer, coder)
         self._name_labels(column_names(y))
         self._count(data)
@@ -142,19 +151,26 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _fit_run(
         self, config: Config, data: Dataset, coder: LabelCoder, names: list[str] | None, out: str | Path,
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Callback], validation: Dataset | None,
     ) -> tuple[Trainer, bool]:  # fmt: skip
         """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
         interrupted."""
         data = dataclasses.replace(data, label_names=names, feature_names=self._feature_names())
         run = open_run(
             data, given_options(config), out=out, resume_existing=True, testing=EvaluationOptions(),
-            progress=self.verbose, callbacks=callbacks, estimator=self._about(coder),
+            progress=self.verbose, callbacks=callbacks, estimator=self._about(coder), validation=validation,
         )  # fmt: skip
         try:
             return run.trainer, run.train().interrupted
         except Terminated:
             return run.trainer, True
+
+    def _validation(self, eval_set: Any, coder: LabelCoder) -> Dataset:
+        """Rows to tell which epoch is the best, as the user gives them."""
+        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise DataError("eval_set: expected a pair (X, y)")
+        return Dataset(self._features(pair[0], new=False), coder.encode(read_labels(pair[1])), source="eval_set")
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> SlideClassifier:
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
@@ -166,6 +182,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         one of `fit` keeps its own, and treats the rows as some of those that its label prior was counted on.
         """
         first = not hasattr(self, "network_")
+        if first and self.vectorizer is None and _are_texts(X):
+            raise DataError("X: partial_fit sees too few texts to learn words from; give a vectorizer that needs none, "
+                            "such as HashingVectorizer, or matrices")  # fmt: skip
         x, labels = self._features(X, new=first), read_labels(y)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
@@ -184,20 +203,23 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _about(self, coder: LabelCoder) -> dict[str, Any]:
         """What a saved model keeps for `load`: the labels, and the options as they were asked for."""
-        return {**coder.to_dict(), "options": self._config().to_dict()}
+        asked = self._config().replace(threads=self.threads)
+        return {**coder.to_dict(), "options": asked.to_dict()}
 
     def _feature_names(self) -> list[str] | None:
         return self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
 
     def _config(self) -> Config:
-        return Config(**{name: getattr(self, name) for name in OPTIONS})
+        """The options as they were asked for; threads that are left open are as many as joblib allows its workers."""
+        asked = Config(**{name: getattr(self, name) for name in OPTIONS})
+        return asked if asked.threads else asked.replace(threads=openmp_threads())
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
         if not new and self._has_items and isinstance(X, (list, tuple)) and all(map(_are_names, X)):
             X = rows_of_items(X, self.label_names_, self.network_.features)
-        if not new and getattr(self, "vectorizer_", None) is not None and _are_texts(X):
-            X = self.vectorizer_.transform_rows(X)
+        if (new or getattr(self, "vectorizer_", None) is not None) and _are_texts(X):
+            X = self._vectorized(X, new)
         if not isinstance(X, SparseRows):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
             return SparseRows.from_scipy(X)
@@ -211,6 +233,15 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not isinstance(X.values, np.memmap):  # a dataset on disk was checked when it was written
             X.refuse_infinite()
         return X
+
+    def _vectorized(self, texts: Any, new: bool) -> Any:
+        """Features of texts: by `vectorizer`, or by dslide's own if that is None. A new one learns them."""
+        if new:
+            self.vectorizer_ = TextVectorizer() if self.vectorizer is None else clone(self.vectorizer)
+        own = isinstance(self.vectorizer_, TextVectorizer)
+        if new:
+            return self.vectorizer_.fit_transform_rows(texts) if own else self.vectorizer_.fit_transform(texts)
+        return self.vectorizer_.transform_rows(texts) if own else self.vectorizer_.transform(texts)
 
     def _coder_for(self, labels: Any, dense: bool, classes: Any, first: bool) -> LabelCoder:
         """What partial_fit encodes labels with."""
@@ -335,7 +366,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _rows_to_predict(self, X: Any) -> SparseRows:
         check_is_fitted(self)
-        use_rank_threads(self.threads)
+        use_rank_threads(self._config().threads)
         x = self._features(X, new=False)
         return item_features(x, self._label_counts) if self._has_items else x
 
@@ -357,11 +388,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         check_is_fitted(self)
         network, trainer = self.network_, self.trainer_
         vectorizer = getattr(self, "vectorizer_", None)
+        if vectorizer is not None and not isinstance(vectorizer, TextVectorizer):
+            warn(f"{folder}: the {type(vectorizer).__name__} is not saved with the model, only dslide's own would be")
         model = SavedModel(
             config=network.config, features=network.features, labels=network.labels, state=network.state(),
             label_names=self._coder.names() or getattr(self, "label_names_", None),
             feature_names=self._feature_names(),
-            vectorizer=None if vectorizer is None else vectorizer.to_dict(),
+            vectorizer=vectorizer.to_dict() if isinstance(vectorizer, TextVectorizer) else None,
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
             interactions=getattr(self, "_interactions", False), layout=getattr(self, "_layout", None),
@@ -446,7 +479,9 @@ def _parameters_text() -> str:
     for field in dataclasses.fields(Config):
         lines.append(f"    {field.name} : {field.type}, default={field.default!r}")
         lines += textwrap.wrap(field.metadata["help"], 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    lines += ["    verbose : bool, default=False", "        print progress on stderr", "    "]
+    lines += ["    verbose : bool, default=False", "        print progress on stderr"]
+    lines += ["    vectorizer : default=None", "        what makes features of texts, such as scikit-learn's"]
+    lines += ["        TfidfVectorizer; None: dslide's own", "    "]
     return "\n".join(lines)
 
 

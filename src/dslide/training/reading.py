@@ -23,6 +23,7 @@ from dslide.data import (
     read_names,
 )
 from dslide.data.formats.interaction_table import is_table
+from dslide.data.formats.table import split_first_line
 from dslide.data.layout import LAYOUT_OPTIONS, Layout
 from dslide.data.load import TEXT_FORMATS
 from dslide.errors import ConfigError, DataError
@@ -60,9 +61,13 @@ class Reading:
             options["label_names"] = read_names(options["label_names"])
         if self.text:
             format = options.get("format", "auto")
-            if (detect_format(path) if format == "auto" else format) not in TEXT_FORMATS:
+            layout = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
+            if (detect_format(path, layout) if format == "auto" else format) not in TEXT_FORMATS:
                 raise ConfigError(f"{next(iter(self.text))}: {path} is not raw text, so this has no use")
-            options["vectorizer"] = TextVectorizer(TextOptions(**self.text))
+            text = dict(self.text)
+            if isinstance(text.get("stop_words"), (str, Path)):
+                text["stop_words"] = [word.strip() for word in read_names(text["stop_words"])]
+            options["vectorizer"] = TextVectorizer(TextOptions(**text))
         return options
 
     def refuse(self) -> None:
@@ -159,13 +164,21 @@ def load_like(
     """Data read the way the training data was; DataError if it has more features."""
     options = dict(options)
     if options.get("format", "auto") == "auto":
-        options["format"] = detect_format(path, texts=vectorizer is not None)
+        options["format"] = _format_of_texts(path, options, layout) if vectorizer is not None else detect_format(path)
     if options["format"] in TEXT_FORMATS and vectorizer is None:
         raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
     if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
     data = load(path, **options, vectorizer=vectorizer, label_names=label_names, layout=layout)
     return _with_known_features(data, path, features)
+
+
+def _format_of_texts(path: str | Path, options: Mapping[str, Any], layout: Layout) -> str:
+    """The format of data for a model of text: a table if its first line has the name of the known column of texts."""
+    given = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
+    if not Path(path).is_dir() and given.over(layout).text_column in split_first_line(path):
+        return "tsv"
+    return detect_format(path, given, texts=True)
 
 
 def _with_known_features(data: D, name: str | Path, features: int) -> D:
