@@ -36,7 +36,7 @@ def _header(data: Dataset) -> list[str]:
     if data.vectorizer is None or data.label_names is None or len(first) == 0:
         return []
     names = [data.label_names[label] for label in first]
-    alone = (data.label_counts[first] == 1).all()
+    alone = np.count_nonzero(np.isin(data.y.indices, first)) == len(first)
     if not alone or not any(name.lower() in LABEL_NAMES for name in names):
         return []
     what = f"the first line has the label {' '.join(names)}, which no other line has: is it a header? (header says so)"
@@ -63,8 +63,10 @@ def _joined_labels(data: Dataset) -> list[str]:
 
 
 def _labels_of_one_row(data: Dataset) -> list[str]:
-    counts = data.label_counts
-    used, once = int(np.count_nonzero(counts)), int(np.count_nonzero(counts == 1))
+    if min(data.labels, data.y.nnz) <= len(data):
+        return []
+    _, counts = np.unique(data.y.indices, return_counts=True)  # of labels that occur: the file may promise billions
+    used, once = len(counts), int(np.count_nonzero(counts == 1))
     if used <= len(data) or once <= IN_ONE_ROW * used:
         return []
     what = f"there are more labels ({used:,}) than rows ({len(data):,}), and {once:,} of them are in one row only"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,9 @@ from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
+from dslide.sklearn.inputs import are_items, are_texts, features_of_texts
 from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
+from dslide.sklearn.parameters import parameters_text
 from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
 from dslide.training.autotune import given_options
 from dslide.training.callbacks import Callback
@@ -182,7 +183,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         one of `fit` keeps its own, and treats the rows as some of those that its label prior was counted on.
         """
         first = not hasattr(self, "network_")
-        if first and self.vectorizer is None and _are_texts(X):
+        if first and self.vectorizer is None and are_texts(X):
             raise DataError("X: partial_fit sees too few texts to learn words from; give a vectorizer that needs none, "
                             "such as HashingVectorizer, or matrices")  # fmt: skip
         x, labels = self._features(X, new=first), read_labels(y)
@@ -210,16 +211,18 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
 
     def _config(self) -> Config:
-        """The options as they were asked for; threads that are left open are as many as joblib allows its workers."""
+        """The options as they were asked for; threads that are left open are as many as OMP_NUM_THREADS says."""
         asked = Config(**{name: getattr(self, name) for name in OPTIONS})
         return asked if asked.threads else asked.replace(threads=openmp_threads())
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
-        if not new and self._has_items and isinstance(X, (list, tuple)) and all(map(_are_names, X)):
+        if not new and self._has_items and are_items(X):
             X = rows_of_items(X, self.label_names_, self.network_.features)
-        if (new or getattr(self, "vectorizer_", None) is not None) and _are_texts(X):
-            X = self._vectorized(X, new)
+        if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(X):
+            if new:
+                self.vectorizer_ = TextVectorizer() if self.vectorizer is None else clone(self.vectorizer)
+            X = features_of_texts(X, self.vectorizer_, learn=new)
         if not isinstance(X, SparseRows):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
             return SparseRows.from_scipy(X)
@@ -233,15 +236,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not isinstance(X.values, np.memmap):  # a dataset on disk was checked when it was written
             X.refuse_infinite()
         return X
-
-    def _vectorized(self, texts: Any, new: bool) -> Any:
-        """Features of texts: by `vectorizer`, or by dslide's own if that is None. A new one learns them."""
-        if new:
-            self.vectorizer_ = TextVectorizer() if self.vectorizer is None else clone(self.vectorizer)
-        own = isinstance(self.vectorizer_, TextVectorizer)
-        if new:
-            return self.vectorizer_.fit_transform_rows(texts) if own else self.vectorizer_.fit_transform(texts)
-        return self.vectorizer_.transform_rows(texts) if own else self.vectorizer_.transform(texts)
 
     def _coder_for(self, labels: Any, dense: bool, classes: Any, first: bool) -> LabelCoder:
         """What partial_fit encodes labels with."""
@@ -453,18 +447,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return tags
 
 
-def _are_texts(X: Any) -> bool:
-    """Whether rows are texts, of which a vectorizer makes features."""
-    if isinstance(X, str):
-        raise DataError("X: expected a list of texts, not a single one")
-    return not isinstance(X, SparseRows) and np.ndim(X) == 1 and len(X) > 0 and all(isinstance(x, str) for x in X)
-
-
-def _are_names(row: Any) -> bool:
-    """Whether a row of interactions has names of items."""
-    return isinstance(row, (list, tuple)) and all(isinstance(item, str) for item in row)
-
-
 def _asked(folder: str | Path, options: Any) -> Config:
     """The options that a saved estimator was given; ModelError if they are damaged."""
     try:
@@ -473,16 +455,4 @@ def _asked(folder: str | Path, options: Any) -> Config:
         raise ModelError(f"{folder}: damaged model: options of the estimator: {error}") from None
 
 
-def _parameters_text() -> str:
-    """The options in the form that scikit-learn's documentation has."""
-    lines = ["", "    Parameters", "    ----------"]
-    for field in dataclasses.fields(Config):
-        lines.append(f"    {field.name} : {field.type}, default={field.default!r}")
-        lines += textwrap.wrap(field.metadata["help"], 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    lines += ["    verbose : bool, default=False", "        print progress on stderr"]
-    lines += ["    vectorizer : default=None", "        what makes features of texts, such as scikit-learn's"]
-    lines += ["        TfidfVectorizer; None: dslide's own", "    "]
-    return "\n".join(lines)
-
-
-SlideClassifier.__doc__ = (SlideClassifier.__doc__ or "") + _parameters_text()
+SlideClassifier.__doc__ = (SlideClassifier.__doc__ or "") + parameters_text()

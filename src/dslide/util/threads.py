@@ -17,7 +17,7 @@ def available_cores() -> int:
 
 
 def openmp_threads() -> int:
-    """The value of OMP_NUM_THREADS, which joblib sets for its workers to share the cores; 0: there is none."""
+    """The value of OMP_NUM_THREADS, which is set for processes that share the cores; 0: there is none."""
     value = os.environ.get("OMP_NUM_THREADS", "")
     return min(int(value), available_cores()) if value.isascii() and value.isdigit() else 0
 
