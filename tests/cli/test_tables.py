@@ -19,15 +19,16 @@ GROUPS, MEMBERS, ITEMS = 8, 20, 10
 TRAIN = ["--hidden", "16", "--batch-size", "16", "--threads", "1", "--epochs", "12", "--learning-rate", "0.02"]
 
 
-def run_in(folder: Path, *arguments: str, code: int = 0) -> str:
+def run_in(folder: Path, *arguments: str, code: int = 0, errors: bool = False) -> str:
+    """Runs a command in a folder; gives what it prints, or what it prints as errors."""
     before = os.getcwd()
     os.chdir(folder)
     try:
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
-            assert main(list(arguments)) == code, errors.getvalue()
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
+            assert main(list(arguments)) == code, said.getvalue()
     finally:
         os.chdir(before)
-    return out.getvalue() if code == 0 else errors.getvalue()
+    return out.getvalue() if code == 0 and not errors else said.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,8 @@ def test_a_model_remembers_the_columns_and_stdin_is_a_table(made: Path, monkeypa
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((made / "new.csv").read_bytes())))
     assert run_in(made, "predict", "run", "-", "--k", "2") == expected
     (made / "numbers.txt").write_text("0 1 2\n")
+    wrong = run_in(made, "predict", "run", "ratings.csv", "--item-column", "stars", errors=True)
+    assert "warning: ratings.csv: 160 of 160 users have no item that the model knows" in wrong
     message = run_in(made, "predict", "run", "numbers.txt", code=2)
     assert "numbers.txt: the model knows its items by names, in a table, and this is none" in message
 
@@ -114,10 +117,12 @@ def test_evaluation_as_json(made: Path) -> None:
 
 
 def test_mistakes_get_one_sentence(made: Path) -> None:
+    (made / "rows.txt").write_text("0 0:1\n1 1:1\n")
     for arguments, message in (
         (["train", "ratings.csv", "--split", "time"], "split: give as hold_out which share of the interactions"),
         (["train", "ratings.csv", "--split", "lst"], "split: expected one of random, time, last, not 'lst'"),
         (["train", "ratings.csv", "--split", "last", "--hold-out", ".1"], "hold_out: split = last holds out one"),
+        (["train", "rows.txt", "--recommend", "new.tsv"], "recommend: is only for interactions"),
         (["train", "ratings.csv", "--recommend", "best.tsv"], "recommend: best.tsv exists already"),
         (["train", "ratings.csv", "--item-column", "film"], "item_column: ratings.csv has no column 'film', only date"),
     ):

@@ -114,6 +114,8 @@ class _Console(Callback):
 
     def on_run(self, info: RunInfo) -> None:
         self.folder, self._users = info.folder, info.data.users is not None
+        if self._arguments.recommend is not None and not self._users:
+            raise ConfigError("recommend: is only for interactions; dslide predict writes the labels of rows")
         if not self.is_rank_0 or self._arguments.quiet:
             return
         print(describe(self._arguments.data, info.data))

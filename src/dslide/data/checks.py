@@ -21,10 +21,17 @@ def check_training_data(data: Dataset) -> list[str]:
 
 
 def check_features(data: Dataset, known: str = "the model knows") -> list[str]:
-    """Rows without a feature, which say nothing: all of them get the same labels."""
-    without = int(np.count_nonzero(np.diff(data.x.indptr) == 0))
-    if data.users is not None or without <= WITHOUT_FEATURES * len(data):
+    """Rows without a feature, which say nothing: all of them get the same labels. Of interactions, users all of whose
+    items are unknown."""
+    empty = np.diff(data.x.indptr) == 0
+    if data.users is not None:
+        empty &= np.diff(data.y.indptr) > 0
+    without = int(np.count_nonzero(empty))
+    if without <= WITHOUT_FEATURES * len(data):
         return []
+    if data.users is not None:
+        what = f"{without:,} of {len(data):,} users have no item that {known}, and all of these get the same items"
+        return [f"{data.source}: {what} (item_column says which column has the items)"]
     feature = "word" if data.vectorizer is not None else "feature"
     what = f"{without:,} of {len(data):,} rows have no {feature} that {known}, and all of these get the same labels"
     return [f"{data.source}: {what}{_advice(data, 1, 'the text')}"]

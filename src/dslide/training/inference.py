@@ -46,7 +46,7 @@ class Model:
         reading = Reading.of(options)
         if isinstance(source, (str, Path)):
             data = self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
-            if self.comm.rank == 0 and isinstance(data, Dataset):
+            if self.comm.rank == 0 and isinstance(data, Dataset) and history is None:
                 for suspicion in check_features(data):
                     warn(suspicion)
             return data
