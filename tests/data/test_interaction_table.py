@@ -75,6 +75,10 @@ def test_columns_by_name(tmp_path: Path) -> None:
         ConfigError, match=r"user_column: .*sales.csv has no column 'buyer', only day, product, customer"
     ):
         read(path, user_column="buyer")
+    path.write_text("day,item,day\n1,pen,anna\n")
+    with pytest.raises(ConfigError, match=r"user_column: .*sales.csv has 2 columns 'day'; give a number, from 1"):
+        read(path, user_column="day", item_column="item")
+    path.write_text("day,product,customer\n1,pen,anna\n2,book,anna\n")
     with pytest.raises(ConfigError, match=r"users and items can't both be in column 'product'"):
         read(path, user_column="product")
 

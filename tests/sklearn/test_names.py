@@ -12,6 +12,7 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 
 from dslide import Callback, SlideClassifier, ValidationInfo, _core, load
 from dslide.cli import main
+from dslide.data import TextOptions, TextVectorizer
 from dslide.errors import DataError
 
 
@@ -74,6 +75,11 @@ def test_fit_takes_texts_and_any_vectorizer(tmp_path: Path, capfd: pytest.Captur
         x = model.vectorizer_.transform(["word3 more", "word1"])
         assert sp.issparse(x)
         assert loaded.predict(x).tolist() == [3, 1]
+    own = SlideClassifier(vectorizer=TextVectorizer(TextOptions(ngrams=2)), **options)
+    own.fit(texts, labels, out=tmp_path / "run")
+    loaded = SlideClassifier.load(tmp_path / "run")  # a run keeps the words too
+    assert loaded.vectorizer_.options.ngrams == 2
+    assert loaded.predict(["word3 more", "word1"]).tolist() == [3, 1]
     with pytest.raises(DataError, match="partial_fit sees too few texts to learn words from"):
         SlideClassifier(**options).partial_fit(texts, labels, classes=range(5))
     hashing = SlideClassifier(vectorizer=HashingVectorizer(n_features=256), **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from dslide.cli.options import (
@@ -45,7 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
         print(describe(str(arguments.data), data), flush=True)
     metrics = evaluate(model, data, k=ks, approximate=arguments.approximate)
     if model.comm.rank == 0 and arguments.json:
-        print(json.dumps(metrics | {"data": str(arguments.data)}))
+        known = {name: None if math.isnan(value) else value for name, value in metrics.items()}
+        print(json.dumps({"data": str(arguments.data), **known}))
     elif model.comm.rank == 0:
         print_metrics(metrics, ks or default_ks(data))
     model.comm.barrier("the end")

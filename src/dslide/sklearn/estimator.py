@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from dslide.api import open_run
@@ -24,7 +24,7 @@ from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
-from dslide.sklearn.inputs import are_items, are_texts, features_of_texts
+from dslide.sklearn.inputs import are_items, are_texts, features_of_texts, new_vectorizer
 from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
 from dslide.sklearn.parameters import parameters_text
 from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
@@ -156,7 +156,11 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     ) -> tuple[Trainer, bool]:  # fmt: skip
         """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
         interrupted."""
-        data = dataclasses.replace(data, label_names=names, feature_names=self._feature_names())
+        vectorizer = getattr(self, "vectorizer_", None)
+        data = dataclasses.replace(
+            data, label_names=names, feature_names=self._feature_names(),
+            vectorizer=vectorizer if isinstance(vectorizer, TextVectorizer) else None,
+        )  # fmt: skip
         run = open_run(
             data, given_options(config), out=out, resume_existing=True, testing=EvaluationOptions(),
             progress=self.verbose, callbacks=callbacks, estimator=self._about(coder), validation=validation,
@@ -221,7 +225,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             X = rows_of_items(X, self.label_names_, self.network_.features)
         if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(X):
             if new:
-                self.vectorizer_ = TextVectorizer() if self.vectorizer is None else clone(self.vectorizer)
+                self.vectorizer_ = new_vectorizer(self.vectorizer)
             X = features_of_texts(X, self.vectorizer_, learn=new)
         if not isinstance(X, SparseRows):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)

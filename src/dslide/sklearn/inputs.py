@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.base import clone
+
 from dslide.data import TextVectorizer
 from dslide.errors import DataError
 
@@ -22,6 +24,13 @@ def are_items(X: Any) -> bool:
     return isinstance(X, (list, tuple)) and all(
         isinstance(row, (list, tuple)) and all(isinstance(item, str) for item in row) for row in X
     )
+
+
+def new_vectorizer(asked: Any) -> Any:
+    """One like that which the user gave, which has not learned anything; None: dslide's own."""
+    if asked is None or isinstance(asked, TextVectorizer):
+        return TextVectorizer(None if asked is None else asked.options)
+    return clone(asked)
 
 
 def features_of_texts(texts: Any, vectorizer: Any, learn: bool) -> Any:

@@ -61,6 +61,10 @@ class Table:
         if column not in names:
             has = f"only {', '.join(names)}" if self.names else "as it has no header"
             raise ConfigError(f"{option}: {self.path} has no column {column!r}, {has}")
+        if names.count(column) > 1:
+            raise ConfigError(
+                f"{option}: {self.path} has {names.count(column)} columns {column!r}; give a number, from 1"
+            )
         return names.index(column)
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
