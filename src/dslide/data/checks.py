@@ -9,7 +9,7 @@ from dslide.data.formats.tsv import LABEL_NAMES
 
 WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
 IN_ONE_ROW = 0.5  # share of labels
-JOINED = 0.1  # share of labels that end with a separator
+ENDING, JOINED = 0.1, 0.5  # share of labels that end with a separator, or have one anywhere
 
 
 def check_training_data(data: Dataset) -> list[str]:
@@ -59,14 +59,18 @@ def _swapped_columns(data: Dataset) -> list[str]:
 
 
 def _joined_labels(data: Dataset) -> list[str]:
-    """Labels between commas or semicolons that were split at blanks."""
+    """Labels between commas, semicolons or bars that were split at blanks."""
     if data.vectorizer is None or data.label_names is None or data.layout.label_separator is not None:
         return []
-    joined = sum(name.endswith((",", ";")) for name in data.label_names)
-    if joined <= JOINED * len(data.label_names):
-        return []
-    what = f"{joined:,} of {len(data.label_names):,} labels end with a comma or a semicolon"
-    return [f"{data.source}: {what}: are they separated by it? (label_separator says what is between labels)"]
+    names = data.label_names
+    for share, what, found in (
+        (ENDING, "end with", [name for name in names if name.endswith((",", ";", "|"))]),
+        (JOINED, "have", [name for name in names if any(mark in name for mark in ",;|")]),
+    ):
+        if len(found) > share * len(names):
+            text = f"{len(found):,} of {len(names):,} labels {what} a comma, a semicolon or a bar, like {found[0]!r}"
+            return [f"{data.source}: {text}: are labels separated by it? (label_separator says what is between them)"]
+    return []
 
 
 def _labels_of_one_row(data: Dataset) -> list[str]:
