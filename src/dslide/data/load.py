@@ -168,9 +168,10 @@ def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = 
         return "jsonl"
     if texts:
         return "tsv" if b"\t" in line else "text"
+    table = ", and of a table of text the columns, label_column and text_column" if len(cells) > 1 else ""
     raise DataError(
         f"{path}: can't tell the format from the first line {quoted(line)}, "
-        f"give it as one of {', '.join(FORMATS)} if it is one"
+        f"give it as one of {', '.join(FORMATS)} if it is one{table}"
     )
 
 
