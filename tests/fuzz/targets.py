@@ -291,7 +291,9 @@ def _words(sample: Path) -> Target:
     options = [f"--{name.replace('_', '-')}" for name in Config().to_dict()]
     options += ["--out", "--format", "--base", "--features", "--labels", "--k", "--config", "--window", "--min-df",
                 "--rows", "--memory", "--y", "--label-column", "--ngrams", "--test", "--hold-out", "--no-correction",
-                "--version", "--approximate", "--label-names", "--test-every", "--resume", "--x"]  # fmt: skip
+                "--version", "--approximate", "--label-names", "--test-every", "--resume", "--x", "--separator",
+                "--header", "--user-column", "--item-column", "--time-column", "--split", "--items", "--json",
+                "--recommend", "--stop-words", "--label-separator"]  # fmt: skip
     commands = ["train", "evaluate", "predict", "vectors", "neighbours", "convert", "plan", "trian", ""]
 
     def open(folder: Path, random: Random) -> None:
