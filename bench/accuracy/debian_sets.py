@@ -131,8 +131,8 @@ def make_set(rows: Sequence[Row], folder: Path) -> str:
     tests = round(TEST_SHARE * len(rows))
     test, train = ([rows[i] for i in sorted(part)] for part in (order[:tests], order[tests:]))
     vectorizer = TextVectorizer()
-    trained = vectorizer.fit_transform(text for text, _ in train)
-    tested = vectorizer.transform(text for text, _ in test)
+    trained = vectorizer.fit_transform_rows(text for text, _ in train)
+    tested = vectorizer.transform_rows(text for text, _ in test)
     # Only rows with words are written, so only their labels count.
     seen = (labels for (_, labels), count in zip(train, np.diff(trained.indptr), strict=True) if count)
     counts = Counter(label for labels in seen for label in labels)

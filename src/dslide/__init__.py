@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dslide.api import evaluate, resume, train
+    from dslide.api import evaluate, predict, resume, train
     from dslide.checkpoint.saved_model import load_model
     from dslide.checkpoint.vectors import Vectors
     from dslide.config import Config
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
         ValidationInfo,
     )
     from dslide.training.inference import Model, open_model
+    from dslide.training.predictions import Prediction
     from dslide.training.run import RunResult
     from dslide.training.trainer import Trainer
 
     __version__: str
 
 __all__ = [
-    "CalibrationInfo", "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "RunInfo",
-    "RunResult", "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "TrialInfo", "UserError",
-    "ValidationInfo", "Vectors", "__version__", "evaluate", "load", "load_model", "open_model", "resume", "train",
+    "CalibrationInfo", "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "Prediction",
+    "RunInfo", "RunResult", "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "TrialInfo",
+    "UserError", "ValidationInfo", "Vectors", "__version__", "evaluate", "load", "load_model", "open_model", "predict",
+    "resume", "train",
 ]  # fmt: skip
 
 # Imported on first use: the command line starts without scikit-learn, scipy and the native module.
 _MODULES = {
-    "api": ("evaluate", "resume", "train"),
+    "api": ("evaluate", "predict", "resume", "train"),
     "checkpoint.saved_model": ("load_model",),
     "checkpoint.vectors": ("Vectors",),
     "config": ("Config",),
@@ -60,6 +62,7 @@ _MODULES = {
         "ValidationInfo",
     ),
     "training.inference": ("Model", "open_model"),
+    "training.predictions": ("Prediction",),
     "training.run": ("RunResult",),
     "training.trainer": ("Trainer",),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from dslide.comm import Communicator, job
 from dslide.comm.topology import LocalRanks, local_ranks
 from dslide.config import Config, check_name
 from dslide.data import Data, Dataset
-from dslide.errors import DataError
+from dslide.data.checks import check_training_data
+from dslide.data.dataset import SplitBy
+from dslide.errors import ConfigError, DataError
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.planner.memory import Plan, plan
 from dslide.training import evaluation
@@ -27,8 +29,9 @@ from dslide.training.callbacks import Callback, RunInfo
 from dslide.training.early_stopping import hold_out_rows, keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder
-from dslide.training.inference import Model, open_model
-from dslide.training.logging import ProgressLine, TrialLine
+from dslide.training.inference import Model, Rows, open_model
+from dslide.training.logging import ProgressLine, TrialLine, warn
+from dslide.training.predictions import Prediction, blocks_of, predict_blocks
 from dslide.training.profiler import Profile
 from dslide.training.reading import READING_OPTIONS, Reading, Source, read_test_data, read_training_data
 from dslide.training.run import Run, RunResult, load_run, resumed_config
@@ -39,10 +42,10 @@ CONFIG_OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 def train(
     data: Source, config: Config | Mapping[str, Any] | None = None, *, out: str | Path | None = None,
-    test: Source | None = None, hold_out: float | None = None, test_every: int = 0, test_rows: int = 0,
-    k: int | Sequence[int] | None = None, profile: bool = False, tensorboard: bool = False, progress: bool = False,
-    callbacks: Sequence[Callback] = (), resume_existing: bool = False, comm: Communicator | None = None,
-    **options: Any,
+    test: Source | None = None, hold_out: float | None = None, split: SplitBy = "random", test_every: int = 0,
+    test_rows: int = 0, k: int | Sequence[int] | None = None, profile: bool = False, tensorboard: bool = False,
+    progress: bool = False, callbacks: Sequence[Callback] = (), resume_existing: bool = False,
+    comm: Communicator | None = None, **options: Any,
 ) -> RunResult:  # fmt: skip
     """Trains a network and keeps a run folder: checkpoints, log.jsonl, summary.json. `dslide train` in Python.
 
@@ -53,6 +56,7 @@ def train(
     out : folder of the run, which must not exist; by default the next free runs/NAME-1, -2, ...
     test : path, Dataset or Tokens to evaluate the trained network on
     hold_out : share of the rows to evaluate on instead of training on them
+    split : how interactions are held out: "random", the newest by "time", or the "last" one of each user
     test_every, test_rows : evaluate after every so many epochs too, on so many rows (0: all)
     k : ranks that metrics are reported at
     profile : measure the time of each phase, and write profile.json
@@ -67,7 +71,7 @@ def train(
     Ctrl-C finishes the present step and saves; the result is then marked as interrupted. Mistakes are reported as
     `UserError`. SIGTERM saves and raises `errors.Terminated`.
     """
-    testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
+    testing = EvaluationOptions(test, hold_out, split, test_every, test_rows, checked_ks(k))
     given = given_options(config) if isinstance(config, Config) else dict(config or {})
     return open_run(
         data, given | options, out=out, resume_existing=resume_existing, testing=testing, profile=profile,
@@ -76,9 +80,10 @@ def train(
 
 
 def resume(
-    run: str | Path, data: Source, *, test: Source | None = None, hold_out: float | None = None, test_every: int = 0,
-    test_rows: int = 0, k: int | Sequence[int] | None = None, profile: bool = False, tensorboard: bool = False,
-    progress: bool = False, callbacks: Sequence[Callback] = (), comm: Communicator | None = None, **options: Any,
+    run: str | Path, data: Source, *, test: Source | None = None, hold_out: float | None = None,
+    split: SplitBy = "random", test_every: int = 0, test_rows: int = 0, k: int | Sequence[int] | None = None,
+    profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
+    comm: Communicator | None = None, **options: Any,
 ) -> RunResult:  # fmt: skip
     """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python.
 
@@ -86,7 +91,7 @@ def resume(
     micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks. The
     other parameters are those of `train`.
     """
-    testing = EvaluationOptions(test, hold_out, test_every, test_rows, checked_ks(k))
+    testing = EvaluationOptions(test, hold_out, split, test_every, test_rows, checked_ks(k))
     return open_run(
         data, options, resume=run, testing=testing, profile=profile, tensorboard=tensorboard, progress=progress,
         callbacks=callbacks, comm=comm,
@@ -103,10 +108,11 @@ def evaluate(
     `model` is the folder of a run or of a model, or what `open_model` returned. With interactions, `history` has the
     earlier ones of the users in `data`. The options are those of reading files.
 
-    The result has p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k for each
-    k; rows and rows_without_labels; the loss over all labels; rows_per_second of exact prediction. With `approximate`
-    it also has the metrics and rows_per_second of prediction through hash tables, prefixed with approximate_, as well
-    as approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_tables_seconds, the
+    The result has p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k and
+    coverage_at_k (the share of labels that are predicted for some row) for each k; rows and rows_without_labels; the
+    loss over all labels; rows_per_second of exact prediction. With `approximate` it also has the metrics and
+    rows_per_second of prediction through hash tables, prefixed with approximate_, as well as
+    approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_tables_seconds, the
     time to build the tables.
     """
     ks = checked_ks(k)
@@ -126,6 +132,24 @@ def evaluate(
     return metrics
 
 
+def predict(
+    model: str | Path | Model, data: Source | Rows, *, k: int = 5, approximate: bool = False,
+    probabilities: bool = False, threads: int = 0, comm: Communicator | None = None, **options: Any,
+) -> Iterator[Prediction]:  # fmt: skip
+    """The best k labels of each row, with their names: `dslide predict` in Python.
+
+    `model` is the folder of a run or of a model, or what `open_model` returned. `data` is a file, what `load` gave, a
+    list of texts (of a model of text) or a list of lists of items (of a model of interactions). Items that a user has
+    are not recommended. `probabilities` adds them, where scores can be turned into some. The options are those of
+    reading files.
+    """
+    if not isinstance(k, int) or k < 1:
+        raise ConfigError(f"k: expected at least 1, not {k!r}")
+    opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
+    blocks = blocks_of(opened.read(data, **options))
+    return predict_blocks(opened, blocks, k, approximate, probabilities)
+
+
 # ---- internal -------------------------------------------------------------------------------------------------------
 
 
@@ -133,11 +157,12 @@ def open_run(
     data: Source, options: Mapping[str, Any], *, out: str | Path | None = None,
     resume: str | Path | None = None, resume_existing: bool = False, testing: EvaluationOptions,
     profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
-    comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None,
+    comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None, validation: Dataset | None = None,
 ) -> Run:  # fmt: skip
     """A run that is ready to train: data read, memory checked, network made, state loaded if it is resumed. `options`
-    are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier.
-    Collective: every rank goes through the same exchanges."""
+    are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier;
+    `validation` has rows to use in place of those that would be held out. Collective: every rank goes through the same
+    exchanges."""
     for name in options:
         check_name(name, (*CONFIG_OPTIONS, *READING_OPTIONS))
     reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
@@ -158,6 +183,9 @@ def open_run(
     comm.limit = config.watchdog
     testing = comm.together("test options", lambda: testing.like(saved))
     rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
+    if comm.rank == 0 and saved is None and isinstance(rows, Dataset):
+        for suspicion in check_training_data(rows):
+            warn(suspicion)
     here = local_ranks(comm)
     line = [ProgressLine()] if progress and comm.rank == 0 else []
     tuned = None
@@ -169,9 +197,9 @@ def open_run(
         config, folder = tuned.config, _folder(data, out, resume, comm)
         if not resume_existing:  # another run may have begun meanwhile
             comm.together("checking the folder", lambda: check_folder(folder, False))
-    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder)
+    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation)
     del rows
-    config, train_data, validation, test = comm.together("dividing the data", divide)
+    config, train_data, held_out, test = comm.together("dividing the data", divide)
     del divide
 
     planned = _plan(config, train_data, comm, here)
@@ -181,10 +209,10 @@ def open_run(
         comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
         measured = Profile(measure_speeds(threads))
     for callback in callbacks:
-        callback.on_run(RunInfo(folder, train_data, validation, test, planned.lines(), last, threads, measured, tuned))
+        callback.on_run(RunInfo(folder, train_data, held_out, test, planned.lines(), last, threads, measured, tuned))
     comm.together("memory", lambda: planned.check(here.ranks))
     return Run(
-        comm, folder, config, train_data, validation=validation, test=test, testing=testing,
+        comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
         planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
         callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned,
     )  # fmt: skip
@@ -204,7 +232,11 @@ def _read(
     """The data to train and validate on, and to test on."""
     data: Data = read_training_data(source, reading, saved)
     test: Data | None = None
-    if testing.hold_out is not None:
+    if testing.split != "random":
+        if not isinstance(data, Dataset) or data.users is None:
+            raise DataError(f"{_name(source, data)}: split = {testing.split} is only for interactions")
+        data, test = data.split(testing.hold_out or 0.0, config.seed, testing.split)
+    elif testing.hold_out is not None:
         data, test = data.split(testing.hold_out, config.seed)
     if data.features == 0 or data.labels == 0:
         raise DataError(f"{_name(source, data)}: there are no {'labels' if data.features else 'features'} in it")
@@ -215,12 +247,13 @@ def _read(
 
 def _divide(
     source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
-    saved: SavedModel | None, folder: Path,
+    saved: SavedModel | None, folder: Path, validation: Dataset | None,
 ) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
     """The options, of which none is left open, and the data to train on, to validate on and to test on."""
     if saved is None:
         config = resolve(config, data.labels, data)
-    data, validation = hold_out_rows(data, config.validation, config.seed)
+    if validation is None:
+        data, validation = hold_out_rows(data, config.validation, config.seed)
     if saved is not None and data.checksum != saved.progress.get("data"):
         raise DataError(f"{_name(source, data)}: not the data that {folder} was trained on")
     if testing.test is not None and data.users is not None:  # their histories are what is trained on

@@ -270,10 +270,15 @@ def _checked(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
             raise ConfigError(f"{name}: expected one of {', '.join(choices)}, not {value!r}{near}")
         return value
     if typing.get_origin(hint) is tuple:
+        of_texts = typing.get_args(hint)[0] is str
         if isinstance(value, (int, float)):
             value = (value,)
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{name}: expected a list of numbers, not {value!r}")
+            raise ConfigError(f"{name}: expected a list of {'texts' if of_texts else 'numbers'}, not {value!r}")
+        if of_texts:
+            if not all(isinstance(each, str) for each in value):
+                raise ConfigError(f"{name}: expected a list of texts, not {value!r}")
+            return tuple(value)
         return tuple(_number(field, typing.get_args(hint)[0], v) for v in value)
     if hint is bool:
         if not isinstance(value, bool):

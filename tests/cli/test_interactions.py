@@ -87,13 +87,14 @@ def test_nobody_is_recommended_what_they_have(made: Path) -> None:
         lines = run_in(made, "predict", "run", "train.txt", "--k", "20", *options).splitlines()
         found = 0
         for (user, seen), row in zip(history.items(), lines, strict=True):
-            items = list(map(int, row.split("\t")))
+            name, *items = map(int, row.split("\t"))
+            assert name == user
             assert not seen & set(items)
             found += len(held_out[user] & set(items[:5]))
             assert options or len(items) == 20
         assert options or found > 0.95 * 2 * GROUPS * MEMBERS
     rows = run_in(made, "predict", "run", "train.txt", "--k", "500").splitlines()
-    assert {len(row.split("\t")) for row in rows} == {GROUPS * ITEMS - 8}  # all that are left
+    assert {len(row.split("\t")) - 1 for row in rows} == {GROUPS * ITEMS - 8}  # all that are left
 
 
 def test_evaluating_the_model_says_what_training_said(made: Path) -> None:
@@ -139,7 +140,7 @@ def test_names_of_items_come_back(made: Path) -> None:
     options = ["--format", "interactions", "--label-names", "names.txt", *SMALL]
     run_in(made, "train", "train.txt", "--test", "test.txt", *options, "--out", "named", "--epochs", "1")
     run_in(made, "train", "train.txt", "--test", "test.txt", "--resume", "named", "--epochs", "2")
-    assert run_in(made, "predict", "named", "train.txt", "--k", "1").startswith("item-")
+    assert run_in(made, "predict", "named", "train.txt", "--k", "1").split()[1].startswith("item-")
 
 
 def test_several_ranks_recommend_the_same(made: Path) -> None:
@@ -158,6 +159,19 @@ def test_several_ranks_recommend_the_same(made: Path) -> None:
 def test_an_estimator_keeps_what_the_model_was_trained_on(made: Path) -> None:
     SlideClassifier.load(made / "run").save(made / "again")
     assert run_in(made, "predict", "again", "train.txt") == run_in(made, "predict", "run", "train.txt")
+
+
+def test_an_estimator_recommends_what_the_command_line_does(made: Path) -> None:
+    items = users(made / "train.txt").values()
+    x = np.zeros((len(items), GROUPS * ITEMS), np.float32)
+    for row, seen in enumerate(items):
+        x[row, list(seen)] = 1
+    model = SlideClassifier.load(made / "run")
+    expected = [list(map(int, row.split("\t")))[1:] for row in run_in(made, "predict", "run", "train.txt").splitlines()]
+    found, _ = model.predict_topk(x, len(expected[0]))
+    np.testing.assert_array_equal(found, expected)
+    everything, _ = model.predict_topk(x, 1, exclude=np.zeros_like(x))
+    assert (x[np.arange(len(x)), everything[:, 0]] == 1).any()  # what users have is not left out then
 
 
 def test_mistakes_get_one_sentence(made: Path) -> None:

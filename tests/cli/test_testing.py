@@ -72,7 +72,7 @@ def test_a_model_remembers_the_columns_of_its_text(
     assert run(capfd, "predict", model, "-", "--k", "1") == "ships\nplanes\n"
     (tmp_path / "plain.tsv").write_text("ships\tboat sea\n")
     message = refused(capfd, "evaluate", model, tmp_path / "plain.tsv")
-    assert message.endswith("line 1: expected labels in column 3 and text in column 4, found 2 columns between tabs")
+    assert message.endswith("has 2 columns, and none with number 3")
     columns = ["--label-column", "1", "--text-column", "2"]
     assert "P@k   1.0000" in run(capfd, "evaluate", model, tmp_path / "plain.tsv", "--k", "1", *columns)
     assert "24 rows" in run(capfd, "train", data, "--resume", model, "--epochs", "31")

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslide.data import Dataset, SparseRows, TextVectorizer, convert, load, open_dataset
+from dslide.data import Dataset, SparseRows, convert, load, open_dataset
 from dslide.data.formats.tsv import read_tsv
+from dslide.data.layout import Layout
 from dslide.errors import ConfigError, DataError
 
 ROWS = [("a b", "red fish"), ("b", "red house"), ("", "blue fish red"), ("a", "")]
@@ -46,7 +47,7 @@ def test_columns_anywhere_equal_a_file_of_two_columns(
     assert wide.checksum == plain.checksum
     assert (wide.label_names, wide.feature_names) == (plain.label_names, plain.feature_names)
     with mock.patch("dslide.data.files.BLOCK_BYTES", block):
-        assert read_tsv(file, columns=(label, text)).checksum == plain.checksum
+        assert read_tsv(file, layout=Layout(**chosen((label, text)))).checksum == plain.checksum
 
 
 def test_one_column_given_leaves_the_other_at_its_default(tmp_path: Path) -> None:
@@ -55,47 +56,28 @@ def test_one_column_given_leaves_the_other_at_its_default(tmp_path: Path) -> Non
     assert load(write(tmp_path / "b.tsv", (3, 2), 3), label_column=3).checksum == plain.checksum
 
 
-def test_a_vectorizer_remembers_the_columns_unless_others_are_given(tmp_path: Path) -> None:
+def test_a_layout_is_remembered_unless_other_columns_are_given(tmp_path: Path) -> None:
     train = load(write(tmp_path / "train.tsv", (2, 3), 3), **chosen((2, 3)))
-    assert train.vectorizer is not None
-    again = TextVectorizer.from_dict(train.vectorizer.to_dict())
-    assert again == train.vectorizer
-    assert again.file_columns == (2, 3)
-    known = {"vectorizer": again, "label_names": train.label_names}
+    assert train.layout == Layout(label_column=2, text_column=3)
+    known = {"vectorizer": train.vectorizer, "label_names": train.label_names, "layout": train.layout}
     assert load(write(tmp_path / "test.tsv", (2, 3), 4), **known).checksum == train.checksum
     assert load(write(tmp_path / "other.tsv", (1, 2), 2), **known, **chosen((1, 2))).checksum == train.checksum
     assert load(write(tmp_path / "moved.tsv", (4, 3), 4), **known, label_column=4).checksum == train.checksum
-    assert again.file_columns == (2, 3)  # those of the file it was learned from
     convert(tmp_path / "train.tsv", tmp_path / "folder", **chosen((2, 3)))
     opened = load(tmp_path / "folder", vectorizer=train.vectorizer)
-    assert opened.vectorizer is not None
-    assert opened.vectorizer.file_columns == (2, 3)
+    assert opened.layout == train.layout
     plain = load(tmp_path / "other.tsv")  # the same words, from other columns, are the same vocabulary
     assert load(tmp_path / "folder", vectorizer=plain.vectorizer).checksum == train.checksum
-
-
-def test_a_saved_vectorizer_without_columns_or_with_bad_ones(tmp_path: Path) -> None:
-    vectorizer = load(write(tmp_path / "plain.tsv", (1, 2), 2)).vectorizer
-    assert vectorizer is not None
-    values = vectorizer.to_dict()
-    assert values["file_columns"] is None
-    del values["file_columns"]  # as older versions wrote it
-    assert TextVectorizer.from_dict(values) == vectorizer
-    for bad in ([0, 2], [1], [1, 2, 3], ["x", 2], 7):
-        with pytest.raises(DataError, match="not a saved vectorizer"):
-            TextVectorizer.from_dict(values | {"file_columns": bad})
 
 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("i\ta\tone\n", {}, "line 1: expected labels, one tab and a text, found 2 tabs; choose among more columns "
-         "with label_column and text_column"),
-        ("i\ta\tone\nj\tb\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 2"),
-        ("i\ta\tone\nj\tb\tone\t2\n", chosen((2, 3)), "line 2: expected 3 columns between tabs as in line 1, found 4"),
-        ("a\tone\n", chosen((3, 4)), "line 1: expected labels in column 3 and text in column 4, found 2 columns "
-         "between tabs"),
-        ("i\ta\tone\n\nj\tb\tone\n", chosen((2, 3)), "line 2: the line is blank, expected labels, a tab and a text"),
+        ("i\ta\tone\n", {}, "line 1: expected labels and a text, two columns between tabs, found 3; choose among "
+         "more columns with label_column and text_column"),
+        ("i\ta\tone\nj\tb\n", chosen((2, 3)), "line 2: expected 3 columns as in line 1, found 2"),
+        ("i\ta\tone\nj\tb\tone\t2\n", chosen((2, 3)), "line 2: expected 3 columns as in line 1, found 4"),
+        ("i\ta\tone\n\nj\tb\tone\n", chosen((2, 3)), "line 2: the line is blank, expected 3 columns"),
         ("\n", chosen((2, 3)), "there are no rows"),
     ],
 )  # fmt: skip
@@ -114,7 +96,7 @@ def test_files_with_other_columns_are_refused(tmp_path: Path, text: str, options
         ("tsv", {"label_column": 0}, "label_column: columns are counted from 1, not 0"),
         ("tsv", {"text_column": -3}, "text_column: columns are counted from 1, not -3"),
         ("tsv", {"label_column": 2}, "label_column, text_column: labels and text can't both be in column 2"),
-        ("libsvm", {"text_column": 2}, "text_column: only tsv text has columns to choose from, not libsvm data"),
+        ("libsvm", {"text_column": 2}, "text_column: has no use with libsvm data, only with tsv and jsonl"),
     ],
 )
 def test_invalid_columns_are_refused(tmp_path: Path, read: str, format: str, options: dict, message: str) -> None:

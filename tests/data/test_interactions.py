@@ -72,7 +72,6 @@ def test_reading_is_splitting_lines(tmp_path_factory, rows, blank, end, blank_li
         ("1 2\n3 x4 5\n", "line 2: 'x4' is not a user or an item, expected a whole number, 0 to 2147483646"),
         ("1 2\n3 -4\n", "line 2: '-4' is not a user or an item, expected a whole number, 0 to 2147483646"),
         ("1 2:0.5\n", "line 1: '2:0.5' is not a user or an item, expected a whole number, 0 to 2147483646"),
-        ("1,2 3\n", "line 1: '1,2' is not a user or an item, expected a whole number, 0 to 2147483646"),
         ("1 2 # no\n", "line 1: '#' is not a user or an item, expected a whole number, 0 to 2147483646"),
         ("1 2\v\n", r"line 1: '2\x0b' is not a user or an item, expected a whole number, 0 to 2147483646"),
         ("1 2\r3\n", r"line 1: '2\r3' is not an item, expected a whole number, 0 to 2147483646"),
@@ -80,7 +79,11 @@ def test_reading_is_splitting_lines(tmp_path_factory, rows, blank, end, blank_li
         ("2147483647 1\n", "line 1: '2147483647' is not a user, expected a whole number, 0 to 2147483646"),
         ("1 2\n\n3 4\n", "line 2: expected a user at its beginning, followed by items"),
         ("1 2\n 3 4\n", "line 2: expected a user at its beginning, followed by items"),
-        ("5 1\n6 1\n7 1\n6 2\n5 2\n", "line 4: user 6 has a line already, line 2; expected one for each"),
+        (
+            "5 1\n6 1\n7 1\n6 2\n5 2\n",
+            "line 4: user 6 has a line already, line 2; expected one for each, "
+            "or a table, which it is if a separator is given",
+        ),
     ],
 )
 def test_errors_name_line_and_word(tmp_path: Path, text: str, message: str) -> None:

@@ -27,7 +27,12 @@ def slow_words(text: str, options: TextOptions) -> list[str]:
         else:
             words += [word] if len(word) >= 2 else []
             word = ""
-    return [" ".join(words[i : i + n]) for n in range(1, options.ngrams + 1) for i in range(len(words) - n + 1)]
+    stop = {word.lower() if options.lowercase else word for word in options.stop_words}
+    words = [word for word in words if word not in stop]
+    runs = [" ".join(words[i : i + n]) for n in range(1, options.ngrams + 1) for i in range(len(words) - n + 1)]
+    marked = [f"<{word}>" for word in words]
+    parts = [word[i:j] for word in marked for i in range(len(word)) for j in range(i + 3, len(word) + 1)]
+    return runs + [f"~{part}" for part in parts if len(part) <= options.characters and part not in marked]
 
 
 def slow_fit(texts: list[str], options: TextOptions) -> dict[str, int]:
@@ -63,6 +68,8 @@ options_strategy = st.builds(
     lowercase=st.booleans(),
     normalize=st.booleans(),
     ngrams=st.integers(1, 3),
+    characters=st.sampled_from([0, 3, 4, 5]),
+    stop_words=st.sampled_from([(), ("Ab",), ("fish", "zz")]),
 )
 
 
@@ -75,12 +82,12 @@ def test_equals_the_reference(texts: list[str], others: list[str], options: Text
     try:
         if not df:
             with pytest.raises(DataError, match=f"occurs in {options.min_df} rows"):
-                vectorizer.fit_transform(texts)
+                vectorizer.fit_transform_rows(texts)
             return
-        fitted = vectorizer.fit_transform(texts)
+        fitted = vectorizer.fit_transform_rows(texts)
         saved = TextVectorizer.from_dict(json.loads(json.dumps(vectorizer.to_dict())))
         assert saved == vectorizer
-        results = [(texts, fitted), (texts, saved.transform(texts)), (others, saved.transform(others))]
+        results = [(texts, fitted), (texts, saved.transform_rows(texts)), (others, saved.transform_rows(others))]
     finally:
         text_module._BLOCK_ROWS = normal_block
     assert vectorizer.words == list(df)
@@ -97,7 +104,7 @@ def test_equals_the_reference(texts: list[str], others: list[str], options: Text
 
 def test_values_by_hand() -> None:
     vectorizer = TextVectorizer()
-    rows = vectorizer.fit_transform(["cat cat dog", "cat dog", "cat", "bird"])
+    rows = vectorizer.fit_transform_rows(["cat cat dog", "cat dog", "cat", "bird"])
     assert vectorizer.words == ["cat", "dog"]
     cat, dog = (1 + math.log(2)) * (math.log(4 / 3) + 1), math.log(4 / 2) + 1
     np.testing.assert_allclose(rows.part(0, 1).values, np.array([cat, dog]) / math.hypot(cat, dog), rtol=1e-6)

@@ -39,6 +39,8 @@ LIBSVM = b"1,3 1:1 4:0.5 # first\n2 2:2.25 6:1e-3\r\n4:0.5 3:1\n\n1 1:-1 5:.5\n"
 INTERACTIONS = b"0 1 2 3\n1 2 3\n7 0 4\n2\n"
 TOKENS = "the cat sat on the mat\nthe dog sat on the cat \u00e9t\u00e9\n".encode() * 3
 TSV = "a b\tthe cat sat\nb\tthe dog sat on it\nc\tthe \u00e9t\u00e9 on a cat\n".encode() * 2
+JSONL = b'{"text": "the cat sat", "labels": ["a", "b c"]}\n{"text": "the dog sat", "labels": 7}\n' * 2
+TABLE = b'user,item,stars,day\nanna,"pen, red",2,3\nbert,book,1,2024-05-31\nanna,book,4,5\n'
 TOML = b'# options\nhidden = [8, 4]\nepochs = 2\nlearning_rate = 0.5e-2\noutput = "full"\ncorrection = true\n'
 HOSTS = b"node-1 # the first\n10.0.0.2 ranks=2\n\nnode-3 ranks=12\n"
 
@@ -289,7 +291,9 @@ def _words(sample: Path) -> Target:
     options = [f"--{name.replace('_', '-')}" for name in Config().to_dict()]
     options += ["--out", "--format", "--base", "--features", "--labels", "--k", "--config", "--window", "--min-df",
                 "--rows", "--memory", "--y", "--label-column", "--ngrams", "--test", "--hold-out", "--no-correction",
-                "--version", "--approximate", "--label-names", "--test-every", "--resume", "--x"]  # fmt: skip
+                "--version", "--approximate", "--label-names", "--test-every", "--resume", "--x", "--separator",
+                "--header", "--user-column", "--item-column", "--time-column", "--split", "--items", "--json",
+                "--recommend", "--stop-words", "--label-separator"]  # fmt: skip
     commands = ["train", "evaluate", "predict", "vectors", "neighbours", "convert", "plan", "trian", ""]
 
     def open(folder: Path, random: Random) -> None:
@@ -309,6 +313,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "libsvm": _text(LIBSVM, _loads(format="libsvm")),
     "auto": _text(LIBSVM, _loads()),
     "tsv": _text(TSV, _loads(format="tsv")),
+    "jsonl": _text(JSONL, _loads(format="jsonl")),
+    "table": _text(TABLE, _loads(format="interactions", weight_column="stars", time_column="day")),
     "interactions": _text(INTERACTIONS, _loads(format="interactions")),
     "tokens": _text(TOKENS, lambda path: load_tokens(path).epoch(0, 0)),
     "npz": _npz,

@@ -46,6 +46,33 @@ def test_rows_of_many_features_take_what_was_planned(tmp_path: Path) -> None:
     assert summary["peak_rss_bytes"] < summary["planned_bytes"] < 1.5 * summary["peak_rss_bytes"]
 
 
+# Few rows and very many labels, each in a few of them: as if the columns of a file of text were swapped.
+MANY_LABELS = """
+import sys
+import numpy as np
+import dslide
+from dslide.data import Dataset, SparseRows
+
+rows, per_row, features, labels = 4000, 40, 500, 60_000
+rng = np.random.default_rng(0)
+x = SparseRows.from_scipy(np.eye(features, dtype=np.float32)[rng.integers(features, size=rows)])
+indices = (rng.integers(labels // per_row, size=(rows, per_row)) * per_row + np.arange(per_row)).astype(np.int32)
+indptr = np.arange(rows + 1, dtype=np.int64) * per_row
+y = SparseRows(indptr, np.sort(indices).ravel(), np.ones(indices.size, np.float32), labels)
+dslide.train(Dataset(x, y), dslide.Config(hidden=(64,), epochs=1, threads=2, checkpoint_seconds=0), out=sys.argv[1])
+"""
+
+
+def test_many_labels_of_few_rows_take_no_more_than_was_planned(tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the peak of memory is read from /proc")
+    run = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", MANY_LABELS, str(run)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["peak_rss_bytes"] < summary["planned_bytes"] < 2 * summary["peak_rss_bytes"]
+
+
 def test_counting_and_linear_classifiers_do_not_take_memory_at_the_same_time() -> None:
     size = {"rows": 100_000, "features_per_row": 500.0, "labels_per_row": 2.0, "threads": 1}
     config = Config(hidden=(16,), prior_labels=8)

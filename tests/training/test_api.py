@@ -282,8 +282,8 @@ def test_evaluate_repeats_what_training_measured(s: Path, capfd: pytest.CaptureF
         f"{prefix}{name}_at_{k}"
         for k in (1, 2)
         for prefix, names in (
-            ("", ["p", "r", "ndcg", "psp"]),
-            ("approximate_", ["p", "r", "ndcg", "psp", "recall_of_exact"]),
+            ("", ["p", "r", "ndcg", "psp", "coverage"]),
+            ("approximate_", ["p", "r", "ndcg", "psp", "coverage", "recall_of_exact"]),
         )
         for name in names
     }

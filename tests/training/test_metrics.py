@@ -172,3 +172,8 @@ def test_propensities_agree_with_napkinxc() -> None:
     true = (np.random.default_rng(3).random((50, 9)) < 0.3).astype(np.float32)
     ours = inverse_propensities(true.sum(axis=0).astype(np.int64), 50)
     assert ours == pytest.approx(napkin.Jain_et_al_inverse_propensity(true))
+
+
+def test_coverage_counts_labels_that_are_predicted_for_some_row() -> None:
+    found = evaluate([[0, 1], [0, 2], [0, -1]], [0], [1], [], ks=(1, 2), label_counts=np.ones(5, np.int64), rows=9)
+    assert (found["coverage_at_1"], found["coverage_at_2"]) == (1 / 5, 3 / 5)

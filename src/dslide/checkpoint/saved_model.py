@@ -46,6 +46,7 @@ from dslide.checkpoint.tensor_file import Read, open_tensors
 from dslide.comm import Communicator, solo
 from dslide.config import Config
 from dslide.data import TextVectorizer, TokenOptions
+from dslide.data.layout import Layout
 from dslide.errors import ConfigError, DataError, ModelError, raised_as
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import is_parameter
@@ -74,6 +75,7 @@ class SavedModel:
     base: int = 0  # the first index (0 or 1) in the files of the training data
     tokens: dict[str, Any] | None = None  # TokenOptions, if it was trained on a stream of words
     interactions: bool = False  # features and labels are the same items: those that a row has are not recommended
+    layout: dict[str, Any] | None = None  # Layout of the file of the training data, as far as it was given
     estimator: dict[str, Any] | None = None  # how SlideClassifier encodes its labels
 
 
@@ -129,7 +131,7 @@ def write_rest(
 ) -> None:  # fmt: skip
     """Writes all but the shards' arrays, whose entries are given. `before`: files that are not written again."""
     entries, before = dict(entries), {} if before is None else before
-    options = model.config.to_dict() | {key: getattr(model, key) for key in (*SIZES, "interactions")}
+    options = model.config.to_dict() | {key: getattr(model, key) for key in (*SIZES, "interactions", "layout")}
     fields = {name: getattr(model, field) for name, field in FIELDS.items()}
     for name, content in {CONFIG: options, **fields, LABEL_COUNTS: model.label_counts}.items():
         if content is None or (name == PROGRESS and not optimizer):
@@ -160,7 +162,9 @@ def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     values["interactions"] = interactions = options.get("interactions")
     if not isinstance(interactions, bool):
         raise ModelError(f"{folder / CONFIG}: interactions: expected true or false, not {interactions!r}")
-    with raised_as(ModelError, folder / CONFIG, ConfigError, TypeError):
+    values["layout"] = options.get("layout")
+    with raised_as(ModelError, folder / CONFIG, ConfigError, TypeError, DataError):
+        Layout.from_dict(values["layout"] or {})
         config = Config.from_dict({name: value for name, value in options.items() if name not in values})
     if not config.hidden:  # an empty list is resolved before a network is made
         raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")

@@ -1,10 +1,12 @@
-"""The vectors (embeddings) that a network has learned for its features: the first layer's weights of each feature."""
+"""The vectors (embeddings) that a network has learned: of its features the first layer's weights, of its labels the
+output layer's."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,17 +29,29 @@ class Vectors:
         self._lengths = np.linalg.norm(self.matrix, axis=1)  # (names)
 
     @classmethod
-    def of_model(cls, saved: SavedModel, source: str | Path = "the model") -> Vectors:
-        """The first layer's weights of each feature, without the padding; ModelError if features have no names."""
-        if saved.feature_names is None:
+    def of_model(
+        cls, saved: SavedModel, source: str | Path = "the model", of: Literal["features", "labels"] = "features"
+    ) -> Vectors:
+        """The first layer's weights of each feature, or the output layer's of each label, without the padding. Labels
+        and items without names have their numbers; ModelError if other features have no names."""
+        config = saved.config
+        if of == "labels":
+            weights = widened(saved.state[f"layer{len(config.hidden)}.weights"])
+            by_input = config.hidden_share[-1:] and config.hidden_share[-1] < 1  # the layer before is sampled
+            matrix = weights[:, : saved.labels].T if by_input else weights[:, : config.hidden[-1]]
+            return cls(saved.label_names or [str(n + saved.base) for n in range(saved.labels)], matrix)
+        names = saved.feature_names
+        if names is None and saved.interactions:
+            names = saved.label_names or [str(item) for item in range(saved.features)]
+        if names is None:
             raise ModelError(f"{source}: its features have numbers but no names, so it has no vectors of words")
-        weights = saved.state["layer0.weights"]
-        return cls(saved.feature_names, widened(weights)[:, : saved.config.hidden[0]])
+        return cls(names, widened(saved.state["layer0.weights"])[:, : config.hidden[0]])
 
     @classmethod
-    def open(cls, path: str | Path) -> Vectors:
-        """The vectors of a saved model, given its folder or that of the run that made it."""
-        return cls.of_model(load_model(path, verify=True), path)
+    def open(cls, path: str | Path, of: Literal["features", "labels"] = "features") -> Vectors:
+        """The vectors of a saved model, given its folder or that of the run that made it: those of its features (words
+        or items) or of its labels."""
+        return cls.of_model(load_model(path, verify=True), path, of)
 
     def __len__(self) -> int:
         return len(self.names)

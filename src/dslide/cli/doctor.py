@@ -4,8 +4,9 @@ has, how fast the links between them are, and how fast a network will train on t
 from __future__ import annotations
 
 import argparse
+import json
 
-from dslide.cli.options import add_config_options, add_option, given
+from dslide.cli.options import add_config_options, add_json_option, add_option, given
 from dslide.cli.ranks import add_rank_options
 from dslide.comm import job
 from dslide.config import Config
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, default in (EXAMPLE | PER_ROW).items():
         shown = f"{default}, as Amazon-670K" if name in EXAMPLE else str(default)
         add_option(group, f"--{name.replace('_', '-')}", f"{name.replace('_', ' ')} of the data", shown)
+    add_json_option(parser, "write one object of JSON; of one machine only")
     add_config_options(parser)
     add_rank_options(parser)
 
@@ -34,6 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
         if value < 1:
             raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, not {value}")
     comm = job(config.watchdog)
+    if comm.size > 1 and arguments.json:
+        raise ConfigError("json: several ranks are described in words only")
     if comm.size > 1:
         from dslide.cli.doctor_ranks import examine
 
@@ -44,5 +48,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     from dslide.planner.diagnosis import machine_facts
 
-    for name, value in machine_facts().items():
+    facts = machine_facts()
+    if arguments.json:
+        print(json.dumps(facts))
+        return
+    for name, value in facts.items():
         print(f"{name:<18}{value}")

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from collections.abc import Mapping, Sequence
 
-from dslide.cli.options import add_k_option, add_option, add_reading_options, add_switch, describe, reading_options
+from dslide.cli.options import (
+    add_json_option,
+    add_k_option,
+    add_option,
+    add_reading_options,
+    add_switch,
+    describe,
+    reading_options,
+)
 from dslide.cli.ranks import add_rank_options
 
-METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k"}
+METRICS = {"p": "P@k", "r": "R@k", "ndcg": "nDCG@k", "psp": "PSP@k", "coverage": "coverage"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     earlier = "with interactions: the earlier ones of the users in DATA, which are not predicted again"
     add_option(parser, "--history", earlier, "none", "FILE")
     add_switch(parser, "--approximate", "also predict through the hash tables, and compare accuracy and speed")
+    add_json_option(parser, "write one object of JSON")
     add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
@@ -31,10 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
     ks = checked_ks(arguments.k)
     model = open_model(arguments.model, threads=arguments.threads)
     data = model.read(arguments.data, history=arguments.history, to_evaluate=True, **reading_options(arguments))
-    if model.comm.rank == 0:
+    if model.comm.rank == 0 and not arguments.json:
         print(describe(str(arguments.data), data), flush=True)
     metrics = evaluate(model, data, k=ks, approximate=arguments.approximate)
-    if model.comm.rank == 0:
+    if model.comm.rank == 0 and arguments.json:
+        known = {name: None if math.isnan(value) else value for name, value in metrics.items()}
+        print(json.dumps({"data": str(arguments.data), **known}))
+    elif model.comm.rank == 0:
         print_metrics(metrics, ks or default_ks(data))
     model.comm.barrier("the end")
 

@@ -50,6 +50,11 @@ def add_option(
     )  # fmt: skip
 
 
+def add_json_option(parser: argparse._ActionsContainer, help_text: str) -> None:
+    """Output for programs."""
+    add_switch(parser, "--json", help_text)
+
+
 def add_switch(parser: argparse._ActionsContainer, flag: str, help_text: str) -> None:
     """An option without a value."""
     parser.add_argument(flag, action="store_true", help=f"{help_text} (default: no)")
@@ -73,9 +78,23 @@ def add_reading_options(
         help="number of the first feature and label in text files (default: auto)",
     )  # fmt: skip
     add_option(group, "--y", "file with the labels, where they are not in DATA", "none", "FILE")
-    for flag, what in (("--label-column", "labels"), ("--text-column", "text")):
-        column = f"column of the {what} in raw text that has others too, counted from 1"
-        add_option(group, flag, column, "as in training, or two columns, labels and text")
+    add_option(
+        group, "--separator", "what is between columns: a text, or tab, comma, semicolon, blank", "guessed", "TEXT"
+    )
+    group.add_argument(
+        "--header", action=argparse.BooleanOptionalAction, default=None,
+        help="the first line has names of columns, or has not (default: guessed)",
+    )  # fmt: skip
+    add_option(group, "--label-separator", "what is between labels, like ';'", "blanks", "TEXT")
+    for flag, what, usual in (
+        ("--label-column", "labels", "named labels or the like, or 1"),
+        ("--text-column", "text", "named text or the like, or 2"),
+        ("--user-column", "users of interactions", "named user_id or the like, or 1"),
+        ("--item-column", "items of interactions", "named item_id or the like, or 2"),
+        ("--weight-column", "weights of interactions", "none"),
+        ("--time-column", "times of interactions", "named timestamp or the like"),
+    ):
+        add_option(group, flag, f"column of the {what}: a name in the header, or a number from 1", usual, "COLUMN")
     if sizes:
         add_option(group, "--features", "number of features", "as the data has")
         add_option(group, "--labels", "number of labels", "as the data has")
@@ -152,6 +171,8 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
     dataclass to check."""
     if choices := literal_choices(hint):
         return str, "{" + ",".join(choices) + "}"
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str:
+        return str, "FILE"
     if typing.get_origin(hint) is tuple:
         item, _ = _converter(typing.get_args(hint)[0])
         return lambda text: tuple(item(part) for part in text.split(",") if part.strip()), "N,N,..."

@@ -4,10 +4,18 @@ anything is allocated."""
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dslide.cli.options import add_config_options, add_option, add_reading_options, given, reading_options
+from dslide.cli.options import (
+    add_config_options,
+    add_json_option,
+    add_option,
+    add_reading_options,
+    given,
+    reading_options,
+)
 from dslide.config import LARGEST, Config
 from dslide.errors import ConfigError
 from dslide.util.memory import available_bytes
@@ -32,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--bandwidth", default="1gbit", metavar="RATE", help=bandwidth)
     latency = "of a small message from one to another, like 50us (default: 0.1ms)"
     group.add_argument("--latency", default="0.1ms", metavar="TIME", help=latency)
+    add_json_option(parser, "write one object of JSON")
     add_reading_options(parser, tokens=True)
     add_config_options(parser)
 
@@ -54,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not 1 <= arguments.nodes <= work.most_nodes:
         raise ConfigError(f"--nodes: expected 1 to {work.most_nodes} for this network, not {arguments.nodes}")
     cores = work.config.threads or (available_cores() if arguments.cores is None else arguments.cores)
-    _print_plan(work, arguments.nodes, cores, available, network)
+    (_print_json if arguments.json else _print_plan)(work, arguments.nodes, cores, available, network)
 
 
 def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
@@ -90,6 +99,27 @@ def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: Ne
     else:
         print(f"recommended: {best} node{'s' * (best > 1)}: {why}")
     print(_measured(calibration))
+
+
+def _print_json(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:
+    from dslide.planner.forecast import forecast, recommended
+
+    counts = work.node_counts(nodes)
+    plans = {count: work.memory(count, cores) for count in counts}
+    calibration = work.calibrate(nodes, cores)
+    found = {count: forecast(work.config, work.trial.labels, plans[count], calibration, network) for count in counts}
+    best, why = recommended(found, memory)
+    rows = [
+        {
+            "nodes": count, "memory_bytes": plans[count].bytes_total, "memory_parts": plans[count].parts,
+            "fits": plans[count].bytes_total <= memory, "bytes_sent_per_step": each.bytes_sent,
+            "step_seconds": each.step.total, "compute_seconds": each.step.compute,
+            "samples_per_second": each.samples_per_second, "bottleneck": each.bottleneck(memory),
+        }
+        for count, each in found.items()
+    ]  # fmt: skip
+    chosen = {"parameters": plans[nodes].parameters, "available_bytes": memory, "recommended_nodes": best, "why": why}
+    print(json.dumps({**chosen, "forecasts": rows}))
 
 
 def _forecast_lines(found: Forecast, config: Config, rows: int, network: NetworkSpeed) -> list[str]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from dslide.checkpoint.saved_model import SavedModel
-from dslide.cli.options import add_option, add_reading_options, add_switch, reading_options
+from dslide.cli.options import add_json_option, add_option, add_reading_options, add_switch, reading_options
 from dslide.cli.ranks import add_rank_options
 from dslide.comm import Communicator
-from dslide.data import Data, SparseRows
+from dslide.data import Data
 from dslide.errors import ConfigError, DataError
-from dslide.training.evaluation import BLOCK_ROWS, row_blocks
+from dslide.training.evaluation import BLOCK_ROWS
 from dslide.training.inference import Model, open_model
+from dslide.training.predictions import Block, Prediction, blocks_of, predict_blocks
 from dslide.training.reading import load_for, vectorizer_of
 from dslide.util.atomic import new_file
 
@@ -28,11 +29,14 @@ _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
     what = "data, or - for lines from stdin: text or interactions if the model was trained on them, else libsvm"
-    parser.add_argument("data", metavar="DATA", help=what)
+    parser.add_argument("data", metavar="DATA", nargs="?", help=what)
+    items = "with a model of interactions: items of a user, instead of DATA (default: none)"
+    parser.add_argument("--items", metavar="ITEM", nargs="+", help=items)
     add_option(parser, "--k", "labels for each row", 5)
     add_option(parser, "--output", "where to write", "stdout", "FILE")
     add_switch(parser, "--approximate", "look only at neurons found by hashing: faster")
     add_switch(parser, "--scores", "write label:score")
+    add_json_option(parser, "write JSON Lines: row, user, labels with numbers, names, scores and probabilities")
     add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
     add_rank_options(parser)
@@ -41,32 +45,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.k < 1:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
+    if (arguments.data is None) == (arguments.items is None):
+        raise ConfigError("DATA: give data to predict, or --items of a user")
     model = open_model(arguments.model, threads=arguments.threads)
-    network, comm, output = model.network, model.comm, arguments.output
-    predict = network.predict_topk_approximate if arguments.approximate else network.predict_topk
-    blocks = _rows(model, arguments)
-    with new_file(output) if output and comm.rank == 0 else nullcontext(sys.stdout) as file:
-        for x, seen in blocks:
-            ids, scores = predict(x, min(arguments.k, network.labels), seen)
-            if comm.rank == 0:
-                _write(file, ids, scores if arguments.scores else None, model.saved)
-    comm.barrier("the end")
+    write(model, _blocks(model, arguments), arguments.k, arguments.output, line_writer(arguments), arguments.json,
+          arguments.approximate)  # fmt: skip
+    model.comm.barrier("the end")
 
 
-def _rows(model: Model, arguments: argparse.Namespace) -> Iterator[tuple[SparseRows, SparseRows | None]]:
-    """The features of all rows, and labels that are not to be predicted, in blocks."""
+def write(
+    model: Model, blocks: Iterator[Block], k: int, output: str | None, line: Callable[[Prediction], str],
+    probabilities: bool = False, approximate: bool = False,
+) -> None:  # fmt: skip
+    """Writes a line for each row, to a new file or to stdout."""
+    with new_file(output) if output and model.comm.rank == 0 else nullcontext(sys.stdout) as file:
+        for prediction in predict_blocks(model, blocks, k, approximate, probabilities):
+            if model.comm.rank == 0:
+                file.write(line(prediction) + "\n")
+
+
+def line_writer(arguments: argparse.Namespace) -> Callable[[Prediction], str]:
+    """What makes lines of predictions: labels between tabs, after the user if there is one; or JSON."""
+    if arguments.json:
+        return lambda found: json.dumps(found.to_dict(), ensure_ascii=False)
+    return lambda found: text_line(found, arguments.scores)
+
+
+def text_line(found: Prediction, scores: bool = False) -> str:
+    """Labels between tabs, after the user if there is one."""
+    names = [name.translate(_IN_ONE_LINE) for name in found.names]
+    if scores:
+        names = [f"{name}:{score:.6g}" for name, score in zip(names, found.scores, strict=True)]
+    return "\t".join(names if found.user is None else [found.user, *names])
+
+
+def _blocks(model: Model, arguments: argparse.Namespace) -> Iterator[Block]:
+    """All rows, in blocks."""
     options = reading_options(arguments)
+    if arguments.items is not None:
+        return blocks_of(model.read([arguments.items]))
     if arguments.data != "-":
-        data = model.read(arguments.data, **options)
-    elif (vectorizer := vectorizer_of(model.saved)) is not None:
-        return ((vectorizer.transform(lines), None) for lines in _stdin(model.comm))
-    else:
-        data = _read_stdin(model, options)
-    seen = data.seen
-    return (
-        (data.rows(begin, end)[0], None if seen is None else seen.part(begin, end))
-        for begin, end in row_blocks(len(data))
-    )
+        return blocks_of(model.read(arguments.data, **options))
+    if (vectorizer := vectorizer_of(model.saved)) is not None:
+        return (Block(vectorizer.transform_rows(lines)) for lines in _stdin(model.comm))
+    return blocks_of(_read_stdin(model, options))
 
 
 def _read_stdin(model: Model, options: dict[str, Any]) -> Data:
@@ -96,15 +118,3 @@ def _stdin(comm: Communicator) -> Iterator[list[str]]:
         if not lines:
             return
         yield lines
-
-
-def _write(file: TextIO, ids: Any, scores: Any, saved: SavedModel) -> None:
-    """A line per row: labels by name, or by the number the training data has for them. -1 is no label."""
-    names = saved.label_names
-    for row, labels in enumerate(ids.tolist()):
-        cells = []
-        for rank, label in enumerate(labels):
-            if label >= 0:
-                name = str(label + saved.base) if names is None else names[label].translate(_IN_ONE_LINE)
-                cells.append(name if scores is None else f"{name}:{scores[row, rank]:.6g}")
-        file.write("\t".join(cells) + "\n")

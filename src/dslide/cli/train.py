@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     events = "also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX"
     add_switch(parser, "--tensorboard", events)
     add_k_option(parser)
+    items = "with interactions: file to make with the items that are best for each user, as many as the largest --k"
+    parser.add_argument("--recommend", metavar="FILE", help=f"{items} (default: none)")
     group = parser.add_argument_group("testing")
     add_option(group, "--test", "data to evaluate the trained network on", "none", "FILE")
     share = "share of DATA's rows, chosen at random, to evaluate on instead of training on them"
     add_option(group, "--hold-out", share, "none", "SHARE", number)
+    how = "how interactions are held out: random, the newest by time, or the last one of each user"
+    group.add_argument("--split", default="random", metavar="{random,time,last}", help=f"{how} (default: random)")
     add_option(group, "--test-every", "evaluate after every so many epochs too; 0: only at the end", 0)
     add_option(group, "--test-rows", "test rows, chosen at random, that --test-every evaluates on; 0: all", 0)
     add_reading_options(parser, text=True, tokens=True)
@@ -55,13 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("out: a resumed run continues in its own folder, so --out can't be given")
+    if arguments.recommend is not None and os.path.lexists(arguments.recommend):
+        raise ConfigError(f"recommend: {arguments.recommend} exists already")
     options = given(arguments, Config)
     Config(**options)  # refused before anything heavy is imported
 
     from dslide import api
 
     console = _Console(arguments)
-    names = ("test", "hold_out", "test_every", "test_rows", "k", "profile", "tensorboard")
+    names = ("test", "hold_out", "split", "test_every", "test_rows", "k", "profile", "tensorboard")
     shared: dict[str, Any] = options | reading_options(arguments) | {name: vars(arguments)[name] for name in names}
     shared |= {"progress": not arguments.quiet, "callbacks": [console]}
     try:
@@ -77,7 +84,23 @@ def run(arguments: argparse.Namespace) -> int:
         raise Terminated(again, error.blamed) from None
     if console.is_rank_0:
         console.print_result(result)
+    if arguments.recommend is not None and not result.interrupted:
+        _recommend(arguments, result)
     return INTERRUPTED if result.interrupted else 0
+
+
+def _recommend(arguments: argparse.Namespace, result: RunResult) -> None:
+    """Writes the best items of each user in the training data."""
+    from dslide.cli.predict import text_line, write
+    from dslide.training.inference import open_model
+    from dslide.training.predictions import blocks_of
+
+    model = open_model(result.folder, threads=arguments.threads if "threads" in arguments else 0)
+    data = model.read(arguments.data)
+    write(model, blocks_of(data), max(result.ks), arguments.recommend, text_line)
+    if model.comm.rank == 0:
+        print(f"wrote {arguments.recommend}: a line for each user, with {max(result.ks)} items")
+    model.comm.barrier("the end")
 
 
 class _Console(Callback):
@@ -91,6 +114,8 @@ class _Console(Callback):
 
     def on_run(self, info: RunInfo) -> None:
         self.folder, self._users = info.folder, info.data.users is not None
+        if self._arguments.recommend is not None and not self._users:
+            raise ConfigError("recommend: is only for interactions; dslide predict writes the labels of rows")
         if not self.is_rank_0 or self._arguments.quiet:
             return
         print(describe(self._arguments.data, info.data))

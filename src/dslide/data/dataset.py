@@ -7,13 +7,14 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dslide.data.layout import Layout
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
@@ -21,6 +22,7 @@ from dslide.util.arrays import Ids
 from dslide.util.csr import scale_rows
 
 _SPLIT = 0x73706C69  # random stream of splits
+SplitBy = Literal["random", "time", "last"]
 _HELD_OUT_OF = 5  # items of a user: one of so many is held out
 
 
@@ -37,6 +39,9 @@ class Dataset:
     base: int = 0  # the lowest index in the source; here it is 0
     unknown_labels: int = 0  # label columns at the end that are not among the given label names
     users: Ids | None = None  # [rows], of interactions
+    user_names: Sequence[str] | None = None  # by number in `users`, if users are known by name
+    times: NDArray[np.int64] | None = None  # [y.nnz] of interactions as they were read: ranks in time, if it is known
+    layout: Layout = field(default_factory=Layout)  # of the file it was read from, as far as it was given
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
@@ -120,10 +125,15 @@ class Dataset:
         """Features and labels of rows begin to end."""
         return self.x.part(begin, end), self.y.part(begin, end)
 
-    def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    def split(self, share: float, seed: int, by: SplitBy = "random") -> tuple[Dataset, Dataset]:
         """A random partition of the rows, in order and copied; `share` of them are in the second part. Both parts have
         all columns: a label may have no row in a part. Interactions are split within users: each item is held out, as a
-        label of the second part, with probability `share`. Users without such items are in the first part only."""
+        label of the second part, with probability `share`. Users without such items are in the first part only.
+
+        Interactions with times may be split `by` "time", the newest `share` of all of them being held out, or "last",
+        the newest one of each user with several, whatever `share` is."""
+        if by != "random":
+            return self._split_items(self._newest(share, by))
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
         random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
@@ -138,6 +148,24 @@ class Dataset:
         chosen = np.zeros(len(self), np.bool_)
         chosen[random.permutation(len(self))[:count]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
+
+    def _newest(self, share: float, by: SplitBy) -> NDArray[np.bool_]:
+        """Which interactions are held out, by position in `y`."""
+        where = self.source or "the data"
+        if self.times is None:
+            raise DataError(
+                f"{where}: split = {by} needs interactions with times, in the column that time_column names"
+            )
+        if by == "time":
+            held_out = self.times >= len(self.times) - round(share * len(self.times))
+        else:
+            last = np.full(len(self), -1, np.int64)
+            rows = self.y.row_numbers()
+            np.maximum.at(last, rows, self.times)
+            held_out = (self.times == last[rows]) & (np.diff(self.y.indptr)[rows] > 1)
+        if not 0 < held_out.sum() < self.y.nnz:
+            raise DataError(f"{where}: split = {by} leaves one part of {self.y.nnz} interactions without any")
+        return np.asarray(held_out)
 
     def hold_out_items(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
         """Interactions without a fifth of the items, at least one, of a random `share` of the users, and these users
@@ -160,13 +188,13 @@ class Dataset:
         """Interactions without the items held out (by position in `y`), and the users that lose some, with those as
         labels."""
         kept, others = self.y.where(~held_out), self.y.where(held_out)
-        train = dataclasses.replace(self, x=item_features(kept, kept.column_counts()), y=kept)
+        train = dataclasses.replace(self, x=item_features(kept, kept.column_counts()), y=kept, times=None)
         return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
         """The chosen rows, copied, in the order given."""
         users = None if self.users is None else self.users[row_ids]
-        return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users)
+        return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users, times=None)
 
     def and_rows(self, others: Dataset) -> Dataset:
         """These rows and then others with the same columns, copied; not for interactions."""

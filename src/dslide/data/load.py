@@ -6,21 +6,28 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from dslide.config import check_name
 from dslide.data.dataset import Dataset
 from dslide.data.files import line_blocks, open_file, quoted
 from dslide.data.formats.folder import MANIFEST, RowsFiles, complete_folder, open_dataset, write_dataset
-from dslide.data.formats.interactions import item_count, read_interactions, read_with_history
+from dslide.data.formats.interaction_table import names_users_and_items
+from dslide.data.formats.interactions import item_count, read_any, read_with_history
+from dslide.data.formats.jsonl import read_jsonl
+from dslide.data.formats.labelled_text import read_text
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
-from dslide.data.formats.tsv import read_tsv
+from dslide.data.formats.table import split_first_line
+from dslide.data.formats.tsv import is_labelled_text, read_tsv
+from dslide.data.layout import LAYOUT_OPTIONS, Column, Layout
 from dslide.data.rows import MAX_COLUMNS
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 from dslide.util.atomic import new_folder
 
-Format = Literal["xmc", "libsvm", "npz", "tsv", "csr", "interactions", "tokens"]
+Format = Literal["xmc", "libsvm", "npz", "tsv", "jsonl", "text", "csr", "interactions", "tokens"]
+TEXT_FORMATS = ("tsv", "jsonl", "text")  # raw text
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -34,8 +41,16 @@ def load(
     y: str | Path | None = None,
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
-    label_column: int | None = None,
-    text_column: int | None = None,
+    separator: str | None = None,
+    header: bool | None = None,
+    label_separator: str | None = None,
+    label_column: Column | None = None,
+    text_column: Column | None = None,
+    user_column: Column | None = None,
+    item_column: Column | None = None,
+    weight_column: Column | None = None,
+    time_column: Column | None = None,
+    layout: Layout | None = None,
     threads: int | None = None,
     history: Dataset | str | Path | None = None,
 ) -> Dataset:
@@ -45,9 +60,13 @@ def load(
     - `xmc`: XMLRepository text with a header
     - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
     - `npz`: scipy matrices X.npz and Y.npz (or `y`)
-    - `tsv`: `label label<TAB>text`, vectorized with `vectorizer` or a new one
+    - `tsv`: `label label<TAB>text`, or a table with other separators and columns, vectorized with `vectorizer` or a
+      new one
+    - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
+    - `text`: a text in each line, without labels, for a `vectorizer` that has learned words
     - `csr`: a folder written by `write_dataset` or `convert`
-    - `interactions`: `user item item ...`; never detected, since libsvm looks the same
+    - `interactions`: a table with a line for each user and item, detected by its header or not at all, or lines `user
+      item item ...`, never detected, since libsvm looks the same
     - `tokens`: see `load_tokens`
 
     `base` is the lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs, for xmc only if also an
@@ -58,21 +77,31 @@ def load(
     Interactions have the same items as features and as labels. With `history`, a file or a Dataset loaded from one,
     features are the items of the same users there, and items that it lacks are `unknown_labels`.
 
-    `label_column` and `text_column`, counted from 1, are the columns of labels and text in tsv lines with others; a
-    vectorizer remembers them.
+    Columns of tables are given by their names in the header, or by numbers from 1 on; in JSON Lines they are keys.
+    Without them, those with usual names, such as text and labels or user_id and item_id, or the first two. `header`
+    says whether the first line has names, `separator` what is between columns, `label_separator` what is between
+    labels (None: blanks). A weight is that of an item as a label. `layout` has what these leave open, as a Dataset has
+    it.
     """
-    columns = (label_column, text_column)
-    format = _checked(path, format, base, y, columns, features=features, labels=labels, threads=threads)
+    given = Layout(
+        separator, header, label_separator, label_column, text_column, user_column, item_column, weight_column,
+        time_column,
+    )  # fmt: skip
+    format = _checked(path, format, base, y, given, features=features, labels=labels, threads=threads)
     if history is not None and format != "interactions":
         raise ConfigError(f"history: only interactions have one, not {format} data")
     if format == "interactions":
-        items = item_count(features, labels)
+        items, both = item_count(features, labels), given.over(layout)
         if history is None:
-            dataset = read_interactions(path, items, threads)
+            dataset = read_any(path, items, threads, both, label_names)
         else:
-            dataset = read_with_history(path, items, threads, history)
+            dataset = read_with_history(path, items, threads, history, both)
+    elif format == "jsonl":
+        dataset = read_jsonl(path, vectorizer, label_names, given.over(layout))
     elif format == "tsv":
-        dataset = read_tsv(path, vectorizer, label_names, columns)
+        dataset = read_tsv(path, vectorizer, label_names, given, layout)
+    elif format == "text":
+        dataset = read_text(path, vectorizer, label_names)
     elif format == "npz":
         dataset = read_npz_pair(path, y)
     elif format == "csr":
@@ -87,15 +116,16 @@ def convert(
     path: str | Path, folder: str | Path, *, format: Format | Literal["auto"] = "auto", base: Base = "auto",
     features: int | None = None, labels: int | None = None, y: str | Path | None = None,
     vectorizer: TextVectorizer | None = None, label_names: Sequence[str] | None = None,
-    label_column: int | None = None, text_column: int | None = None, threads: int | None = None,
+    threads: int | None = None, **layout: Any,
 ) -> None:  # fmt: skip
     """Writes the result of `load` with the same options to a new folder. xmc and libsvm text may exceed memory."""
-    columns = (label_column, text_column)
-    format = _checked(path, format, base, y, columns, features=features, labels=labels, threads=threads)
+    for name in layout:
+        check_name(name, LAYOUT_OPTIONS)
+    format = _checked(path, format, base, y, Layout(**layout), features=features, labels=labels, threads=threads)
     if format not in ("xmc", "libsvm"):
         dataset = load(
             path, format=format, features=features, labels=labels, y=y, vectorizer=vectorizer,
-            label_names=label_names, label_column=label_column, text_column=text_column,
+            label_names=label_names, **layout,
         )  # fmt: skip
         write_dataset(dataset, folder)
         return
@@ -108,8 +138,9 @@ def convert(
         complete_folder(partial, dataset, x_files, y_files)
 
 
-def detect_format(path: str | Path) -> Format:
-    """The format of a file or folder, by its name and its first line."""
+def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = False) -> Format:
+    """The format of a file or folder, by the columns that are given for it, by its name and its first line. `texts`: a
+    file of no other format is one of texts."""
     if os.path.isdir(path):
         if (Path(path) / MANIFEST).exists():
             return "csr"
@@ -119,27 +150,37 @@ def detect_format(path: str | Path) -> Format:
     with open_file(path) as file:
         if file.read(4) == b"PK\x03\x04":
             return "npz"
-    if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)):
+    cells, columns = split_first_line(path), () if layout is None else layout.columns()
+    if names_users_and_items(cells) or "user_column" in columns or "item_column" in columns:
+        return "interactions"
+    is_json = cells[:1] and cells[0].lstrip().startswith("{")
+    if re.search(r"\.tsv(\.gz|\.xz)?$", str(path)) or is_labelled_text(cells) or (columns and not is_json):
         return "tsv"
+    if re.search(r"\.jsonl(\.gz|\.xz)?$", str(path)):
+        return "jsonl"
     _, block = next(line_blocks(path, block_bytes=1 << 16))
     line = block[: block.index(b"\n")]
     if looks_like_header(line):
         return "xmc"
     if looks_like_row(line):
         return "libsvm"
+    if line.lstrip().startswith(b"{"):
+        return "jsonl"
+    if texts:
+        return "tsv" if b"\t" in line else "text"
+    table = ", and of a table of text the columns, label_column and text_column" if len(cells) > 1 else ""
     raise DataError(
         f"{path}: can't tell the format from the first line {quoted(line)}, "
-        f"give it as one of {', '.join(FORMATS)} if it is one"
+        f"give it as one of {', '.join(FORMATS)} if it is one{table}"
     )
 
 
 def _checked(
-    path: str | Path, format: Format | Literal["auto"], base: Base, y: object,
-    columns: tuple[int | None, int | None], **numbers: int | None,
+    path: str | Path, format: Format | Literal["auto"], base: Base, y: object, layout: Layout, **numbers: int | None
 ) -> Format:  # fmt: skip
     """The format; raises ConfigError for a bad value, or an option that the format does not have."""
     if format == "auto":
-        format = detect_format(path)
+        format = detect_format(path, layout)
     if format not in FORMATS:
         raise ConfigError(f"format: expected auto or one of {', '.join(FORMATS)}, not {format!r}")
     if format == "tokens":
@@ -157,11 +198,7 @@ def _checked(
         high = 1024 if name == "threads" else MAX_COLUMNS
         if number is not None and not 1 <= number <= high:
             raise ConfigError(f"{name}: expected a whole number, 1 to {high}, not {number}")
-    for name, column in zip(("label_column", "text_column"), columns, strict=True):
-        if column is not None and format != "tsv":
-            raise ConfigError(f"{name}: only tsv text has columns to choose from, not {format} data")
-        if column is not None and column < 1:
-            raise ConfigError(f"{name}: columns are counted from 1, not {column}")
+    layout.refuse_for(format)
     return format
 
 

@@ -23,6 +23,7 @@ from dslide.util.csr import indptr_of, scale_rows
 
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
+SHORTEST_PART = 3  # characters
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,16 @@ class TextOptions:
     sublinear: bool = option(True, "count a word that occurs n times as 1 + log n")
     lowercase: bool = option(True, "ignore case")
     normalize: bool = option(True, "scale rows to length 1")
+    characters: int = option(
+        0, "longest part of a word, from 3 characters on, that makes a feature too; 0: none", 0, 16
+    )
+    stop_words: tuple[str, ...] = option((), "words that make no feature: a file with one per line")
     ngrams: int = option(1, "longest run of words that makes a feature", 1, 16)  # each adds as many as there are words
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if 0 < self.characters < SHORTEST_PART:
+            raise ConfigError(f"characters: expected 0, or {SHORTEST_PART} or more, not {self.characters}")
 
 
 class TextVectorizer:
@@ -45,14 +52,22 @@ class TextVectorizer:
 
     def __init__(self, options: TextOptions | None = None) -> None:
         self.options = options or TextOptions()
+        lowercase = self.options.lowercase
+        self._stop_words = frozenset(word.lower() if lowercase else word for word in self.options.stop_words)
         self.words: list[str] = []
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
-        # columns of labels and text in the training file, counted from 1; None: it had only these two
-        self.file_columns: tuple[int, int] | None = None
 
-    def fit_transform(self, texts: Iterable[str]) -> SparseRows:
-        """Learns the vocabulary from the texts and returns their rows."""
+    def fit_transform(self, texts: Iterable[str]) -> sp.csr_matrix:
+        """Learns the vocabulary from the texts and returns their rows, as a scipy matrix."""
+        return self.fit_transform_rows(texts).to_scipy()
+
+    def transform(self, texts: Iterable[str]) -> sp.csr_matrix:
+        """Rows of the texts, as a scipy matrix; words outside the vocabulary are ignored."""
+        return self.transform_rows(texts).to_scipy()
+
+    def fit_transform_rows(self, texts: Iterable[str]) -> SparseRows:
+        """`fit_transform`, as SparseRows."""
         number_of: defaultdict[str, int] = defaultdict()
         number_of.default_factory = number_of.__len__  # a new word gets the next number
         blocks = list(self._count(texts, lambda words: map(number_of.__getitem__, words)))
@@ -65,8 +80,10 @@ class TextVectorizer:
         self.words, self.df = [words[i] for i in kept], df[kept]
         return self._weigh(_keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks)
 
-    def transform(self, texts: Iterable[str]) -> SparseRows:
-        """Rows of the texts; words outside the vocabulary are ignored."""
+    def transform_rows(self, texts: Iterable[str]) -> SparseRows:
+        """`transform`, as SparseRows."""
+        if isinstance(texts, str):
+            raise DataError("expected a list of texts, not a single one")
         if not self.words:
             raise UserError("the vectorizer has not learned any words yet: fit it first")
         column_of = {word: column for column, word in enumerate(self.words)}
@@ -75,9 +92,8 @@ class TextVectorizer:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "options": dataclasses.asdict(self.options),
+            "options": dataclasses.asdict(self.options) | {"stop_words": list(self.options.stop_words)},
             "rows": self.rows,
-            "file_columns": self.file_columns and list(self.file_columns),
             "words": self.words,
             "df": self.df.tolist(),
         }
@@ -102,25 +118,23 @@ class TextVectorizer:
         if not isinstance(df, list) or len(df) != len(words) or not all(type(n) is int and 1 <= n <= rows for n in df):
             raise DataError(f"not a saved vectorizer: df: expected {len(words)} whole numbers, 1 to {rows}")
         vectorizer.words, vectorizer.df, vectorizer.rows = words, np.array(df, np.int64), rows
-        columns = values.get("file_columns")
-        if columns is not None:
-            if not isinstance(columns, list) or len(columns) != 2 or not all(type(c) is int and c > 0 for c in columns):
-                raise DataError(f"not a saved vectorizer: file_columns: expected two columns, not {columns!r}")
-            vectorizer.file_columns = columns[0], columns[1]
         return vectorizer
 
     def __eq__(self, other: object) -> bool:
         """Whether both give the same rows for the same texts."""
-        if not isinstance(other, TextVectorizer):
-            return False
-        return self.to_dict() | {"file_columns": None} == other.to_dict() | {"file_columns": None}
+        return isinstance(other, TextVectorizer) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
     def _words_of(self, text: str) -> list[str]:
         words: list[str] = _WORD.findall(text.lower() if self.options.lowercase else text)
+        if self._stop_words:
+            words = [word for word in words if word not in self._stop_words]
         runs = (zip(*(words[i:] for i in range(n)), strict=False) for n in range(2, self.options.ngrams + 1))
-        return words + [" ".join(run) for runs_of_n in runs for run in runs_of_n]
+        found = words + [" ".join(run) for runs_of_n in runs for run in runs_of_n]
+        if self.options.characters:
+            found += [part for word in words for part in _parts(f"<{word}>", self.options.characters)]
+        return found
 
     def _count(
         self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
@@ -146,6 +160,14 @@ class TextVectorizer:
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
+
+
+def _parts(word: str, longest: int) -> Iterator[str]:
+    """The parts of a word, with marks at its ends, of 3 to `longest` characters; not the whole word. A mark in front
+    tells them from words."""
+    for size in range(SHORTEST_PART, min(longest, len(word) - 1) + 1):
+        for begin in range(len(word) - size + 1):
+            yield f"~{word[begin : begin + size]}"
 
 
 def count_pieces(pieces: Iterable[Ids], size: int) -> NDArray[np.int64]:

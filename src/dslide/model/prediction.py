@@ -132,7 +132,8 @@ def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
 
 
 def exact_loss_sum(network: Network, x: SparseRows, y: SparseRows) -> tuple[float, int]:
-    """The loss over all labels, summed over rows, and over how many rows."""
+    """The loss over all labels, summed over rows, and over how many rows: what training makes small, without sampling.
+    So the label prior is as in training, without the boost, with which logits are good for ranking only."""
     y = y.where(y.indices < network.labels) if y.columns > network.labels else y
     if network.loss.needs_labels and y.empty_rows():
         rows = np.flatnonzero(np.diff(y.indptr))
@@ -142,7 +143,7 @@ def exact_loss_sum(network: Network, x: SparseRows, y: SparseRows) -> tuple[floa
         some = x.part(begin, end)
         own = network.shard.own_part(network.loss.targets(y.part(begin, end)))
         h = last_hidden(network, some)
-        everything = with_prior(network, some, network.output.everything(h.rows))
+        everything = with_prior(network, some, network.output.everything(h.rows), boost=1.0)
         total += network.collectives.summary(network.loss.exact(h, everything, own), 0.0, True).wait().loss
     return total, len(x)
 
@@ -164,10 +165,10 @@ def last_hidden(network: Network, x: SparseRows) -> Activations:
     return a
 
 
-def with_prior(network: Network, x: SparseRows, active: ActiveSet) -> ActiveSet:
-    """The active set, with the label prior of the rows."""
+def with_prior(network: Network, x: SparseRows, active: ActiveSet, boost: float | None = None) -> ActiveSet:
+    """The active set, with the label prior of the rows; None: with its boost in prediction."""
     if network.prior is not None:
-        network.prior.add(x, row_lengths(x), active, boost=network.config.prior_boost)
+        network.prior.add(x, row_lengths(x), active, boost=network.config.prior_boost if boost is None else boost)
     return active
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,25 @@ from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import job
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, TextVectorizer
+from dslide.data.dataset import item_features
+from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
-from dslide.sklearn.label_coder import LabelCoder, is_dense, read_exclude, read_labels
+from dslide.sklearn.inputs import are_items, are_texts, features_of_texts, new_vectorizer
+from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
+from dslide.sklearn.parameters import parameters_text
 from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
 from dslide.training.autotune import given_options
 from dslide.training.callbacks import Callback
 from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
-from dslide.training.logging import ProgressLine
+from dslide.training.logging import ProgressLine, warn
 from dslide.training.metrics import Evaluation
 from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
+from dslide.util.threads import openmp_threads
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 FIXED = tuple(name for name in OPTIONS if name not in (*CHANGEABLE, "batch_size"))  # between calls of partial_fit
@@ -96,21 +100,26 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         seed: int = Config.seed, threads: int = Config.threads, checkpoint_seconds: float = Config.checkpoint_seconds,
         checkpoints_kept: int = Config.checkpoints_kept, wire: str = Config.wire,
         micro_batches: int = Config.micro_batches, watchdog: float = Config.watchdog, verbose: bool = False,
+        vectorizer: Any = None,
     ):  # fmt: skip
         given = locals()
-        for name in (*OPTIONS, "verbose"):
+        for name in (*OPTIONS, "verbose", "vectorizer"):
             setattr(self, name, given[name])
 
     # ---- training ------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None) -> SlideClassifier:
-        """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features); y: see the class.
+    def fit(
+        self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None, eval_set: Any = None
+    ) -> SlideClassifier:
+        """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features), or a list of texts; y: see the
+        class.
 
         `out` is the folder of a run, as `dslide.train` makes it: checkpoints are written there in the background, every
         `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
         theirs, or other options, are refused.
 
-        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch. With
+        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch, or
+        `eval_set` gives other rows for that, a pair (X, y), and all of X are trained on. With
         `autotune` other options are tried first; `network_.config` has those that were the best. Options that have
         their default value count as not given.
 
@@ -120,17 +129,22 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = LabelCoder.learn(labels, is_dense(y))
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
+        validation = None if eval_set is None else self._validation(eval_set, coder)
         if out is None:
             config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
             config = resolve(config, data.labels, data)
-            rows, validation = hold_out_rows(data, config.validation, config.seed)
+            rows: Dataset = data
+            if validation is None:
+                rows, validation = hold_out_rows(data, config.validation, config.seed)
             trainer = new_trainer(config, data)
             trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
             early_stopping = None if validation is None else EarlyStopping.in_memory(trainer, rows, validation)
             interrupted = trainer.fit(rows, early_stopping).interrupted
         else:
-            trainer, interrupted = self._fit_run(config, data, coder, out, callbacks)
+            names = coder.names() or column_names(y)
+            trainer, interrupted = self._fit_run(config, data, coder, names, out, callbacks, validation)
         self._keep(trainer.network, trainer, coder)
+        self._name_labels(column_names(y))
         self._count(data)
         self.n_iter_ = trainer.epoch
         if interrupted:
@@ -138,19 +152,31 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def _fit_run(
-        self, config: Config, data: Dataset, coder: LabelCoder, out: str | Path, callbacks: Sequence[Callback]
-    ) -> tuple[Trainer, bool]:
+        self, config: Config, data: Dataset, coder: LabelCoder, names: list[str] | None, out: str | Path,
+        callbacks: Sequence[Callback], validation: Dataset | None,
+    ) -> tuple[Trainer, bool]:  # fmt: skip
         """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
         interrupted."""
-        data = dataclasses.replace(data, label_names=coder.names(), feature_names=self._feature_names())
+        vectorizer = getattr(self, "vectorizer_", None)
+        data = dataclasses.replace(
+            data, label_names=names, feature_names=self._feature_names(),
+            vectorizer=vectorizer if isinstance(vectorizer, TextVectorizer) else None,
+        )  # fmt: skip
         run = open_run(
             data, given_options(config), out=out, resume_existing=True, testing=EvaluationOptions(),
-            progress=self.verbose, callbacks=callbacks, estimator=self._about(coder),
+            progress=self.verbose, callbacks=callbacks, estimator=self._about(coder), validation=validation,
         )  # fmt: skip
         try:
             return run.trainer, run.train().interrupted
         except Terminated:
             return run.trainer, True
+
+    def _validation(self, eval_set: Any, coder: LabelCoder) -> Dataset:
+        """Rows to tell which epoch is the best, as the user gives them."""
+        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise DataError("eval_set: expected a pair (X, y)")
+        return Dataset(self._features(pair[0], new=False), coder.encode(read_labels(pair[1])), source="eval_set")
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> SlideClassifier:
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
@@ -162,6 +188,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         one of `fit` keeps its own, and treats the rows as some of those that its label prior was counted on.
         """
         first = not hasattr(self, "network_")
+        if first and self.vectorizer is None and are_texts(X):
+            raise DataError("X: partial_fit sees too few texts to learn words from; give a vectorizer that needs none, "
+                            "such as HashingVectorizer, or matrices")  # fmt: skip
         x, labels = self._features(X, new=first), read_labels(y)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
@@ -180,16 +209,25 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _about(self, coder: LabelCoder) -> dict[str, Any]:
         """What a saved model keeps for `load`: the labels, and the options as they were asked for."""
-        return {**coder.to_dict(), "options": self._config().to_dict()}
+        asked = self._config().replace(threads=self.threads)
+        return {**coder.to_dict(), "options": asked.to_dict()}
 
     def _feature_names(self) -> list[str] | None:
         return self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
 
     def _config(self) -> Config:
-        return Config(**{name: getattr(self, name) for name in OPTIONS})
+        """The options as they were asked for; threads that are left open are as many as OMP_NUM_THREADS says."""
+        asked = Config(**{name: getattr(self, name) for name in OPTIONS})
+        return asked if asked.threads else asked.replace(threads=openmp_threads())
 
     def _features(self, X: Any, *, new: bool) -> SparseRows:
         """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
+        if not new and self._has_items and are_items(X):
+            X = rows_of_items(X, self.label_names_, self.network_.features)
+        if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(X):
+            if new:
+                self.vectorizer_ = new_vectorizer(self.vectorizer)
+            X = features_of_texts(X, self.vectorizer_, learn=new)
         if not isinstance(X, SparseRows):
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
             return SparseRows.from_scipy(X)
@@ -232,6 +270,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.network_, self.trainer_, self._coder, self.classes_ = network, trainer, coder, coder.classes
         self._label_counts, self._rows, self.n_iter_ = np.zeros(network.labels, np.int64), 0, 0
 
+    def _name_labels(self, names: list[str] | None) -> None:
+        """Names of the columns of a 2-D y, which become the classes."""
+        self.label_names_ = names
+        if names is not None and self._coder.multilabel:
+            self.classes_ = np.array(names, object)
+
     def _count(self, data: Dataset) -> None:
         """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
         self._label_counts = self._label_counts + data.label_counts  # not in place: copies may share it
@@ -239,7 +283,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _forget(self) -> None:
         """Frees an earlier network: memory may not hold two."""
-        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions"):
+        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions", "_layout"):
             self.__dict__.pop(name, None)
 
     # ---- prediction ----------------------------------------------------------------------------------------
@@ -261,16 +305,19 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def predict_topk(self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None) -> tuple[Array, Array]:
         """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
-        are classes after a 1-D y, column numbers after a 2-D y.
+        are classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
 
         `approximate` looks only at labels that hashing finds; rows with fewer than k of them are computed in full.
         `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
-        are left, column numbers are -1, and classes are refused.
+        are left, column numbers are -1, and classes are refused. Of a model of interactions, items that a row of X has
+        are left out unless `exclude` says otherwise.
         """
         x = self._rows_to_predict(X)
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
-        left_out = None if exclude is None else read_exclude(exclude, len(x), len(self.classes_))
+        left_out = x if self._has_items else None
+        if exclude is not None:
+            left_out = read_exclude(exclude, len(x), len(self.classes_))
         network = self.network_
         columns, scores = (network.predict_topk_approximate if approximate else network.predict_topk)(x, k, left_out)
         if approximate:
@@ -318,8 +365,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _rows_to_predict(self, X: Any) -> SparseRows:
         check_is_fitted(self)
-        use_rank_threads(self.threads)
-        return self._features(X, new=False)
+        use_rank_threads(self._config().threads)
+        x = self._features(X, new=False)
+        return item_features(x, self._label_counts) if self._has_items else x
+
+    @property
+    def _has_items(self) -> bool:
+        """Whether the model was trained by `dslide train` on interactions: a row has the items of a user."""
+        return getattr(self, "_interactions", False)
 
     def _all_scores(self, X: Any, item: int) -> Array:
         """Logits of all labels, which become numbers of `item` bytes."""
@@ -334,14 +387,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         check_is_fitted(self)
         network, trainer = self.network_, self.trainer_
         vectorizer = getattr(self, "vectorizer_", None)
+        if vectorizer is not None and not isinstance(vectorizer, TextVectorizer):
+            warn(f"{folder}: the {type(vectorizer).__name__} is not saved with the model, only dslide's own would be")
         model = SavedModel(
             config=network.config, features=network.features, labels=network.labels, state=network.state(),
             label_names=self._coder.names() or getattr(self, "label_names_", None),
             feature_names=self._feature_names(),
-            vectorizer=None if vectorizer is None else vectorizer.to_dict(),
+            vectorizer=vectorizer.to_dict() if isinstance(vectorizer, TextVectorizer) else None,
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
-            interactions=getattr(self, "_interactions", False),
+            interactions=getattr(self, "_interactions", False), layout=getattr(self, "_layout", None),
             estimator=self._about(self._coder) | {"passes": self.n_iter_},
         )  # fmt: skip
         save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
@@ -350,8 +405,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
         """Opens a model folder. With `trainable` partial_fit can continue; else weights are mapped from disk.
 
-        A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y;
-        `label_names_` and `vectorizer_`, which makes X of texts, hold what it knew of them.
+        A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y, whose
+        column names, if there are any, are `classes_`. If it was trained on texts, X may be a list of texts.
         """
         load = open_on_all_ranks if trainable else load_on_all_ranks  # to train, arrays are received in place
         saved = load(folder, job(), optimizer=trainable, verify=True)
@@ -369,7 +424,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
         if saved.estimator is not None and saved.feature_names is not None:
             self.feature_names_in_ = np.array(saved.feature_names, object)
-        self.label_names_, self._base, self._interactions = saved.label_names, saved.base, saved.interactions
+        self._base, self._interactions, self._layout = saved.base, saved.interactions, saved.layout
+        self._name_labels(saved.label_names)
         self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
         return self
 
@@ -404,14 +460,4 @@ def _asked(folder: str | Path, options: Any) -> Config:
         raise ModelError(f"{folder}: damaged model: options of the estimator: {error}") from None
 
 
-def _parameters_text() -> str:
-    """The options in the form that scikit-learn's documentation has."""
-    lines = ["", "    Parameters", "    ----------"]
-    for field in dataclasses.fields(Config):
-        lines.append(f"    {field.name} : {field.type}, default={field.default!r}")
-        lines += textwrap.wrap(field.metadata["help"], 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    lines += ["    verbose : bool, default=False", "        print progress on stderr", "    "]
-    return "\n".join(lines)
-
-
-SlideClassifier.__doc__ = (SlideClassifier.__doc__ or "") + _parameters_text()
+SlideClassifier.__doc__ = (SlideClassifier.__doc__ or "") + parameters_text()

@@ -41,6 +41,14 @@ def read_labels(y: Any) -> Classes | SparseRows:
     return _sparse_rows(y, "y")
 
 
+def column_names(y: Any) -> list[str] | None:
+    """Names of labels, if y is a data frame of several columns."""
+    names = getattr(y, "columns", None)
+    if isinstance(y, SparseRows) or names is None or len(names) < 2:
+        return None
+    return [str(name) for name in names]
+
+
 def read_exclude(exclude: Any, rows: int, labels: int) -> SparseRows:
     """Labels that are not to be predicted, as the user gives them, without the zeros."""
     found = _sparse_rows(exclude, "exclude")

@@ -6,13 +6,14 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.data import Data, SparseRows
+from dslide.data.dataset import SplitBy
 from dslide.errors import ConfigError
 from dslide.model.network import Network
 from dslide.training.callbacks import Callback, EpochInfo, TestInfo
@@ -34,6 +35,7 @@ class EvaluationOptions:
 
     test: Source | None = None  # test data
     hold_out: float | None = None  # share of the rows to evaluate on instead of training on them
+    split: SplitBy = "random"  # how interactions are held out; "last" needs no share
     every: int = 0  # evaluate after every so many epochs too; 0: only at the end
     rows: int = 0  # test rows, chosen at random, that `every` evaluates on; 0: all
     ks: tuple[int, ...] | None = None  # None: as the data suggests
@@ -41,18 +43,30 @@ class EvaluationOptions:
     def __post_init__(self) -> None:
         if self.hold_out is not None and not 0 < self.hold_out < 1:
             raise ConfigError(f"hold_out: expected a share above 0 and below 1, not {self.hold_out:g}")
-        if self.hold_out is not None and self.test is not None:
-            raise ConfigError("hold_out: there is test data already, given as test")
+        if self.split not in get_args(SplitBy):
+            raise ConfigError(f"split: expected one of {', '.join(get_args(SplitBy))}, not {self.split!r}")
+        if self.split == "time" and self.hold_out is None:
+            raise ConfigError("split: give as hold_out which share of the interactions, the newest, to hold out")
+        if self.split == "last" and self.hold_out is not None:
+            raise ConfigError("hold_out: split = last holds out one interaction of each user, and no share of them")
+        if self.holds_out and self.test is not None:
+            given = "hold_out" if self.hold_out is not None else "split"
+            raise ConfigError(f"{given}: there is test data already, given as test")
         for name, value in (("test_every", self.every), ("test_rows", self.rows)):
             if value < 0:
                 raise ConfigError(f"{name}: expected at least 0, not {value}")
         if self.rows and not self.every:
             raise ConfigError("test_rows: is for evaluation during the run, but test_every is not given")
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether a part of the training data is the test data."""
+        return self.hold_out is not None or self.split == "last"
+
     def like(self, saved: SavedModel | None) -> EvaluationOptions:
-        """The options with the share of rows held out that the resumed run has; ConfigError if what is given does not
-        agree with it, or if there is nothing to evaluate on."""
-        share = self.hold_out
+        """The options with what the resumed run holds out; ConfigError if what is given does not agree with it, or if
+        there is nothing to evaluate on."""
+        share, split = self.hold_out, self.split
         if saved is not None:
             begun: float | None = saved.progress.get("hold_out")
             shown = "none" if begun is None else f"{begun:g}"
@@ -60,10 +74,13 @@ class EvaluationOptions:
                 raise ConfigError(f"hold_out: the run was begun with {shown}, and on resuming that can't change")
             if begun is not None and self.test is not None:
                 raise ConfigError(f"test: the run was begun with hold_out {shown}, and is tested on those rows")
-            share = begun
-        if self.every and share is None and self.test is None:
+            share, before = begun, saved.progress.get("split", "random")
+            if split not in ("random", before):
+                raise ConfigError(f"split: the run was begun with {before}, and on resuming that can't change")
+            split = before
+        if self.every and share is None and split != "last" and self.test is None:
             raise ConfigError("test_every: there is no test data; give test or hold_out")
-        return dataclasses.replace(self, hold_out=share)
+        return dataclasses.replace(self, hold_out=share, split=split)
 
 
 def checked_ks(k: int | Sequence[int] | None) -> tuple[int, ...] | None:

@@ -21,4 +21,7 @@ def check_folder(folder: Path, resume: bool) -> None:
     if resume and not folder.is_dir():
         raise ModelError(f"{folder}: there is no such run to resume")
     if not resume and folder.exists():
-        raise ConfigError(f"{folder}: exists already; give another --out, or --resume {folder} to resume it")
+        raise ConfigError(
+            f"{folder}: exists already; give another --out, or --resume {folder} to resume it (in Python, "
+            "resume_existing=True)"
+        )

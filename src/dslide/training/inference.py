@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dslide.checkpoint.collective_load import load_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import check_name
-from dslide.data import Data
-from dslide.errors import ConfigError
+from dslide.data import Data, Dataset, SparseRows, Tokens, for_items
+from dslide.data.checks import check_features
+from dslide.data.formats.interactions import rows_of_items
+from dslide.errors import ConfigError, DataError
 from dslide.model.network import Network
-from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for
+from dslide.training.logging import warn
+from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for, vectorizer_of
 from dslide.util.threads import use_threads
+
+Rows = Sequence[str] | Sequence[Sequence[str]]  # texts, or the items of users
 
 
 @dataclass(frozen=True)
@@ -28,25 +36,47 @@ class Model:
     comm: Communicator
 
     def read(
-        self, source: Source, *, history: str | Path | None = None, to_evaluate: bool = False, **options: Any
+        self, source: Source | Rows, *, history: str | Path | None = None, to_evaluate: bool = False, **options: Any
     ) -> Data:
-        """Data with the model's columns; the options are those of `dslide.load`. `history` has the earlier interactions
+        """Data with the model's columns, from a file, or from a list of texts (of a model of text) or of lists of items
+        (of interactions). The options are those of `dslide.load`. `history` has the earlier interactions
         of the users in `source`, which are not predicted again; `to_evaluate` on interactions, it is needed."""
         for name in options:
             check_name(name, FILE_OPTIONS)
         reading = Reading.of(options)
         if isinstance(source, (str, Path)):
-            return self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
+            data = self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
+            if self.comm.rank == 0 and isinstance(data, Dataset) and history is None:
+                for suspicion in check_features(data):
+                    warn(suspicion)
+            return data
         reading.refuse()
         if history is not None:
             raise ConfigError("history: is for reading files, but the data is loaded already")
-        return source
+        if isinstance(source, (Dataset, Tokens)):
+            return source
+        return self.comm.together("making rows", lambda: self._rows_of(source))
 
     def _load(self, path: str | Path, reading: Reading, history: str | Path | None, to_evaluate: bool) -> Data:
         data = load_for(self.saved, path, reading.files, history)
         if to_evaluate and data.users is not None and history is None:
             raise ConfigError(f"history: {path} holds interactions; give the users' earlier ones as history")
+        if to_evaluate and isinstance(data, Dataset) and data.y.nnz == 0:
+            raise DataError(f"{path}: there are no labels in it to compare predictions with")
         return data
+
+    def _rows_of(self, source: Rows) -> Dataset:
+        saved = self.saved
+        if saved.interactions:
+            x = rows_of_items(source, saved.feature_names or saved.label_names, saved.features)
+            data = Dataset(x, x, users=np.arange(len(x), dtype=np.int32), source="the items")
+            return for_items(data, saved.features, saved.label_counts)
+        vectorizer, texts = vectorizer_of(saved), [text for text in source if isinstance(text, str)]
+        if vectorizer is None or len(texts) < len(source):
+            raise DataError("the data: expected a file, or lists of items or texts if the model was trained on them")
+        x = vectorizer.transform_rows(texts)
+        empty = SparseRows(np.zeros(len(x) + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), saved.labels)
+        return Dataset(x, empty, vectorizer=vectorizer, source="the texts")
 
 
 def open_model(path: str | Path, *, threads: int = 0, comm: Communicator | None = None) -> Model:

@@ -1,5 +1,6 @@
-"""How good ranked predictions are: P@k, R@k, nDCG@k and PSP@k, as the Extreme Classification Repository
-defines them. Rows come in pieces of any size, so that test sets need not fit in memory."""
+"""How good ranked predictions are: P@k, R@k, nDCG@k and PSP@k, as the Extreme Classification Repository defines them,
+and coverage@k, the share of all labels that are predicted for some row. Rows come in pieces of any size, so that test
+sets need not fit in memory."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class Evaluation:
         self._gain, self._best_gain = np.zeros((2, depth))  # [rank]: inverse propensities of hits, and at best
         self._discount = 1 / np.log2(np.arange(depth) + 2)
         self._propensity: npt.NDArray[np.float64] | None = None
+        self._covered: npt.NDArray[np.int64] | None = None  # [labels]: the best rank a label was predicted at
         if label_counts is not None:
+            self._covered = np.full(len(label_counts), depth, np.int64)
             # one more entry at the end: labels beyond the model's range never occurred in training
             self._propensity = inverse_propensities(np.append(label_counts, 0), rows)
 
@@ -61,6 +64,9 @@ class Evaluation:
 
         ids = np.full((len(true), depth), -1, np.int64)
         ids[:, : topk_ids.shape[1]] = topk_ids[:, :depth]
+        if self._covered is not None:
+            rows, ranks = np.nonzero((ids >= 0) & (ids < len(self._covered)))
+            np.minimum.at(self._covered, ids[rows, ranks], ranks)
         hits = hits_of(ids, true)[labelled]  # [rows with labels, depth]
         ids, counts = ids[labelled], counts[labelled]
 
@@ -79,8 +85,8 @@ class Evaluation:
         return np.asarray(self._propensity[np.clip(ids, 0, len(self._propensity) - 1)])
 
     def result(self) -> dict[str, float]:
-        """p_at_k, r_at_k, ndcg_at_k and, where propensities are known, psp_at_k, for each k; rows counted and
-        rows left out. Without any row that has labels the metrics are NaN."""
+        """p_at_k, r_at_k, ndcg_at_k and, where label counts are known, psp_at_k and coverage_at_k, for each k; rows
+        counted and rows left out. Without any row that has labels the metrics are NaN."""
         values: dict[str, float] = {}
         rows = self.rows or np.nan
         for k in self.ks:
@@ -88,6 +94,8 @@ class Evaluation:
             values[f"r_at_{k}"] = float(self._recall[:k].sum() / rows)
             values[f"ndcg_at_{k}"] = float(self._ndcg[k - 1] / rows)
             if self._propensity is not None:
+                assert self._covered is not None
+                values[f"coverage_at_{k}"] = float(np.mean(self._covered < k))
                 values[f"psp_at_{k}"] = float(self._gain[:k].sum() / (self._best_gain[:k].sum() or np.nan))
         return {**values, "rows": self.rows, "rows_without_labels": self.rows_without_labels}
 

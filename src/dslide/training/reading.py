@@ -22,6 +22,10 @@ from dslide.data import (
     load_tokens,
     read_names,
 )
+from dslide.data.formats.interaction_table import is_table
+from dslide.data.formats.table import split_first_line
+from dslide.data.layout import LAYOUT_OPTIONS, Layout
+from dslide.data.load import TEXT_FORMATS
 from dslide.errors import ConfigError, DataError
 
 D = TypeVar("D", bound=Data)
@@ -29,7 +33,7 @@ Source = str | Path | Data  # where data comes from: a path, or what was loaded
 
 # Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
 FILE_OPTIONS = (
-    "format", "base", "y", "features", "labels", "label_names", "label_column", "text_column", "vectorizer",
+    "format", "base", "y", "features", "labels", "label_names", "vectorizer", *LAYOUT_OPTIONS
 )  # fmt: skip
 TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
 TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
@@ -57,9 +61,13 @@ class Reading:
             options["label_names"] = read_names(options["label_names"])
         if self.text:
             format = options.get("format", "auto")
-            if (detect_format(path) if format == "auto" else format) != "tsv":
+            layout = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
+            if (detect_format(path, layout) if format == "auto" else format) not in TEXT_FORMATS:
                 raise ConfigError(f"{next(iter(self.text))}: {path} is not raw text, so this has no use")
-            options["vectorizer"] = TextVectorizer(TextOptions(**self.text))
+            text = dict(self.text)
+            if isinstance(text.get("stop_words"), (str, Path)):
+                text["stop_words"] = [word.strip() for word in read_names(text["stop_words"])]
+            options["vectorizer"] = TextVectorizer(TextOptions(**text))
         return options
 
     def refuse(self) -> None:
@@ -93,11 +101,11 @@ def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
     if not isinstance(source, (str, Path)):
         return _with_known_features(source, source.source or "the test data", train.features)
     if train.users is not None:
-        return load(source, format="interactions", history=train)
+        return load(source, format="interactions", history=train, layout=train.layout)
     options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
     if isinstance(train, Tokens):
         return _load_stream(source, options, train.options, train.label_names)
-    return load_like(source, options, train.vectorizer, train.label_names, train.base, train.features)
+    return load_like(source, options, train.vectorizer, train.label_names, train.base, train.features, train.layout)
 
 
 def is_stream(options: Mapping[str, Any], saved: SavedModel | None = None) -> bool:
@@ -135,7 +143,8 @@ def load_for(
         raise ConfigError(f"history: only interactions have one, not {path}")
     if is_stream(options, saved):
         return _load_stream(path, options, _saved_token_options(saved, path), saved.label_names)
-    return load_like(path, options, vectorizer_of(saved), saved.label_names, saved.base, saved.features)
+    about = saved.label_names, saved.base, saved.features, layout_of(saved)
+    return load_like(path, options, vectorizer_of(saved), *about)
 
 
 def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
@@ -143,20 +152,33 @@ def vectorizer_of(saved: SavedModel) -> TextVectorizer | None:
     return None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
 
 
+def layout_of(saved: SavedModel) -> Layout:
+    """The columns of the file that the model was trained on."""
+    return Layout() if saved.layout is None else Layout.from_dict(saved.layout)
+
+
 def load_like(
     path: str | Path, options: Mapping[str, Any], vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
-    base: int, features: int,
+    base: int, features: int, layout: Layout,
 ) -> Dataset:  # fmt: skip
     """Data read the way the training data was; DataError if it has more features."""
     options = dict(options)
     if options.get("format", "auto") == "auto":
-        options["format"] = detect_format(path)
-    if options["format"] == "tsv" and vectorizer is None:
+        options["format"] = _format_of_texts(path, options, layout) if vectorizer is not None else detect_format(path)
+    if options["format"] in TEXT_FORMATS and vectorizer is None:
         raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
     if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
-    data = load(path, **options, vectorizer=vectorizer, label_names=label_names)
+    data = load(path, **options, vectorizer=vectorizer, label_names=label_names, layout=layout)
     return _with_known_features(data, path, features)
+
+
+def _format_of_texts(path: str | Path, options: Mapping[str, Any], layout: Layout) -> str:
+    """The format of data for a model of text: a table if its first line has the name of the known column of texts."""
+    given = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
+    if not Path(path).is_dir() and given.over(layout).text_column in split_first_line(path):
+        return "tsv"
+    return detect_format(path, given, texts=True)
 
 
 def _with_known_features(data: D, name: str | Path, features: int) -> D:
@@ -169,8 +191,19 @@ def _load_interactions(
     saved: SavedModel, path: str | Path, options: dict[str, Any], history: str | Path | None
 ) -> Dataset:
     """Interactions with the items of the model."""
-    counts = saved.label_counts
-    earlier = None if history is None else for_items(load(history, format="interactions"), saved.features, counts)
+    counts, by_name = saved.label_counts, saved.feature_names is not None
+    options["layout"] = layout_of(saved)
+    given = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
+    for file in (path, *([] if history is None else [history])):
+        if is_table(file, given.over(options["layout"])) != by_name:
+            names = "names, in a table" if by_name else "numbers, in lines of a user and items"
+            raise DataError(f"{file}: the model knows its items by {names}, and this is none")
+    if by_name:
+        options["label_names"] = saved.label_names
+    earlier = None
+    if history is not None:
+        earlier = for_items(load(history, **options), saved.features, counts)
+        options.pop("label_names", None)  # the history has them
     data = for_items(load(path, **options, history=earlier), saved.features, counts)
     if saved.label_names is None or data.unknown_labels:
         return data

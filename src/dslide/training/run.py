@@ -38,7 +38,7 @@ from dslide.util.signals import terminated
 if TYPE_CHECKING:
     from dslide.training.autotune import Tuned
 
-METRICS = ("p", "r", "ndcg", "psp")  # of the summary, each at every k
+METRICS = ("p", "r", "ndcg", "psp", "coverage")  # of the summary, each at every k
 CHANGEABLE = (  # options that may change when a training is resumed
     "epochs", "patience", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds",
     "checkpoints_kept",
@@ -108,7 +108,8 @@ class Run:
     ) -> None:  # fmt: skip
         self.folder, self.comm, self.data, self.test = folder, comm, data, test
         self.tuned = saved.progress.get("autotune") if saved is not None else tuned and tuned.to_dict()
-        self.hold_out, self.planned_bytes, self.estimator = testing.hold_out, planned_bytes, estimator
+        self.hold_out, self.split = testing.hold_out, testing.split
+        self.planned_bytes, self.estimator = planned_bytes, estimator
         self.ks = testing.ks or default_ks(data)
         self.label_counts = data.label_counts
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
@@ -180,12 +181,13 @@ class Run:
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
             progress={
-                **self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out,
+                **self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out, "split": self.split,
                 "best": None if self.early_stopping is None else self.early_stopping.best.saved(),
                 **({} if self.tuned is None else {"autotune": self.tuned}),
             },
             label_counts=self.label_counts, rows=len(data), base=data.base, interactions=data.users is not None,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
+            layout=data.layout.to_dict() if isinstance(data, Dataset) else None,
             estimator=None if self.estimator is None else dict(self.estimator),
         )  # fmt: skip
 

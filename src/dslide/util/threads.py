@@ -16,6 +16,12 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def openmp_threads() -> int:
+    """The value of OMP_NUM_THREADS, which is set for processes that share the cores; 0: there is none."""
+    value = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(value), available_cores()) if value.isascii() and value.isdigit() else 0
+
+
 def instruction_set() -> str:
     """The level in use: the best that this machine has, or the value of DSLIDE_ISA."""
     try:

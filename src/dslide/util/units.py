@@ -93,7 +93,7 @@ def _quantity(text: str, units: Mapping[str, float], option: str, expected: str)
     return float(match[1]) * units[match[2]]
 
 
-METRIC_NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP"}
+METRIC_NAMES = {"p": "P", "r": "R", "ndcg": "nDCG", "psp": "PSP", "coverage": "coverage"}
 
 
 def metric_name(name: str) -> str:

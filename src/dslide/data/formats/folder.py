@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dslide.data.dataset import Dataset, combined_checksum, crc32
 from dslide.data.files import read_names, write_names
+from dslide.data.layout import Layout
 from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import DataError
@@ -112,7 +113,7 @@ def complete_folder(folder: Path, dataset: Dataset, x: RowsFiles, y: RowsFiles) 
     about = {"x": x.about, "y": y.about}
     described = {name: getattr(dataset, name) for name in ("source", "base", "unknown_labels")}
     manifest = {"kind": _KIND, "version": VERSION, **described, "rows": len(dataset)}
-    manifest |= {**about, "checksum": _digest(about)}
+    manifest |= {"layout": dataset.layout.to_dict(), **about, "checksum": _digest(about)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
@@ -126,7 +127,11 @@ def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
     label_names, feature_names = (_read_names(folder / f"{kind}_names.txt") for kind in ("label", "feature"))
     vectorizer = _read_vectorizer(folder / "vectorizer.json", x.columns)
     base, unknown_labels = manifest["base"], manifest["unknown_labels"]
-    dataset = Dataset(x, y, label_names, feature_names, vectorizer, str(folder), base, unknown_labels)
+    try:
+        layout = Layout.from_dict(manifest.get("layout", {}))
+    except DataError as error:
+        raise DataError(f"{folder / MANIFEST}: is damaged: {error}") from None
+    dataset = Dataset(x, y, label_names, feature_names, vectorizer, str(folder), base, unknown_labels, layout=layout)
     return dataset.with_checksum(manifest["checksum"])
 
 

@@ -1,4 +1,4 @@
-"""Interactions of users with items: a line `user item item ...` for each user, all integers.
+"""Interactions of users with items: a line `user item item ...` for each user, all integers; or a table of names.
 
 For training, features and labels of a row both are the user's items: the network learns which items go together. For
 testing, labels are the held-out items and features the user's earlier ones, the history. Items of the history are not
@@ -7,7 +7,9 @@ recommended again (`Dataset.seen`)."""
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ from numpy.typing import NDArray
 from dslide import _core
 from dslide.data.dataset import Dataset, item_features
 from dslide.data.files import line_blocks, quoted
-from dslide.data.rows import MAX_COLUMNS, RowsBuilder
+from dslide.data.formats.interaction_table import is_table, read_table
+from dslide.data.layout import Layout
+from dslide.data.rows import MAX_COLUMNS, RowsBuilder, SparseRows
 from dslide.errors import ConfigError, DataError
 from dslide.util.arrays import Ids
 from dslide.util.csr import indptr_of
@@ -57,16 +61,40 @@ def read_interactions(path: str | Path, items: int | None = None, threads: int |
     return Dataset(item_features(y, y.column_counts()), y, users=users, source=str(path))
 
 
+def read_any(
+    path: str | Path,
+    items: int | None,
+    threads: int | None,
+    layout: Layout,
+    item_names: Sequence[str] | None = None,
+) -> Dataset:
+    """Interactions as lines of numbers, or as a table of names."""
+    if is_table(path, layout):
+        return read_table(path, layout, item_names)
+    return read_interactions(path, items, threads)
+
+
 def read_with_history(
-    path: str | Path, items: int | None, threads: int | None, history: Dataset | str | Path
+    path: str | Path,
+    items: int | None,
+    threads: int | None,
+    history: Dataset | str | Path,
+    layout: Layout,
 ) -> Dataset:
     """The items in a file as labels, those of the same users in `history` as features: none for unknown users. Items
     that the history lacks get labels after all others: they are counted but can't be predicted."""
     if not isinstance(history, Dataset):
-        history = read_interactions(history, items, threads)
+        history = read_any(history, items, threads, layout)
     if history.users is None:
         raise DataError(f"{history.source}: expected interactions as history")
-    held_out = read_interactions(path, None, threads)
+    if is_table(path, layout) != (history.user_names is not None):
+        raise DataError(
+            f"{path}: expected a table of users and items if the history, {history.source}, is one, and only then"
+        )
+    if is_table(path, layout):
+        held_out = read_table(path, layout, history.label_names, history.user_names)
+    else:
+        held_out = read_interactions(path, None, threads)
     assert held_out.users is not None
     order = np.argsort(history.users)
     at = np.searchsorted(history.users, held_out.users, sorter=order)
@@ -75,7 +103,7 @@ def read_with_history(
     counts = np.zeros(len(known), np.int64)
     counts[known] = np.diff(history.x.indptr)[rows[known]]
     x = dataclasses.replace(history.x.take(rows[known]), indptr=indptr_of(counts))
-    return _with_labels_of(dataclasses.replace(held_out, x=x), x.columns)
+    return _with_labels_of(dataclasses.replace(held_out, x=x, feature_names=history.feature_names), x.columns)
 
 
 def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
@@ -83,7 +111,22 @@ def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> 
     left out of the features; as labels they are counted but can't be predicted."""
     known = dataclasses.replace(data.x.where(data.x.indices < items), columns=items)
     x = item_features(known, np.zeros(items, np.int64) if counts is None else counts)
-    return _with_labels_of(dataclasses.replace(data, x=x), items)
+    names = None if data.feature_names is None else data.feature_names[:items]
+    return _with_labels_of(dataclasses.replace(data, x=x, feature_names=names), items)
+
+
+def rows_of_items(lists: Sequence[Sequence[str | int]], names: Sequence[str] | None, items: int) -> SparseRows:
+    """Rows of items given by name, or by number if they have no names; DataError for one that there is not."""
+    number_of = {name: number for number, name in enumerate(names or map(str, range(items)))}
+    builder = RowsBuilder()
+    for row in lists:
+        if isinstance(row, str) or not all(str(item) in number_of for item in row):
+            item = row if isinstance(row, str) else next(str(item) for item in row if str(item) not in number_of)
+            near = difflib.get_close_matches(item, number_of, n=1)
+            raise DataError(f"there is no item {item!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+        found = np.unique([number_of[str(item)] for item in row]).astype(np.int32)
+        builder.append(np.array([0, len(found)], np.int64), found, np.ones(len(found), np.float32))
+    return builder.finish(len(lists), items)
 
 
 def item_count(features: int | None, labels: int | None) -> int | None:
@@ -125,4 +168,5 @@ def _check_users(path: str | Path, users: Ids) -> None:
         row = int(again.min())
         before = int(np.argmax(users == users[row]))
         twice = f"user {users[row]} has a line already, line {before + 1}; expected one for each"
+        twice += ", or a table, which it is if a separator is given"
         raise DataError(f"{path}, line {row + 1}: {twice}")

@@ -1,100 +1,109 @@
-"""Text with labels: lines of `label label<TAB>text`, or these two among other columns."""
+"""Text with labels: lines of `label label<TAB>text`, or these two among other columns of a table."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-import scipy.sparse as sp
-
 from dslide.data.dataset import Dataset
-from dslide.data.files import decode_lines, line_blocks
-from dslide.data.rows import SparseRows
+from dslide.data.formats.labelled_text import labelled_text
+from dslide.data.formats.table import Table, as_names, first_line, guess_separator, one_line
+from dslide.data.layout import Layout
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
-from dslide.util.csr import indptr_of
 
-USUAL_COLUMNS = (1, 2)  # of labels and text, counted from 1
+LABEL_NAMES = frozenset(
+    {"label", "labels", "tag", "tags", "category", "categories", "class", "classes", "target", "targets"}
+)
+TEXT_NAMES = frozenset({"text", "texts", "sentence", "content", "body", "document", "abstract", "description"})
 
 
 def read_tsv(
     path: str | Path,
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
-    columns: tuple[int | None, int | None] = (None, None),
+    layout: Layout | None = None,
+    known: Layout | None = None,
 ) -> Dataset:
-    """Rows of a file: texts vectorized (by a new vectorizer if none is given), labels numbered. Without `label_names`
-    by falling frequency, then by name. With them, other labels get the numbers after: a model can't predict those, but
-    recall has to count them.
+    """Rows of a file, as `labelled_text` makes them.
 
-    `columns` are those of labels and text, counted from 1. None: as in the file that the vectorizer was learned from,
-    or 1 and 2; if both are None and the vectorizer knows none, the file must have these two and no others."""
-    chosen = _chosen(columns, None if vectorizer is None else vectorizer.file_columns)
-    labels, texts = _read_columns(path, chosen)
-    counts = Counter(label for row in labels for label in row)
-    new = sorted(counts.keys() - set(label_names or ()), key=lambda label: (-counts[label], label))
-    names = [*(label_names or ()), *new]
-    number_of = {name: number for number, name in enumerate(names)}
-    if len(number_of) < len(names):
-        raise DataError("label_names: a name occurs more than once")
-    indices = np.fromiter((number_of[label] for row in labels for label in row), np.int32)
-    indptr = indptr_of(np.array([len(row) for row in labels]))
-    y = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=(len(labels), len(names)))
-    try:
-        if vectorizer is None or not vectorizer.words:
-            vectorizer = vectorizer or TextVectorizer()
-            x = vectorizer.fit_transform(texts)
-            vectorizer.file_columns = chosen
+    The layout has what is given, `known` that of the file a model was trained on. If columns are left open, they are
+    those with usual names in the header, or else 1 and 2, and then the file must have these two and no others. A file
+    for a known model may lack the column of labels."""
+    given = layout or Layout()
+    layout = given.over(known)
+    table = Table(path, layout.separator or _separator(path), _has_header(layout))
+    label, text = _places(table, layout, may_lack_labels=known is not None and given.label_column is None)
+    labels: list[list[str]] = []
+    texts: list[str] = []
+    split, separator = str.split, layout.label_separator
+    for _, cells in table.rows(skip_blank=False):
+        if label is None:
+            labels.append([])
+        elif separator is None:
+            labels.append(split(cells[label]))
         else:
-            x = vectorizer.transform(texts)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    unknown = 0 if label_names is None else len(new)
-    return Dataset(x, SparseRows.from_scipy(y), names, vectorizer.words, vectorizer, str(path), unknown_labels=unknown)
+            labels.append([name for part in cells[label].split(separator) if (name := one_line(part))])
+        texts.append(cells[text])
+    if not texts:
+        raise DataError(f"{path}: there are no rows")
+    return labelled_text(path, labels, texts, vectorizer, label_names, layout)
 
 
-def _chosen(given: tuple[int | None, int | None], known: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The columns of labels and text; None: the file has only these two."""
-    if given == (None, None):
-        return known
-    label, text = (column or usual for column, usual in zip(given, known or USUAL_COLUMNS, strict=True))
+def is_labelled_text(cells: Sequence[str]) -> bool:
+    """Whether a first line names columns of labels and of texts."""
+    names = as_names(cells)
+    return any(name in LABEL_NAMES for name in names) and any(name in TEXT_NAMES for name in names)
+
+
+def _separator(path: str | Path) -> str:
+    """That of a file whose layout says none: a tab, unless the first line has none and the name does not promise it."""
+    return "\t" if ".tsv" in Path(path).suffixes else guess_separator(first_line(path))
+
+
+def _has_header(layout: Layout) -> bool | Callable[[list[str]], bool]:
+    """Whether there is a header, or what tells it by the first line."""
+    if layout.header is not None:
+        return layout.header
+    named = any(isinstance(column, str) for column in (layout.label_column, layout.text_column))
+    return True if named else is_labelled_text
+
+
+def _places(table: Table, layout: Layout, may_lack_labels: bool) -> tuple[int | None, int]:
+    """The columns of labels (None: there is none) and of texts."""
+    given, names = (layout.label_column, layout.text_column), table.names or []
+    if may_lack_labels and isinstance(given[0], str) and given[0] not in names:
+        label = None
+    else:
+        label = table.find("label_column", given[0], LABEL_NAMES)
+    text = table.find("text_column", given[1], TEXT_NAMES)
+    if label is None and text is not None and may_lack_labels and table.names:
+        return None, text
+    if label is None and text is None and table.width != 2:
+        raise DataError(f"{table.path}, line 1: {_unexpected(table)}")
+    if label is None:
+        label = _other(table, "label_column", 0, text)
+    if text is None:
+        text = _other(table, "text_column", 1, label)
     if label == text:
-        raise ConfigError(f"label_column, text_column: labels and text can't both be in column {label}")
+        both = f"labels and text can't both be in column {label + 1}"
+        raise ConfigError(f"label_column, text_column: {both}")
     return label, text
 
 
-def _read_columns(path: str | Path, chosen: tuple[int, int] | None) -> tuple[list[list[str]], list[str]]:
-    labels: list[list[str]] = []
-    texts: list[str] = []
-    blank: int | None = None  # the first blank line since the last row; allowed if no row follows
-    label_column, text_column = chosen or USUAL_COLUMNS
-    width = 0 if chosen else 2  # columns of every line; 0: as many as the first line has
-    for first, block in line_blocks(path):
-        for line, content in enumerate(decode_lines(path, first, block), first):
-            columns = content.split("\t")
-            if width == 0 and len(columns) >= max(label_column, text_column):
-                width = len(columns)
-            if len(columns) == width:
-                if blank is not None:
-                    raise DataError(f"{path}, line {blank}: the line is blank, expected labels, a tab and a text")
-                labels.append(columns[label_column - 1].split())
-                texts.append(columns[text_column - 1])
-            elif content.strip():
-                raise DataError(f"{path}, line {line}: {_unexpected(len(columns), chosen, width)}")
-            elif blank is None:
-                blank = line
-    if not texts:
-        raise DataError(f"{path}: there are no rows")
-    return labels, texts
+def _other(table: Table, option: str, usual: int, other: int | None) -> int:
+    """The column that is left open: its usual place, or the other one of two; refused if a header has more."""
+    if table.width == 2 and other is not None and table.names:
+        return 1 - other
+    if table.names and other is not None:
+        raise ConfigError(f"{option}: {table.path} has the columns {', '.join(table.names)}; name one of them")
+    if usual >= table.width:
+        raise DataError(f"{table.path}, line 1: {_unexpected(table)}")
+    return usual
 
 
-def _unexpected(found: int, chosen: tuple[int, int] | None, width: int) -> str:
-    """The message for a line with a wrong number of columns."""
-    if chosen is None:
-        hint = "; choose among more columns with label_column and text_column" if found > 2 else ""
-        return f"expected labels, one tab and a text, found {found - 1} tabs{hint}"
-    if width:
-        return f"expected {width} columns between tabs as in line 1, found {found}"
-    return f"expected labels in column {chosen[0]} and text in column {chosen[1]}, found {found} columns between tabs"
+def _unexpected(table: Table) -> str:
+    """The message for a first line with a wrong number of columns."""
+    between = {"\t": "tabs", ",": "commas", ";": "semicolons"}.get(table.separator, repr(table.separator))
+    hint = "; choose among more columns with label_column and text_column" if table.width > 2 else ""
+    return f"expected labels and a text, two columns between {between}, found {table.width}{hint}"

@@ -1,0 +1,93 @@
+"""What looks wrong about data that can be read: sentences to warn with. Each has figures and the likely cause."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dslide.data.dataset import Dataset
+from dslide.data.formats.tsv import LABEL_NAMES
+
+WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
+IN_ONE_ROW = 0.5  # share of labels
+ENDING, JOINED = 0.1, 0.5  # share of labels that end with a separator, or have one anywhere
+
+
+def check_training_data(data: Dataset) -> list[str]:
+    """What is suspicious about rows to train on; nothing if they look as most data does."""
+    if data.users is not None or len(data) == 0:
+        return []
+    suspicions = [*_header(data), *_swapped_columns(data), *_joined_labels(data), *_labels_of_one_row(data)]
+    return [*suspicions, *check_features(data, "is left")]
+
+
+def check_features(data: Dataset, known: str = "the model knows") -> list[str]:
+    """Rows without a feature, which say nothing: all of them get the same labels. Of interactions, users all of whose
+    items are unknown."""
+    empty = np.diff(data.x.indptr) == 0
+    if data.users is not None:
+        empty &= np.diff(data.y.indptr) > 0
+    without = int(np.count_nonzero(empty))
+    if without <= WITHOUT_FEATURES * len(data):
+        return []
+    if data.users is not None:
+        what = f"{without:,} of {len(data):,} users have no item that {known}, and all of these get the same items"
+        return [f"{data.source}: {what} (item_column says which column has the items)"]
+    feature = "word" if data.vectorizer is not None else "feature"
+    what = f"{without:,} of {len(data):,} rows have no {feature} that {known}, and all of these get the same labels"
+    return [f"{data.source}: {what}{_advice(data, 1, 'the text')}"]
+
+
+def _header(data: Dataset) -> list[str]:
+    """The first line of a file of text may name the columns."""
+    first = data.y.indices[: data.y.indptr[1]]
+    if data.vectorizer is None or data.label_names is None or len(first) == 0:
+        return []
+    names = [data.label_names[label] for label in first]
+    alone = np.count_nonzero(np.isin(data.y.indices, first)) == len(first)
+    if not alone or not any(name.lower() in LABEL_NAMES for name in names):
+        return []
+    what = f"the first line has the label {' '.join(names)}, which no other line has: is it a header? (header says so)"
+    return [f"{data.source}: {what}"]
+
+
+def _swapped_columns(data: Dataset) -> list[str]:
+    words, labels = data.values_per_row
+    if data.vectorizer is None or labels <= max(1.0, words):
+        return []
+    what = f"a row has {labels:.1f} labels and {words:.1f} words on average: are the columns swapped?"
+    return [f"{data.source}: {what}{_advice(data, 0, 'the labels')}"]
+
+
+def _joined_labels(data: Dataset) -> list[str]:
+    """Labels between commas, semicolons or bars that were split at blanks."""
+    if data.vectorizer is None or data.label_names is None or data.layout.label_separator is not None:
+        return []
+    names = data.label_names
+    for share, what, found in (
+        (ENDING, "end with", [name for name in names if name.endswith((",", ";", "|"))]),
+        (JOINED, "have", [name for name in names if any(mark in name for mark in ",;|")]),
+    ):
+        if len(found) > share * len(names):
+            text = f"{len(found):,} of {len(names):,} labels {what} a comma, a semicolon or a bar, like {found[0]!r}"
+            return [f"{data.source}: {text}: are labels separated by it? (label_separator says what is between them)"]
+    return []
+
+
+def _labels_of_one_row(data: Dataset) -> list[str]:
+    if min(data.labels, data.y.nnz) <= len(data):
+        return []
+    _, counts = np.unique(data.y.indices, return_counts=True)  # of labels that occur: the file may promise billions
+    used, once = len(counts), int(np.count_nonzero(counts == 1))
+    if used <= len(data) or once <= IN_ONE_ROW * used:
+        return []
+    what = f"there are more labels ({used:,}) than rows ({len(data):,}), and {once:,} of them are in one row only"
+    return [f"{data.source}: {what}; little can be learned of those{_advice(data, 0, 'the labels')}"]
+
+
+def _advice(data: Dataset, which: int, what: str) -> str:
+    """Which option says where text and labels are, and what it was."""
+    if data.vectorizer is None:
+        return ""
+    option = ("label_column", "text_column")[which]
+    column = getattr(data.layout, option)
+    return f" ({option}{'' if column is None else f', now {column},'} says which column has {what})"

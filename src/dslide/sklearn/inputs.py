@@ -1,0 +1,40 @@
+"""Rows as users give them, other than as matrices: texts, and names of items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import clone
+
+from dslide.data import TextVectorizer
+from dslide.errors import DataError
+
+
+def are_texts(X: Any) -> bool:
+    """Whether rows are texts, of which a vectorizer makes features: a list, an array or a column of a data frame."""
+    if isinstance(X, str):
+        raise DataError("X: expected a list of texts, not a single one")
+    if not isinstance(X, (list, tuple)) and getattr(X, "ndim", 0) != 1:
+        return False
+    return len(X) > 0 and all(isinstance(x, str) for x in X)
+
+
+def are_items(X: Any) -> bool:
+    """Whether rows are lists of names of items."""
+    return isinstance(X, (list, tuple)) and all(
+        isinstance(row, (list, tuple)) and all(isinstance(item, str) for item in row) for row in X
+    )
+
+
+def new_vectorizer(asked: Any) -> Any:
+    """One like that which the user gave, which has not learned anything; None: dslide's own."""
+    if asked is None or isinstance(asked, TextVectorizer):
+        return TextVectorizer(None if asked is None else asked.options)
+    return clone(asked)
+
+
+def features_of_texts(texts: Any, vectorizer: Any, learn: bool) -> Any:
+    """Features by dslide's own vectorizer, or by one that scikit-learn has; a new one learns them."""
+    if isinstance(vectorizer, TextVectorizer):
+        return vectorizer.fit_transform_rows(texts) if learn else vectorizer.transform_rows(texts)
+    return vectorizer.fit_transform(texts) if learn else vectorizer.transform(texts)
