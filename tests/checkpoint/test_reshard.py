@@ -27,6 +27,7 @@ from support.saved_models import (
     save,
 )
 
+from dslide.checkpoint.manifest import FORMAT
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.comm import Communicator
 from dslide.config import Config
@@ -66,7 +67,7 @@ def test_the_files_of_a_model(tmp_path: Path) -> None:
     shards = [f"{kind}-{rank}-of-3.safetensors" for kind in ("optimizer", "weights") for rank in range(3)]
     assert names_in(tmp_path / "m") == sorted(["config.json", "manifest.json", "progress.json", *shards])
     manifest = json.loads((tmp_path / "m/manifest.json").read_text())
-    assert (manifest["format"], manifest["shards"]) == (10, 3)
+    assert (manifest["format"], manifest["shards"]) == (FORMAT, 3)
     assert sorted(manifest["files"]) == [name for name in names_in(tmp_path / "m") if name != "manifest.json"]
     for name, entry in manifest["files"].items():
         assert entry["size"] == (tmp_path / "m" / name).stat().st_size

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from support.saved_models import network_state
 
-from dslide.checkpoint.manifest import Manifest, write_json
+from dslide.checkpoint.manifest import FORMAT, Manifest, write_json
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.config import Config
 from dslide.errors import ModelError
 
 CONFIG = Config(hidden=(4,), learning_rate=0.125, optimizer="adagrad")
+READS = f"this version of dslide reads format {FORMAT} only"
 
 
 def a_model(scale: float = 1.0, **changes: Any) -> SavedModel:
@@ -225,11 +226,11 @@ def test_no_folder_and_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 11, "dslide": "9.9"}, r"has format 11 \(written by dslide 9\.9\), this .* reads format 10 only"),
-        ({"format": 5}, r"m.*manifest\.json: the model has format 5 \(.*\), this .* reads format 10 only"),
-        ({"format": "10"}, "the model has format '10' .* reads format 10 only"),
-        ({"format": 10.0}, r"the model has format 10\.0 .* reads format 10 only"),
-        ({"format": None}, "the model has format None .* reads format 10 only"),
+        ({"format": FORMAT + 1, "dslide": "9.9"}, rf"has format {FORMAT + 1} \(written by dslide 9\.9\), {READS}"),
+        ({"format": 5}, rf"m.*manifest\.json: the model has format 5 \(.*\), {READS}"),
+        ({"format": str(FORMAT)}, f"the model has format '{FORMAT}' .* {READS}"),
+        ({"format": float(FORMAT)}, rf"the model has format {FORMAT}\.0 .* {READS}"),
+        ({"format": None}, f"the model has format None .* {READS}"),
         ({"files": []}, "no list of files"),
         ({"files": {"../x": {"size": 1, "crc32": 1}}}, r"'\.\./x' is not a file of a model"),
         ({"files": {"/etc/passwd": {"size": 1, "crc32": 1}}}, "is not a file of a model"),

@@ -181,7 +181,8 @@ def test_all_ranks_stopped(run: Callable[..., ElasticRun]) -> None:
 def test_a_rank_that_is_told_to_end(run: Callable[..., ElasticRun]) -> None:
     job = run()
     ranks = job.train()
-    wait_for(lambda: '"step"' in (job.folder / "log.jsonl").read_text())
+    log = job.folder / "log-1.jsonl"
+    wait_for(lambda: log.exists() and '"record": "step"' in log.read_text())
     os.kill(ranks[1], signal.SIGTERM)
     begin = time.monotonic()
     job.train(1)
@@ -196,7 +197,7 @@ def test_without_elastic_a_rank_that_is_told_to_end_ends_the_job(made: Path, tmp
     words = [made / "train.txt", "--out", tmp_path / "run", "--ranks", 2, *OPTIONS[:-1]]
     process = subprocess.Popen([*COMMAND, *map(str, words)], stderr=subprocess.PIPE, text=True)
     log = tmp_path / "run" / "log-1.jsonl"
-    wait_for(lambda: log.exists() and '"step"' in log.read_text())
+    wait_for(lambda: log.exists() and '"record": "step"' in log.read_text())
     os.kill(json.loads(log.read_text().splitlines()[0])["process"], signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143

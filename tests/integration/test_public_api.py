@@ -197,8 +197,8 @@ def test_options_and_names_of_the_documentation_exist(page: Path) -> None:
 
 def test_unknown_options_and_names_are_found() -> None:
     text = "`--epochs` `--no-such`, `mpiexec --hostfile f dslide train d --ranks 2\n--tables 3 --format x` `--quick`\n"
-    text += "```\ndslide predict m d --format svm \\\n  --epochs 3\n```\n\n    python -m bench --only a --epochs 3\n"
-    assert sorted(unknown_options(text)) == ["--epochs", "--epochs", "--no-such"]
+    text += "```\ndslide predict m d --format svm \\\n  --epochs 3\n```\n\n    python -m bench --only a --patience 3\n"
+    assert sorted(unknown_options(text)) == ["--epochs", "--no-such", "--patience"]
     assert missing_names("`dslide.Trainer.fit`, dslide.gone, dslide.data.load. dslide.data.gone") == [
         "dslide.gone",
         "dslide.data.gone",
