@@ -18,6 +18,7 @@ struct PriorLogits {
   // Only in training, to train the prior:
   std::vector<float> counted;   // the counted part of the value, before its scale
   std::vector<float> gradient;  // of the loss with respect to the logit: set by the output layer
+  uint64_t batch = 0;           // for which the label prior found the links of active neurons
 };
 
 class ActiveSet {

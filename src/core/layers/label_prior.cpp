@@ -13,7 +13,6 @@ constexpr size_t PREFETCH_LINES = 4;                   // of a feature's links
 constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
 constexpr size_t FEATURES = 64;                        // per task
 constexpr float MOST_ROWS = 4;                         // rows with a gradient of 1 that count in full: see learn()
-constexpr uint32_t TIE_BITS = 0x3ff;                   // of a key: random
 
 // Prefetches the links of a feature that comes soon.
 void prefetch_links(const Csr& links, const float* trained, int32_t feature) {
@@ -22,14 +21,6 @@ void prefetch_links(const Csr& links, const float* trained, int32_t feature) {
     __builtin_prefetch(links.ids + first + line * LINE, 0, 2);
     if (trained) __builtin_prefetch(trained + first + line * LINE, 0, 2);
   }
-}
-
-// An unsigned number that orders as the float, with random low bits.
-uint32_t key_of(float sum, size_t neuron) {
-  const auto bits = std::bit_cast<uint32_t>(sum);
-  const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-  const auto random = static_cast<uint32_t>((neuron + 1) * 0x9e3779b97f4a7c15u >> 32);
-  return (ordered & ~TIE_BITS) | (random & TIE_BITS) | 1;  // never 0
 }
 }  // namespace
 
@@ -83,13 +74,68 @@ void LabelPrior::each_link(const Csr& x, size_t row, size_t last, double norm, c
   }
 }
 
+void LabelPrior::group_features(const Csr& x) {
+  group_by_input(x, groups_);
+  input_of_.resize(x.nnz());
+  parallel_each(groups_.size(), [&](size_t t) {
+    const InputGroups& group = groups_[t];
+    for (size_t f = 0; f < group.input.size(); ++f) {
+      for (size_t e = group.begin[f]; e < group.begin[f + 1]; ++e) {
+        input_of_[group.element[e]] = static_cast<uint32_t>(f);
+      }
+    }
+  });
+}
+
+void LabelPrior::find_links(const Csr& x, const ActiveSet& active) {
+  find_active(active);
+  group_features(x);
+  active_links_.resize(groups_.size());
+  parallel_each(groups_.size(), [&](size_t t) { find_links_of(groups_[t], active_links_[t]); });
+  forget_active(active);
+  ++batch_;
+}
+
+// Nearly all links lead to neurons that are not active. The bit set, unlike the positions, stays in L1/L2.
+void LabelPrior::find_links_of(const InputGroups& group, ActiveLinks& found) const {
+  const Csr& links = arrays_.counted;
+  const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
+  found.begin.assign(1, 0);
+  size_t count = 0;
+  for (size_t f = 0; f < group.input.size(); ++f) {
+    if (f + PREFETCH_DISTANCE < group.input.size()) prefetch_links(links, nullptr, group.input[f + PREFETCH_DISTANCE]);
+    const int64_t first = links.offsets[group.input[f]], last = links.offsets[group.input[f] + 1];
+    if (found.link.size() < count + (last - first)) found.link.resize(2 * count + (last - first));
+    for (int64_t k = first; k < last; ++k) {
+      found.link[count] = k;
+      count += is_active(links.ids[k]);  // branch-free: the branch would be unpredictable
+    }
+    found.begin.push_back(count);
+  }
+  found.link.resize(count);
+  found.weights.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t k = found.link[i];
+    found.weights[i] = {position_[links.ids[k]], links.values[k], trained ? trained[k] : 0.0f};
+  }
+}
+
+std::span<const LabelPrior::ActiveLinks::Weights> LabelPrior::active_links_of(const Csr& x, int64_t element) const {
+  const ActiveLinks& found = active_links_[x.ids[element] % active_links_.size()];
+  const size_t first = found.begin[input_of_[element]];
+  return {found.weights.data() + first, found.begin[input_of_[element] + 1] - first};
+}
+
 void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active) {
   const std::lock_guard<std::mutex> lock(in_use_);
   const Csr& links = arrays_.counted;
   const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
   const bool learning = own && arrays_.is_trained;
-  // Nearly all links lead to neurons that are not active. The bit set, unlike the positions, stays in L1/L2.
-  find_active(active);
+  if (!active.is_everything) {
+    find_links(x, active);
+    active.prior.batch = batch_;
+  }
+  if (own) find_active(active);
   const int parts = threads();
   sums_.resize(parts);
   struct Part {
@@ -103,17 +149,20 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
     sums.resize(active.ids.size());
     for (size_t i = first; i < last; ++i) {
       const size_t before = part.rows.ids.size();
-      const auto add = [&](int64_t k, size_t p, float unit) {
-        sums.add(p, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
-      };
       if (active.is_everything) {
-        each_link(x, i, last, norms[i], add);
-      } else {
-        each_link(x, i, last, norms[i], [&](int64_t k, size_t neuron, float unit) {
-          if (is_active(neuron)) add(k, position_[neuron], unit);
+        each_link(x, i, last, norms[i], [&](int64_t k, size_t p, float unit) {
+          sums.add(p, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
         });
+      } else {
+        for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
+          const auto unit = static_cast<float>(x.values[e] / norms[i]);
+          if (unit == 0) continue;
+          for (const auto& link : active_links_of(x, e)) {
+            sums.add(link.position, unit * link.counted, unit * link.trained);
+          }
+        }
       }
-      if (own) subtract_own(x, i, norms[i], own, keep, sums);
+      if (own) subtract_own(x, i, norms[i], own, keep, active.is_everything, sums);
       sums.drain([&](size_t p, const Sum& sum) {
         part.rows.add(static_cast<int32_t>(p), weighted(active.ids[p], sum.counted, sum.trained));
         if (learning) part.counted.push_back(sum.counted);
@@ -121,7 +170,7 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
       part.rows.counts.push_back(static_cast<int64_t>(part.rows.ids.size() - before));
     }
   });
-  forget_active(active);
+  if (own) forget_active(active);
   PriorLogits& prior = active.prior;
   std::vector<BuiltRows> rows;
   prior.counted.clear();
@@ -134,54 +183,27 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
 }
 
 // Subtracts what a row contributes to the centroids of its labels. These are few: their links are searched for.
-void LabelPrior::subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, Sums& sums) const {
-  const Csr& links = arrays_.counted;
+void LabelPrior::subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, bool all,
+                              Sums& sums) const {
+  const auto before = [](const ActiveLinks::Weights& link, int32_t position) { return link.position < position; };
   for (const int32_t* label = own.begin(row); label != own.end(row); ++label) {
     if (!is_active(*label)) continue;
+    const int32_t position = position_[*label];
     float square = 0;
     for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
-      const int32_t feature = x.ids[e];
-      if (!std::binary_search(links.begin(feature), links.end(feature), *label)) continue;
+      if (all) {
+        const Csr& links = arrays_.counted;
+        if (!std::binary_search(links.begin(x.ids[e]), links.end(x.ids[e]), *label)) continue;
+      } else {
+        const std::span<const ActiveLinks::Weights> found = active_links_of(x, e);
+        const auto at = std::lower_bound(found.begin(), found.end(), position, before);
+        if (at == found.end() || at->position != position) continue;
+      }
       const auto unit = static_cast<float>(x.values[e] / norm);
       square += unit * unit;
     }
-    sums.sum[position_[*label]].counted -= keep * arrays_.share[*label] * square;
+    sums.sum[position].counted -= keep * arrays_.share[*label] * square;
   }
-}
-
-void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
-                      int32_t* ids, uint32_t* keys) {
-  const std::lock_guard<std::mutex> lock(in_use_);
-  const Csr& links = arrays_.counted;
-  const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
-  const int parts = threads();
-  sums_.resize(parts);
-  parallel_for(x.rows, 1, parts, [&](size_t first, size_t last, int thread) {
-    Sums& sums = sums_[thread];
-    sums.resize(neurons());
-    for (size_t i = first; i < last; ++i) {
-      each_link(x, i, last, norms[i], [&](int64_t k, size_t neuron, float unit) {
-        sums.add(neuron, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
-      });
-      for (const int32_t* label = own.begin(i); label != own.end(i); ++label) sums.clear(*label);
-      int32_t* const best_ids = ids + i * count;
-      uint32_t* const best_keys = keys + i * count;
-      std::fill_n(best_ids, count, -1);
-      std::fill_n(best_keys, count, 0u);
-      sums.drain([&](size_t n, const Sum& sum) {
-        const float total = weighted(n, sum.counted, sum.trained) + bias[n];
-        const uint32_t key = key_of(total, stripe.to_global(n));
-        if (key <= best_keys[count - 1]) return;  // ties to the lower neuron
-        size_t at = count - 1;                    // an insertion sort: few are better than all before
-        for (; at > 0 && best_keys[at - 1] < key; --at) {
-          best_keys[at] = best_keys[at - 1];
-          best_ids[at] = best_ids[at - 1];
-        }
-        best_keys[at] = key;
-        best_ids[at] = static_cast<int32_t>(n);
-      });
-    }
-  });
 }
 
 ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, const ActiveSet& active) {
@@ -209,37 +231,39 @@ ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, c
       step[prior.position[e]] += std::fabs(prior.gradient[e]);
     }
   }
-  const auto count = static_cast<float>(rows);  // gradients are those of the mean over rows
-  for (float& s : step) s = rate * std::min(1.0f, MOST_ROWS / (count * s + 1e-30f));
+  const auto batch_rows = static_cast<float>(rows);  // gradients are those of the mean over rows
+  for (float& s : step) s = rate * std::min(1.0f, MOST_ROWS / (batch_rows * s + 1e-30f));
 
-  find_active(active);
-  group_by_input(x, groups_);
+  const bool all = active.is_everything;
+  if (all) {
+    group_by_input(x, groups_);
+  } else if (active.prior.batch != batch_) {
+    find_links(x, active);
+  }
   const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
   const int parts = static_cast<int>(groups_.size());
-  struct Link {
-    int64_t link;
-    int32_t position;
-  };
   parallel_for_queues(parts, inputs_of, FEATURES, [&](size_t t, size_t begin, size_t end, int) {
     const InputGroups& g = groups_[t];
-    std::vector<Link> found;
     std::vector<float> sums;
     for (size_t f = begin; f < end; ++f) {
-      found.clear();
-      for (int64_t k = links.offsets[g.input[f]]; k < links.offsets[g.input[f] + 1]; ++k) {
-        if (is_active(links.ids[k])) found.push_back({k, position_[links.ids[k]]});
-      }
-      sums.assign(found.size(), 0.0f);
+      const int64_t first = links.offsets[g.input[f]], last = links.offsets[g.input[f] + 1];
+      const size_t found = all ? 0 : active_links_[t].begin[f];
+      const size_t count = all ? last - first : active_links_[t].begin[f + 1] - found;
+      const auto position = [&](size_t j) {
+        return all ? links.ids[first + j] : active_links_[t].weights[found + j].position;
+      };
+      sums.assign(count, 0.0f);
       for (size_t e = g.begin[f]; e < g.begin[f + 1]; ++e) {
         const auto unit = static_cast<float>(g.value[e] / norms[g.row[e]]);
         if (unit == 0) continue;  // the row's gradients may not be those of these links
         const float* const of_row = &gradient_[g.row[e] * width];
-        for (size_t j = 0; j < found.size(); ++j) sums[j] += unit * of_row[found[j].position];
+        for (size_t j = 0; j < count; ++j) sums[j] += unit * of_row[position(j)];
       }
-      for (size_t j = 0; j < found.size(); ++j) arrays_.trained[found[j].link] -= step[found[j].position] * sums[j];
+      for (size_t j = 0; j < count; ++j) {
+        arrays_.trained[all ? first + j : active_links_[t].link[found + j]] -= step[position(j)] * sums[j];
+      }
     }
   });
-  forget_active(active);
   return total;
 }
 }  // namespace dslide

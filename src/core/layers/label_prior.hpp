@@ -14,6 +14,7 @@
 #include <array>
 #include <bit>
 #include <mutex>
+#include <span>
 #include <vector>
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
@@ -23,6 +24,7 @@
 
 namespace dslide {
 constexpr size_t PRIOR_SCALES = 32;
+constexpr size_t SCORE_LINE = 16;  // neurons
 // Whose scale a label with so many rows has: up to 3, 4 to 7, 8 to 15, ... A label with one row has nothing left in
 // training, once that row's contribution is subtracted: it shares the scale of those with 2 or 3, and has no say in it.
 inline size_t prior_bucket(int32_t rows) { return std::bit_width(static_cast<uint32_t>(std::max(rows, 2))); }
@@ -74,7 +76,8 @@ class LabelPrior {
   // `norms` are those before dropout.
   void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active);
 
-  // For each row the `count` neurons with the largest prior plus bias, except those in `own`: ids and keys, (rows x
+  // For each row the `count` neurons with the largest prior plus bias, of those to which its features add anything, and
+  // except those in `own`: ids and keys, (rows x
   // count), best first; id -1 and key 0 where there are fewer. A larger key is a larger sum, to 13 bits; neurons of the
   // same sum are ordered at random by their number in the whole layer, whose stripe is `stripe`.
   void best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
@@ -99,7 +102,7 @@ class LabelPrior {
   };
   // Sums of which most are empty. The walk over links has no branches; reading and clearing visits what was added only.
   struct alignas(2 * CACHE_LINE) Sums {
-    std::vector<Sum> sum;
+    Aligned<Sum> sum;
     std::vector<uint64_t> added;   // a bit for each sum: whether anything was added
     std::vector<uint8_t> has_any;  // by word of `added`
     void resize(size_t n);
@@ -116,7 +119,40 @@ class LabelPrior {
     // use(i, sum) for the sums that are not empty, in ascending order; they become empty.
     template <class Use> void drain(const Use& use);
   };
-  void subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, Sums& sums) const;
+  // The links of a batch's features that lead to active neurons, in the order of a group's inputs.
+  struct alignas(2 * CACHE_LINE) ActiveLinks {
+    struct Weights {
+      int32_t position;  // in active.ids
+      float counted, trained;
+    };
+    std::vector<size_t> begin;  // by input of the group; (inputs + 1)
+    std::vector<int64_t> link;
+    std::vector<Weights> weights;
+  };
+  // Links of a batch's features with both parts of their weights as one, in the order of a group's inputs.
+  struct alignas(2 * CACHE_LINE) WeightedLinks {
+    struct Link {
+      int32_t neuron;
+      float weight;
+    };
+    std::vector<size_t> begin;  // by input of the group; (inputs + 1)
+    Aligned<Link> links;
+  };
+  // What a row's weighted links add up to, by neuron, and which lines of SCORE_LINE neurons have any.
+  struct alignas(2 * CACHE_LINE) Scores {
+    Aligned<float> sum;
+    Aligned<uint64_t> touched;  // a byte for each line
+  };
+  void best_of_part(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
+                    int32_t* ids, uint32_t* keys);
+  void weigh_links(const Csr& x);
+  void weigh_links_of(const InputGroups& group, WeightedLinks& found) const;
+  void add_scores(const Csr& x, size_t row, double norm, Scores& scores) const;
+  void group_features(const Csr& x);
+  void find_links(const Csr& x, const ActiveSet& active);
+  void find_links_of(const InputGroups& group, ActiveLinks& found) const;
+  std::span<const ActiveLinks::Weights> active_links_of(const Csr& x, int64_t element) const;
+  void subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, bool all, Sums& sums) const;
   // use(link, neuron, value) for all links of the features of a row, whose value is not 0, divided by its norm.
   template <class Use> void each_link(const Csr& x, size_t row, size_t last, double norm, const Use& use) const;
 
@@ -125,7 +161,14 @@ class LabelPrior {
   std::vector<uint64_t> is_active_;  // a bit for each neuron: whether it is active; 0 between calls
   std::vector<int32_t> position_;    // by active neuron: position in active.ids
   AlignedFloats gradient_;           // (rows x active): gradients of logits that the prior adds to
-  std::vector<InputGroups> groups_;  // one per thread, kept between calls, as what follows
+  std::vector<InputGroups>
+      groups_;  // of the last batch's features; one per thread, kept between calls, as what follows
+  std::vector<ActiveLinks> active_links_;
+  std::vector<WeightedLinks> weighted_links_;
+  std::vector<uint8_t> bucket_of_;  // by link: whose scale its label has
+  std::vector<Scores> scores_;
+  std::vector<uint32_t> input_of_;  // by element of that batch: its input's place in its group
+  uint64_t batch_ = 0;              // number of that batch, which its active set has too
   std::vector<Sums> sums_;
 };
 }  // namespace dslide

@@ -77,7 +77,7 @@ def plan(
     weights += 4 * NUMBERS * -(-labels // ranks)  # the calibration
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
     # an upper bound: lists by feature, and a share, a number of rows and a position for each label
-    link_bytes = 12 if config.prior_learning_rate > 0 else 8
+    link_bytes = 8 + (4 if config.prior_learning_rate > 0 else 0) + (1 if config.prior_hits > 0 else 0)
     prior_bytes = (
         8 * (features + 1) + link_bytes * features * prior_labels // ranks + 12 * -(-labels // ranks) + 8 * SCALES
     )
@@ -162,8 +162,11 @@ def _work_bytes(
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     if prior_labels:  # each thread's sums by neuron, and the rows' terms, by thread and then together
         active += threads * 28 * neurons + 32 * batch * min(neurons, round(features_per_row * prior_labels / ranks))
-        if config.prior_learning_rate > 0:  # gradients of logits, and each thread's sums over all labels
-            active += 4 * batch * neurons + (0 if full else threads * 12 * -(-labels // ranks))
+        if config.prior_learning_rate > 0:  # gradients of logits
+            active += 4 * batch * neurons
+        if not full:  # each thread's scores of all labels; the batch's links, and those to active labels
+            links = round(batch * features_per_row * prior_labels / ranks)
+            active += threads * 5 * -(-labels // ranks) + 16 * links
     if config.loss == "sigmoid":  # logits over all labels, and a copy, when the loss is evaluated
         active += 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // ranks))
     return 4 * batch * activations + active + threads * (1 << 20)

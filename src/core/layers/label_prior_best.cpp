@@ -1,0 +1,168 @@
+// The labels that the prior takes each row for.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include "layers/label_prior.hpp"
+#include "runtime/thread_pool.hpp"
+
+namespace dslide {
+namespace {
+constexpr uint32_t TIE_BITS = 0x3ff;        // of a key: random
+constexpr int64_t PREFETCH_DISTANCE = 2;    // in features
+constexpr int64_t MOST_ELEMENTS = 1 << 18;  // of rows at once
+constexpr size_t PREFETCH_LINES = 4;        // of a feature's links; the hardware fetches the rest
+
+// An unsigned number that orders as the float, with random low bits.
+uint32_t key_of(float sum, size_t neuron) {
+  const auto bits = std::bit_cast<uint32_t>(sum);
+  const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
+  const auto random = static_cast<uint32_t>((neuron + 1) * 0x9e3779b97f4a7c15u >> 32);
+  return (ordered & ~TIE_BITS) | (random & TIE_BITS) | 1;  // never 0
+}
+
+// The smallest number whose key can be larger than this one.
+float least_above(uint32_t key) {
+  if (key == 0) return -std::numeric_limits<float>::infinity();
+  const uint32_t ordered = key & ~TIE_BITS;
+  return std::bit_cast<float>(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+}
+
+// Whether the score of any neuron of a line that has one is large enough. Compilers don't vectorize the plain loop.
+bool any_reaches(const float* sum, const float* bias, float least) {
+  typedef float Floats __attribute__((vector_size(16)));
+  typedef int32_t Mask __attribute__((vector_size(16)));
+  Mask any{};
+  for (size_t j = 0; j < SCORE_LINE; j += 4) {
+    Floats s, b;
+    std::memcpy(&s, sum + j, sizeof s);
+    std::memcpy(&b, bias + j, sizeof b);
+    any |= (s != 0.0f) & (s + b >= least);
+  }
+  return (any[0] | any[1] | any[2] | any[3]) != 0;
+}
+
+// The best neurons of a row so far, best first; ties to the one that came first.
+struct Best {
+  int32_t* ids;
+  uint32_t* keys;
+  size_t count;
+  float least = -std::numeric_limits<float>::infinity();  // what another one needs at least
+
+  void offer(int32_t neuron, uint32_t key) {
+    if (key <= keys[count - 1]) return;
+    size_t at = count - 1;  // an insertion sort: few are better than all before
+    for (; at > 0 && keys[at - 1] < key; --at) {
+      keys[at] = keys[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    keys[at] = key;
+    ids[at] = neuron;
+    least = least_above(keys[count - 1]);
+  }
+};
+}  // namespace
+
+void LabelPrior::weigh_links(const Csr& x) {
+  if (bucket_of_.empty()) {
+    bucket_of_.resize(arrays_.counted.nnz());
+    parallel_each(bucket_of_.size(), [&](size_t k) {
+      bucket_of_[k] = static_cast<uint8_t>(prior_bucket(arrays_.rows[arrays_.counted.ids[k]]));
+    });
+  }
+  group_features(x);
+  weighted_links_.resize(groups_.size());
+  parallel_each(groups_.size(), [&](size_t t) { weigh_links_of(groups_[t], weighted_links_[t]); });
+}
+
+void LabelPrior::weigh_links_of(const InputGroups& group, WeightedLinks& found) const {
+  const Csr& links = arrays_.counted;
+  found.begin.assign(1, 0);
+  for (const int32_t input : group.input) {
+    found.begin.push_back(found.begin.back() + links.offsets[input + 1] - links.offsets[input]);
+  }
+  if (found.links.size() < found.begin.back()) found.links.resize(found.begin.back());
+  auto* out = found.links.data();
+  for (const int32_t input : group.input) {
+    const int64_t first = links.offsets[input], last = links.offsets[input + 1];
+    for (int64_t k = first; k < last; ++k, ++out) {
+      const float trained = arrays_.is_trained ? arrays_.trained[k] : 0.0f;
+      *out = {links.ids[k], arrays_.scale[bucket_of_[k]] * links.values[k] + trained};
+    }
+  }
+}
+
+void LabelPrior::add_scores(const Csr& x, size_t row, double norm, Scores& scores) const {
+  float* const sum = scores.sum.data();
+  auto* const touched = reinterpret_cast<uint8_t*>(scores.touched.data());
+  const auto links_of = [&](int64_t e) {
+    const WeightedLinks& found = weighted_links_[x.ids[e] % weighted_links_.size()];
+    const size_t first = found.begin[input_of_[e]];
+    return std::span(found.links.data() + first, found.begin[input_of_[e] + 1] - first);
+  };
+  for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
+    if (e + PREFETCH_DISTANCE < x.offsets[row + 1]) {
+      prefetch({reinterpret_cast<const char*>(links_of(e + PREFETCH_DISTANCE).data()), PREFETCH_LINES});
+    }
+    const auto unit = static_cast<float>(x.values[e] / norm);
+    if (unit == 0) continue;
+    for (const auto& link : links_of(e)) {
+      sum[link.neuron] += unit * link.weight;
+      touched[link.neuron / SCORE_LINE] = 1;
+    }
+  }
+}
+
+void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
+                      int32_t* ids, uint32_t* keys) {
+  const std::lock_guard<std::mutex> lock(in_use_);
+  std::vector<int64_t> offsets;
+  for (size_t first = 0, last; first < x.rows; first = last) {  // in parts, to limit the memory for their links
+    for (last = first + 1; last < x.rows && x.offsets[last + 1] - x.offsets[first] <= MOST_ELEMENTS;) ++last;
+    const int64_t begin = x.offsets[first];
+    offsets.assign(x.offsets + first, x.offsets + last + 1);
+    for (int64_t& offset : offsets) offset -= begin;
+    const Csr part{last - first, offsets.data(), x.ids + begin, x.values + begin};
+    const Csr own_part{last - first, own.offsets + first, own.ids};
+    best_of_part(part, norms + first, own_part, bias, count, stripe, ids + first * count, keys + first * count);
+  }
+}
+
+void LabelPrior::best_of_part(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count,
+                              Stripe stripe, int32_t* ids, uint32_t* keys) {
+  weigh_links(x);
+  const int parts = threads();
+  scores_.resize(parts);
+  constexpr size_t LINE = SCORE_LINE;
+  const size_t words = neurons() / (8 * LINE) + 1;
+  parallel_for(x.rows, 1, parts, [&](size_t first, size_t last, int thread) {
+    Scores& scores = scores_[thread];
+    scores.sum.resize(8 * LINE * words);
+    scores.touched.resize(words);
+    for (size_t i = first; i < last; ++i) {
+      add_scores(x, i, norms[i], scores);
+      for (const int32_t* label = own.begin(i); label != own.end(i); ++label) scores.sum[*label] = 0;
+      Best best{ids + i * count, keys + i * count, count};
+      std::fill_n(best.ids, count, -1);
+      std::fill_n(best.keys, count, 0u);
+      for (size_t w = 0; w < words; ++w) {
+        if (scores.touched[w] == 0) continue;
+        const auto* const touched = reinterpret_cast<const uint8_t*>(&scores.touched[w]);
+        for (size_t line = 0; line < 8; ++line) {
+          if (touched[line] == 0) continue;
+          const size_t begin = (8 * w + line) * LINE, end = std::min(begin + LINE, neurons());
+          float* const sum = &scores.sum[begin];
+          if (end < begin + LINE || any_reaches(sum, bias + begin, best.least)) {
+            for (size_t n = begin; n < end; ++n) {
+              if (sum[n - begin] == 0) continue;
+              best.offer(static_cast<int32_t>(n), key_of(sum[n - begin] + bias[n], stripe.to_global(n)));
+            }
+          }
+          std::fill_n(sum, LINE, 0.0f);
+        }
+        scores.touched[w] = 0;
+      }
+    }
+  });
+}
+}  // namespace dslide
