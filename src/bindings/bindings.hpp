@@ -90,6 +90,7 @@ void bind_kernels(nb::module_& m);
 void bind_active(nb::module_& m);
 void bind_layers(nb::module_& m);
 void bind_label_prior(nb::module_& m);
+void bind_candidates(nb::module_& m);
 void bind_wire(nb::module_& m);
 }  // namespace dslide
 

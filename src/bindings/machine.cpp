@@ -33,5 +33,6 @@ NB_MODULE(_core, m) {
   dslide::bind_active(m);
   dslide::bind_layers(m);
   dslide::bind_label_prior(m);
+  dslide::bind_candidates(m);
   dslide::bind_wire(m);
 }

@@ -80,13 +80,14 @@ class Config:
         "label prior that is trained begin at 0 unless they are hashed", 0, 1e3)
 
     # which output neurons are active
-    output: Literal["auto", "full", "lsh", "random"] = option("auto", "active output neurons: full: all of them; lsh: "
-        "the labels, hash hits and random negatives; random: the labels and random negatives; lsh and random also have "
-        "prior_hits; auto: full up to 8,192 labels, else random with a label prior that is trained and lsh without")
+    output: Literal["auto", "full", "lsh", "cells", "random"] = option("auto", "active output neurons: full: all of "
+        "them; random: the labels and random negatives; lsh: these and hash hits; cells: these and the best of the "
+        "labels that rows with similar hidden vectors excite; all but full also have prior_hits; auto: full up to "
+        "8,192 labels, else random with a label prior that is trained and lsh without")
     active_sets: Literal["shared", "row"] = option("shared", "shared: one active set for the whole batch, the union "
         "over its rows; row: an active set for each row, as in the SLIDE papers")
-    hash_hits: int = option(-1, "hash hits that each row adds to the active set of output neurons; -1: chosen from the "
-        "number of labels", -1)
+    hash_hits: int = option(-1, "neurons that each row looks up, in hash tables or cells, for the active set of output "
+        "neurons; -1: chosen from the number of labels", -1)
     prior_hits: int = option(-1, "labels that each row adds to the active set of output neurons because the label "
         "prior takes it for them; -1: chosen from the data", -1, 2**16)
     random_negatives: int = option(-1, "random negatives: output neurons sampled at random, for the batch's active set "

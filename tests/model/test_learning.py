@@ -9,7 +9,7 @@ from support.plain import PLAIN
 
 from dslide import _core
 from dslide.config import Config
-from dslide.model.lsh import Hits
+from dslide.model.retriever import Hits
 from dslide.training.trainer import Trainer
 from dslide.util.csr import Lists
 

@@ -18,6 +18,7 @@ from dslide import Config, Network, SparseRows
 from dslide.comm.votes import Vote
 from dslide.errors import ConfigError
 from dslide.model.micro_batches import micro_batches
+from dslide.model.prediction import last_hidden
 from dslide.model.sharding import Shard, neuron_axis
 from dslide.util.csr import Csr
 
@@ -52,6 +53,11 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
     sizes = [FEATURES, *config.hidden, LABELS]
     whole = {}
     for name, first in parts[0].items():
+        if name.startswith(("cells.", "index.", "recent.")):  # the same on all ranks
+            for part in parts[1:]:
+                assert_array_equal(part[name], first)
+            whole[name] = first
+            continue
         of_labels = name in ("calibration", "inclusion")
         layer, array = (len(sizes) - 2, name) if of_labels else (int(name[5]), name.split(".")[1])
         axis = {"codes": 1, "moved": 0, "calibration": 0, "inclusion": 0}.get(array, neuron_axis(array, sparse[layer]))
@@ -150,6 +156,8 @@ def test_full_training_is_that_of_one_rank(size, loss, optimizer):
         },
         {"output": "lsh", "hash_hits": 6, "random_negatives": 8, "bucket_size": 0, "active_sets": "row"},
         {"output": "lsh", "hash_hits": 4, "random_negatives": 8, "bucket_size": 0, "probe": "threshold"},
+        {"output": "cells", "hash_hits": 3, "random_negatives": 10},
+        {"output": "cells", "hash_hits": 3, "random_negatives": 10, "micro_batches": 3, "loss": "sigmoid"},
         {"output": "lsh", "hash_hits": 10_000, "random_negatives": 8, "bucket_size": 0, "probe": "vanilla"},
         {
             "output": "lsh",
@@ -192,9 +200,9 @@ def test_networks_stored_as_bf16_stay_close_on_several_ranks(option):
 
 
 @pytest.mark.parametrize("weights", ["float32", "bf16"])
-@pytest.mark.parametrize("hidden_share", [(), (0.5,)])
+@pytest.mark.parametrize("options", [{"output": "cells"}, {"output": "lsh"}, {"hidden_share": (0.5,)}])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_predictions_are_those_of_one_rank(size, hidden_share, weights):
+def test_predictions_are_those_of_one_rank(size, options, weights):
     x, _ = batch(0)
     rows = SparseRows(x.indptr, x.indices, x.values, FEATURES)
     some = np.array([80, 3, 3, 11], np.int32)
@@ -202,8 +210,10 @@ def test_predictions_are_those_of_one_rank(size, hidden_share, weights):
     exclude = SparseRows.from_scipy(gone)
 
     def work(comm):
-        config = Config(**BASE | {"hidden_share": hidden_share, "bucket_size": 0, "weights": weights})
+        config = Config(**BASE | options | {"bucket_size": 0, "weights": weights})
         network = Network(config, FEATURES, LABELS, comm=comm)
+        if network.recent is not None:
+            network.recent.add(last_hidden(network, rows).values)
         found = [network.predict_topk(rows, k) for k in (1, 6, 90)]
         found += [network.predict_topk(rows, k, exclude) for k in (1, 6, 90)]
         found += [network.predict_topk_approximate(rows, 4, left_out) for left_out in (None, exclude)]

@@ -13,7 +13,7 @@ from dslide import Config
 from dslide.data import Dataset, SparseRows
 from dslide.errors import DataError
 from dslide.model.collectives import Collectives
-from dslide.model.lsh import Hits
+from dslide.model.retriever import Hits
 from dslide.planner import calibration, trial_rows
 from dslide.planner.calibration import Calibration, calibrate, on_cores
 from dslide.planner.forecast import Forecast, forecast, rebuild_cost, recommended

@@ -24,7 +24,7 @@ from dslide.comm import Communicator
 from dslide.comm.future import Future
 from dslide.comm.votes import Vote, Votes
 from dslide.model.activations import Activations, Dense
-from dslide.model.lsh import Hits
+from dslide.model.retriever import Hits
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Floats, Ids, aligned_zeros, padded
 from dslide.util.csr import Csr, Lists, indptr_of
@@ -150,13 +150,13 @@ class Collectives:
         lists, ranking = hits.lists, hits.ranking
         if self.shard.size == 1 or ranking is None:
             return Future.done(lists)
-        own = np.zeros((lists.rows, want), np.uint32)  # 0: none
+        own = np.zeros((lists.rows, want), ranking.dtype)  # 0: none
         row = lists.row_numbers()
         own[row, np.arange(lists.nnz) - lists.indptr[row]] = ranking
         exchange = self.comm.post(HASH_HITS, [own.tobytes()] * self.shard.size)
 
         def finish() -> Lists:
-            everyone = [np.frombuffer(content, np.uint32).reshape(own.shape) for content in exchange.wait()]
+            everyone = [np.frombuffer(content, own.dtype).reshape(own.shape) for content in exchange.wait()]
             ranked = np.concatenate(everyone, axis=1)
             least = np.partition(ranked, ranked.shape[1] - want, axis=1)[:, ranked.shape[1] - want]
             return lists.where(ranking >= least[row])

@@ -17,6 +17,7 @@ from dslide.model.micro_batches import PARTS
 
 FULL_BELOW = 8192  # labels up to which all outputs are computed
 SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to exclude each other
+LOOKED_UP = ("lsh", "cells")  # values of `output` with which rows look up neurons
 HIDDEN = (256,)
 EPOCHS_OF_ROWS, EPOCHS = 2, 4  # passes over rows of features, and over other data
 STEPS = 200  # that small data gets at least
@@ -86,8 +87,8 @@ class ResolvedConfig(Config):
 
     @property
     def hits_per_row(self) -> int:
-        """Hash hits that each row adds to the output layer's active set."""
-        return self.hash_hits if self.output == "lsh" else 0
+        """Neurons looked up that each row adds to the output layer's active set."""
+        return self.hash_hits if self.output in LOOKED_UP else 0
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class _Facts:
         if data.users is not None and np.count_nonzero(np.diff(data.y.indptr) > 1) < LEAST_VALIDATION:
             return 0.0  # users with one item keep it
         _, labels_per_row = data.values_per_row
-        hits = labels_per_row + config.prior_hits + (config.hash_hits if config.output == "lsh" else 0)
+        hits = labels_per_row + config.prior_hits + (config.hash_hits if config.output in LOOKED_UP else 0)
         active = min(self.labels, config.random_negatives + config.batch_size * hits)
         if config.output == "full":
             active = self.labels

@@ -22,7 +22,7 @@ from dslide.data import SparseRows
 from dslide.errors import ModelError
 from dslide.model import linear
 from dslide.model.linear import LinearClassifiers
-from dslide.model.lsh import Hits
+from dslide.model.retriever import Hits
 from dslide.model.sharding import Shard
 from dslide.model.storage import ChangeListener, checked
 from dslide.util.arrays import Array, Floats

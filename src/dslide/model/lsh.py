@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +12,13 @@ from dslide.config import Config
 from dslide.errors import ModelError
 from dslide.model.activations import Activations, Dense
 from dslide.model.hash_parameters import HashParameters
+from dslide.model.retriever import Candidates, Hits
 from dslide.model.sharding import WHOLE, Shard
 from dslide.util.arrays import Ids
 from dslide.util.csr import Lists
 
 Codes = npt.NDArray[np.uint32]
-Ranking = npt.NDArray[np.uint32]
 HASHED_AT_ONCE = 1 << 16  # neurons, which bounds the memory for their codes
-
-
-@dataclass(frozen=True)
-class Hits:
-    """Own neurons that share buckets with rows, best first within a row. `ranking`, highest first, compares them with
-    those of other ranks; None: hits are in no order, and each rank keeps its own."""
-
-    lists: Lists
-    ranking: Ranking | None
 
 
 class LshIndex:
@@ -96,10 +86,10 @@ class LshIndex:
         indptr, ids, _, ranking = self.query.threshold(codes, at_least, want, self.seed, step, first_row)
         return Hits(Lists(indptr, ids), ranking)
 
-    def candidates(self, x: Activations) -> Lists:
+    def candidates(self, x: Activations) -> Candidates:
         """Every own neuron that shares a bucket with a row."""
         indptr, ids, *_ = self.query.candidates(self._codes(x))
-        return Lists(indptr, ids)
+        return Candidates(Lists(indptr, ids), np.arange(x.rows, dtype=np.int32))
 
     def _codes(self, x: Activations) -> Codes:
         """Bucket numbers of inputs, (rows, tables)."""

@@ -21,7 +21,7 @@ EVEN = 0.5  # share of the negatives that is spread evenly
 
 def by_frequency(config: Config) -> bool:
     """Whether a network samples negatives by frequency."""
-    return config.output in ("lsh", "random") and config.negative_sampling == "frequency"
+    return config.output in ("lsh", "cells", "random") and config.negative_sampling == "frequency"
 
 
 def inclusion_probabilities(frequencies: npt.NDArray[np.floating] | None, labels: int, negatives: int) -> Floats:

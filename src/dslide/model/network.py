@@ -6,6 +6,7 @@ the same rows, and give every rank the same result.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,16 @@ from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
 from dslide.model.calibration import NAME as CALIBRATION
 from dslide.model.calibration import Calibration
+from dslide.model.cell_arrays import (
+    PREDICTION,
+    RECENT,
+    TRAINING,
+    has_prediction_cells,
+    has_training_cells,
+    prediction_labels,
+    training_labels,
+)
+from dslide.model.cells import Cells, RecentRows
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import Discriminant, label_sums
@@ -26,11 +37,11 @@ from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.linear import LinearClassifiers
-from dslide.model.lsh import LshIndex
 from dslide.model.negatives import NAME as INCLUSION
 from dslide.model.negatives import by_frequency, inclusion_probabilities
 from dslide.model.output_losses import OUTPUT_LOSSES
 from dslide.model.random_streams import layer_seed
+from dslide.model.retriever import Retriever
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import array_dtype
 from dslide.model.storage import ChangeListener, checked, copy_array
@@ -81,9 +92,11 @@ class Network:
         self.inclusion: Floats | None = None  # (own labels): probability of being a random negative; None: all alike
         if trainable and by_frequency(config):
             self.inclusion = self._inclusion(None)
+        self._make_cells(weights, trainable)
         self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
-        self._index: tuple[int, LshIndex] | None = None  # for prediction, and the version it was made for
+        self._tables: tuple[int, Retriever] | None = None  # hash tables for prediction, and the version they are of
+        self._making_index = threading.Lock()
 
     @property
     def output(self) -> Layer:
@@ -100,6 +113,30 @@ class Network:
         """Trainable numbers on all ranks together, padding not counted."""
         return sum(layer.spec.parameters for layer in self.layers)
 
+    @property
+    def retriever(self) -> Retriever | None:
+        """What training looks output neurons up in."""
+        return self.output.lsh or self.cells
+
+    def _make_cells(self, weights: Mapping[str, Array] | None, trainable: bool) -> None:
+        """Cells that training and prediction look output neurons up in, and what they are made of; None: without."""
+        config, spec = self.config, self.output.spec
+        self.cells = self.index = self.recent = None
+        if trainable and has_training_cells(config, spec):
+            self.cells = Cells(self.output, training_labels(spec), self.collectives)
+        if has_prediction_cells(config, spec):
+            self.index = Cells(self.output, prediction_labels(config, spec), self.collectives)
+            self.recent = RecentRows(self.output.inputs)
+        if weights is not None:
+            self._load_cells(weights)
+
+    def _load_cells(self, arrays: Mapping[str, Array]) -> None:
+        if self.cells is not None:
+            self.cells.load(arrays, TRAINING)
+        if self.index is not None and self.recent is not None:
+            self.index.load(arrays, PREDICTION)
+            self.recent.load(arrays)
+
     # ---- training ---------------------------------------------------------------------------------------------------
 
     def train_step(self, x: Csr, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
@@ -111,6 +148,8 @@ class Network:
         """What comes before a step: hash tables exist, the learning rate is set."""
         self.version += 1
         self.calibration.reset()
+        if self.index is not None and self.index.built:
+            self.index.forget()
         if self.prior is not None:
             self.prior.set_linear(None)
         self.comm.step = step + 1
@@ -120,7 +159,9 @@ class Network:
             layer.optimizer.rate = rate
 
     def rebuild_tables(self) -> int:
-        """Hashes every neuron that moved since tables were built; returns how many."""
+        """Brings what is looked up in training up to date with the weights; returns how many neurons were hashed."""
+        if self.cells is not None and self.recent is not None and len(self.recent.rows):
+            self.cells.build(self.recent.rows)
         return sum(layer.rebuild_tables() for layer in self.layers)
 
     def reconfigure(self, config: Config) -> None:
@@ -168,6 +209,8 @@ class Network:
             bias[own] += offsets
         output.restart(weights, bias.astype(np.float32))
         self.calibration.reset()
+        if self.index is not None:
+            self.index.forget()
         self.version += 1
 
     # ---- prediction -------------------------------------------------------------------------------------------------
@@ -180,16 +223,24 @@ class Network:
         return prediction.predict_topk(self, x, k, exclude)
 
     def predict_topk_approximate(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
-        """As `predict_topk`, but only over labels that share a hash bucket with the row or that the label prior scores;
-        -1 where these are fewer than k."""
+        """As `predict_topk`, but only over labels that are looked up for the row or that the label prior leads to; -1
+        where these are fewer than k."""
         return prediction.predict_topk_approximate(self, x, k, exclude)
 
-    def prediction_index(self) -> LshIndex:
-        """The hash tables of approximate prediction, kept until weights change."""
-        if self._index is None or self._index[0] != self.version:
-            self._index = None  # frees its memory before new tables are made
-            self._index = self.version, prediction.make_index(self)
-        return self._index[1]
+    def prediction_index(self) -> Retriever | None:
+        """What approximate prediction looks labels up in, made if it is not there yet, and kept until weights change.
+        None: all labels are scored, for there are few of them, or the network has not been trained."""
+        with self._making_index:
+            if self.output.spec.sampled or self.output.sparse_input:
+                if self._tables is None or self._tables[0] != self.version:
+                    self._tables = None  # frees its memory before new tables are made
+                    self._tables = self.version, prediction.make_tables(self)
+                return self._tables[1]
+            if self.index is None or self.recent is None or len(self.recent.rows) == 0:
+                return None
+            if not self.index.built:
+                self.index.build(self.recent.rows)
+            return self.index
 
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
         """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels))."""
@@ -215,6 +266,9 @@ class Network:
         layers[CALIBRATION] = self.calibration.array
         if self.inclusion is not None:
             layers[INCLUSION] = self.inclusion
+        for prefix, owner in ((TRAINING, self.cells), (PREDICTION, self.index), (RECENT, self.recent)):
+            if owner is not None:
+                layers |= {prefix + name: array for name, array in owner.state.items()}
         return layers | ({} if self.prior is None else self.prior.state())
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
@@ -226,12 +280,15 @@ class Network:
         self.calibration = self._calibration({CALIBRATION: np.array(arrays[CALIBRATION])})
         if self.inclusion is not None:
             copy_array(arrays, INCLUSION, self.inclusion)
+        self._load_cells(arrays)
         self.version += 1
 
     def watch(self, listener: ChangeListener | None) -> None:
         """From now on the listener is notified before every change of the network's arrays; None: nobody is."""
         for layer in self.layers:
             layer.listener = listener
+        if self.recent is not None:
+            self.recent.listener = listener
         if self.prior is not None:
             self.prior.listener = listener
 

@@ -1,4 +1,4 @@
-"""Prediction: the best labels of rows, exactly or through hash tables, their scores, and the exact loss.
+"""Prediction: the best labels of rows, exactly or among labels that are looked up, their scores, and the exact loss.
 
 All functions are called on all ranks alike, with the same rows, and give every rank the same result.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dslide import _core
 from dslide._core import ActiveSet
 from dslide.data import SparseRows
 from dslide.errors import DataError
@@ -19,6 +20,7 @@ from dslide.model.hash_parameters import hash_parameters, prediction_family
 from dslide.model.label_prior import row_lengths
 from dslide.model.layer import table_bytes
 from dslide.model.lsh import LshIndex
+from dslide.model.retriever import Hits, Retriever
 from dslide.util.arrays import Floats, Ids, aligned_zeros, padded
 from dslide.util.csr import Csr, Lists
 from dslide.util.memory import check_memory, rss_bytes
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take
 PRIOR_ROWS = 128  # predicted together if there is a label prior, whose logits take memory
+PRIOR_CANDIDATES = 256  # labels with the largest prior and bias that approximate prediction scores for a row
 CANDIDATES = 50  # labels of a row that are ranked again if there are linear classifiers
 TABLES = 96  # 3 to 4 times as many as in training find most of the best labels
 
@@ -56,19 +59,17 @@ def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | 
 
 
 def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
-    """As `predict_topk`, over labels that share a hash bucket with the row or that the prior scores."""
+    """As `predict_topk`, over labels that are looked up for the row or that the prior leads to."""
     _check_exclude(network, x, exclude)
     calibration, wanted = _first_stage(network, k)
     index, output, best = network.prediction_index(), network.output, _empty(len(x), wanted)
+    if index is None:
+        return predict_topk(network, x, k, exclude)
     for begin, end in row_blocks(network, len(x)):
         some = x.part(begin, end)
         h, own = last_hidden(network, some), _empty(end - begin, wanted)
         everything = with_prior(network, some, output.everything(h.rows))
-        found = index.candidates(h)
-        if network.prior is not None:
-            found = _union(found, Lists(everything.prior_begin, everything.prior_position), output.neurons)
-        if (excluded := _excluded(network, exclude, begin, end)) is not None:
-            found = _difference(found, excluded, output.neurons)
+        found = _candidates(network, index, h, everything, _excluded(network, exclude, begin, end))
         if isinstance(h, Dense):
             output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, *calibration.native)
         else:
@@ -79,6 +80,26 @@ def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: S
                 own[0][i], own[1][i] = _topk_of(calibrated, wanted, found.indices[row])
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
     return _second_stage(network, x, *best, k)
+
+
+def _candidates(
+    network: Network, index: Retriever, h: Activations, everything: ActiveSet, excluded: Lists | None
+) -> Lists:
+    """The own neurons that are scored for each row: those that are looked up, and those that the label prior leads to,
+    `everything` being all neurons with it."""
+    found = index.candidates(h)
+    more: Lists | None = None
+    if len(everything.prior_begin):
+        bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
+        shard = network.shard
+        indptr, ids, keys = _core.prior_candidates(everything, bias, PRIOR_CANDIDATES, shard.rank, shard.size)
+        more = network.collectives.best_hits(Hits(Lists(indptr, ids), keys), PRIOR_CANDIDATES).wait()
+    arrays = [(None, None) if lists is None else (lists.indptr, lists.indices) for lists in (more, excluded)]
+    cells = found.lists
+    joined = _core.join_candidates(
+        network.output.neurons, cells.indptr, cells.indices, found.list_of, *arrays[0], *arrays[1]
+    )
+    return Lists(*joined)
 
 
 def _first_stage(network: Network, k: int) -> tuple[Calibration, int]:
@@ -172,7 +193,7 @@ def with_prior(network: Network, x: SparseRows, active: ActiveSet, boost: float 
     return active
 
 
-def make_index(network: Network) -> LshIndex:
+def make_tables(network: Network) -> LshIndex:
     """Hash tables over the output weights as they are now: not those of training, which lag behind on purpose, and more
     of them, since every candidate counts."""
     output, config = network.output, network.config.replace(tables=network.config.tables or TABLES)
@@ -221,20 +242,3 @@ def _topk_of(z: Floats, k: int, names: Ids | None = None, excluded: Lists | None
     nothing = np.isnan(best)
     ids[nothing], best[nothing] = -1, -np.inf
     return ids, best
-
-
-def _union(a: Lists, b: Lists, neurons: int) -> Lists:
-    """Elements of either, each once and ascending. (row, neuron) pairs are compared as single numbers."""
-    pairs = np.unique(np.concatenate([_pairs(a, neurons), _pairs(b, neurons)]))
-    rows, found = np.divmod(pairs, neurons)
-    return Lists(np.searchsorted(rows, np.arange(a.rows + 1)), found.astype(np.int32))
-
-
-def _difference(a: Lists, b: Lists, neurons: int) -> Lists:
-    """Elements of a that are not in b, which is ascending."""
-    pairs, out = _pairs(a, neurons), np.append(_pairs(b, neurons), -1)  # -1: where a search ends behind the last
-    return a.where(out[np.searchsorted(out[:-1], pairs)] != pairs)
-
-
-def _pairs(lists: Lists, neurons: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return lists.row_numbers() * neurons + lists.indices

@@ -10,6 +10,7 @@ import numpy as np
 from dslide.config import Config
 from dslide.model.calibration import DTYPE, NUMBERS
 from dslide.model.calibration import NAME as CALIBRATION
+from dslide.model.cell_arrays import PREDICTION, RECENT, cell_arrays
 from dslide.model.defaults import resolve
 from dslide.model.label_prior import PREFIX
 from dslide.model.layout import layer_specs
@@ -75,6 +76,10 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             codes = ArrayLayout(np.dtype(np.uint32), spec.neurons, 1, tables, is_padded=False)
             layouts[f"{spec.name}.{CODES}"] = codes
             layouts[f"{spec.name}.{MOVED}"] = ArrayLayout(np.dtype(np.bool_), spec.neurons, 0, ())
+        shapes_of_cells = cell_arrays(config, spec)
+        layouts |= {
+            name: ArrayLayout(dtype, spec.neurons, None, rest) for name, (dtype, rest) in shapes_of_cells.items()
+        }
     layouts[CALIBRATION] = ArrayLayout(DTYPE, labels, 0, (NUMBERS,))
     if by_frequency(config):
         layouts[INCLUSION] = ArrayLayout(INCLUSION_DTYPE, labels, 0, ())
@@ -82,6 +87,6 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
 
 
 def is_parameter(name: str) -> bool:
-    """Whether prediction needs an array: weights, biases, the label prior, the calibration; the others are the
-    optimizer's."""
-    return name.endswith((".weights", ".bias")) or name.startswith(PREFIX) or name == CALIBRATION
+    """Whether prediction needs an array: weights, biases, the label prior, the calibration, cells of hidden vectors;
+    the others are the optimizer's."""
+    return name.endswith((".weights", ".bias")) or name.startswith((PREFIX, PREDICTION, RECENT)) or name == CALIBRATION

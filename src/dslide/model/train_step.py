@@ -71,6 +71,7 @@ class TrainStep:
         confusable = [] if lengths is None else self.look_up_prior(x, lengths, own)
         hits = self.look_up(arriving, step)
         inputs.append(arriving.wait())
+        self.keep_recent(inputs[-1])
         active = self.output_active(own, [*confusable, *hits], step)
         if lengths is not None:
             self.add_prior(x, lengths, active, own)
@@ -194,16 +195,22 @@ class TrainStep:
     # ---- the output layer -----------------------------------------------------------------------------------------
 
     def look_up(self, arriving: Arriving, step: int) -> list[Future[Lists]]:
-        """Looks up output neurons in the hash tables, for each micro-batch as soon as its activations have arrived.
-        Of the hits of all ranks the best are kept. Empty if nothing is looked up."""
+        """Looks up output neurons, for each micro-batch as soon as its activations have arrived. Of the hits of all
+        ranks the best are kept. Empty if nothing is looked up."""
         network, want = self.network, self.network.config.hits_per_row
-        if network.output.lsh is None or want == 0:
+        retriever = network.retriever
+        if retriever is None or not retriever.built or want == 0:
             return []
         found = [
-            network.collectives.best_hits(network.output.lsh.look_up(x, want, step, first_row), want)
+            network.collectives.best_hits(retriever.look_up(x, want, step, first_row), want)
             for first_row, x in arriving.parts()
         ]
         return [Future(lambda: Lists.concatenate([hits.wait() for hits in found]))]
+
+    def keep_recent(self, x: Activations) -> None:
+        """Keeps the hidden vectors that cells are made of."""
+        if self.network.recent is not None and isinstance(x, Dense):
+            self.network.recent.add(x.values)
 
     def look_up_prior(self, x: Csr, lengths: Lengths, own: Csr) -> list[Future[Lists]]:
         """The labels that the label prior takes each row for, but which it has not; as `look_up`."""

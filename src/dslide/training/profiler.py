@@ -198,6 +198,9 @@ def attach(profile: Profile, network: Network) -> None:
         charge(layer, "rebuild_tables", phases.REBUILDING)
         if layer.lsh is not None:
             charge(layer.lsh, "look_up", phases.HASH_LOOKUP)
+    if network.cells is not None:
+        charge(network.cells, "build", phases.REBUILDING)
+        charge(network.cells, "look_up", phases.HASH_LOOKUP)
     if network.shard.size > 1:
         for method in ("all_gather", "all_gather_sparse", "reduce_scatter", "log_normaliser", "best_hits", "summary"):
             charge(network.collectives, method, phases.PACKING)

@@ -92,6 +92,8 @@ class Trainer:
         if early_stopping is not None and not interrupted:
             with deferred_interrupt():  # nothing is left to be interrupted; a second Ctrl-C is answered at once
                 early_stopping.finish(self, data)
+        if self.network.index is not None and not interrupted:
+            self.network.prediction_index()  # is saved with the network
         self.set_worth(data.label_counts, len(data))
         stats = self.rank_stats()
         result = FitResult(

@@ -1,0 +1,62 @@
+// Candidates of approximate prediction.
+#include "layers/candidates.hpp"
+#include <nanobind/stl/optional.h>
+#include "bindings.hpp"
+#include "csr.hpp"
+
+namespace dslide {
+namespace {
+void check_ascending(const Csr& lists, const char* what) {
+  for (size_t i = 0; lists && i < lists.rows; ++i) {
+    require(std::is_sorted(lists.begin(i), lists.end(i)), what, " must be in order");
+  }
+}
+
+nb::ndarray<nb::numpy, uint64_t> rank_keys(Floats logits, Ids neurons) {
+  require(logits.shape(0) == neurons.shape(0), "as many logits as neurons are needed");
+  auto keys = std::make_unique<uint64_t[]>(logits.shape(0));
+  for (size_t i = 0; i < logits.shape(0); ++i) keys[i] = rank_key(logits(i), static_cast<size_t>(neurons(i)));
+  return owned(std::move(keys), {logits.shape(0)});
+}
+
+nb::tuple of_prior(const ActiveSet& all, Floats bias, size_t want, size_t first, size_t step) {
+  require(all.is_everything && has_shape(bias, all.ids.size()), "expected an active set of all neurons and their bias");
+  require(!all.prior.begin.empty(), "the active set has no prior");
+  const Stripe own = stripe(first, step);
+  std::vector<uint64_t> keys;
+  CandidateLists found = released([&] { return prior_candidates(all.prior, bias.data(), want, own, keys); });
+  return nb::make_tuple(owned(std::move(found.offsets)), owned(std::move(found.neurons)), owned(std::move(keys)));
+}
+
+nb::tuple joined(size_t neurons, Offsets offsets, Ids ids, Ids list_of, std::optional<Offsets> more_offsets,
+                 std::optional<Ids> more_ids, std::optional<Offsets> excluded_offsets,
+                 std::optional<Ids> excluded_ids) {
+  const size_t rows = list_of.shape(0);
+  const Csr all{check_offsets(offsets, ids.shape(0)), offsets.data(), ids.data(), nullptr};
+  const Csr more = lists(more_offsets, more_ids, rows, neurons);
+  const Csr excluded = lists(excluded_offsets, excluded_ids, rows, neurons);
+  for (size_t i = 0; i < rows; ++i) {  // of the lists, only those that are used are looked at
+    const int32_t list = list_of(i);
+    require(list >= 0 && static_cast<size_t>(list) < all.rows, "there is no such list");
+    const int32_t *first = all.begin(list), *last = all.end(list);
+    require(std::is_sorted(first, last), "lists must be in order");
+    require(first == last || (*first >= 0 && static_cast<size_t>(last[-1]) < neurons), "an id is out of range");
+  }
+  check_ascending(more, "further neurons");
+  check_ascending(excluded, "excluded neurons");
+  CandidateLists found = released([&] { return join_candidates(all, {list_of.data(), rows}, more, excluded); });
+  return nb::make_tuple(owned(std::move(found.offsets)), owned(std::move(found.neurons)));
+}
+}  // namespace
+
+void bind_candidates(nb::module_& m) {
+  m.def("rank_keys", &rank_keys, "logits"_a, "neurons"_a,
+        "Numbers that order as the logits do; of equal logits that of the lower neuron is larger.");
+  m.def("prior_candidates", &of_prior, "all"_a, "bias"_a, "want"_a, "first"_a = 0, "step"_a = 1,
+        "The neurons with the largest prior plus bias in each row: (offsets, neurons, rank keys).");
+  m.def("join_candidates", &joined, "neurons"_a, "offsets"_a, "ids"_a, "list_of"_a, "more_offsets"_a = nb::none(),
+        "more_ids"_a = nb::none(), "excluded_offsets"_a = nb::none(), "excluded_ids"_a = nb::none(),
+        "The list that each row has among some lists, joined with further neurons, without excluded ones: (offsets, "
+        "neurons).");
+}
+}  // namespace dslide

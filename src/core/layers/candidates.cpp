@@ -1,0 +1,88 @@
+#include "layers/candidates.hpp"
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include "runtime/thread_pool.hpp"
+
+namespace dslide {
+namespace {
+// Calls row(i, neurons), which appends to `neurons`, for each row; concatenates what the threads have made.
+template <class Row> CandidateLists by_row(size_t rows, const Row& row) {
+  const int parts = threads();
+  CandidateLists all;
+  all.offsets.assign(rows + 1, 0);
+  std::vector<std::vector<int32_t>> found(parts);
+  parallel_for(rows, 1, parts, [&](size_t begin, size_t end, int thread) {
+    for (size_t i = begin; i < end; ++i) {
+      row(i, found[thread]);
+      all.offsets[i + 1] = static_cast<int64_t>(found[thread].size());
+    }
+  });
+  size_t before = 0, rows_before = 0;
+  for (int t = 0; t < parts; ++t) {
+    const size_t end = part(rows, parts, t).end;
+    for (; rows_before < end; ++rows_before) all.offsets[rows_before + 1] += static_cast<int64_t>(before);
+    before += found[t].size();
+    all.neurons.insert(all.neurons.end(), found[t].begin(), found[t].end());
+  }
+  return all;
+}
+}  // namespace
+
+uint64_t rank_key(float logit, size_t neuron) {
+  const auto bits = std::bit_cast<uint32_t>(logit + 0.0f);  // -0 is 0
+  const uint32_t ordered = logit != logit ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
+  return uint64_t{ordered} << 32 | (0xffffffffu - static_cast<uint32_t>(neuron));
+}
+
+CandidateLists prior_candidates(const PriorLogits& prior, const float* bias, size_t want, Stripe stripe,
+                                std::vector<uint64_t>& keys) {
+  const auto key_of = [&](int64_t e) {
+    const size_t neuron = prior.position[e];
+    return rank_key(prior.value[e] + bias[neuron], stripe.to_global(neuron));
+  };
+  CandidateLists best = by_row(prior.begin.size() - 1, [&](size_t i, std::vector<int32_t>& neurons) {
+    const int64_t begin = prior.begin[i], end = prior.begin[i + 1];
+    const size_t count = static_cast<size_t>(end - begin);
+    if (want == 0) return;
+    uint64_t least = 0;
+    if (count > want) {
+      std::vector<uint64_t> ranked;
+      ranked.reserve(count);
+      for (int64_t e = begin; e < end; ++e) ranked.push_back(key_of(e));
+      const auto at = ranked.begin() + static_cast<std::ptrdiff_t>(want - 1);
+      std::nth_element(ranked.begin(), at, ranked.end(), std::greater<>());
+      least = *at;
+    }
+    for (int64_t e = begin; e < end; ++e) {
+      if (key_of(e) >= least) neurons.push_back(prior.position[e]);
+    }
+  });
+  keys.resize(best.neurons.size());
+  parallel_each(prior.begin.size() - 1, [&](size_t i) {
+    int64_t e = prior.begin[i];
+    for (int64_t j = best.offsets[i]; j < best.offsets[i + 1]; ++j) {
+      while (prior.position[e] != best.neurons[j]) ++e;
+      keys[j] = key_of(e);
+    }
+  });
+  return best;
+}
+
+CandidateLists join_candidates(const Csr& lists, std::span<const int32_t> list_of, const Csr& more,
+                               const Csr& excluded) {
+  return by_row(list_of.size(), [&](size_t i, std::vector<int32_t>& neurons) {
+    const int32_t *first = lists.begin(list_of[i]), *last = lists.end(list_of[i]);
+    std::vector<int32_t> joined;
+    if (more) {
+      std::set_union(first, last, more.begin(i), more.end(i), std::back_inserter(joined));
+      first = joined.data(), last = first + joined.size();
+    }
+    if (!excluded) {
+      neurons.insert(neurons.end(), first, last);
+    } else {
+      std::set_difference(first, last, excluded.begin(i), excluded.end(i), std::back_inserter(neurons));
+    }
+  });
+}
+}  // namespace dslide
