@@ -111,9 +111,9 @@ def evaluate(
     The result has p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k and
     coverage_at_k (the share of labels that are predicted for some row) for each k; rows and rows_without_labels; the
     loss over all labels; rows_per_second of exact prediction. With `approximate` it also has the metrics and
-    rows_per_second of prediction through hash tables, prefixed with approximate_, as well as
-    approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_tables_seconds, the
-    time to build the tables.
+    rows_per_second of approximate prediction, prefixed with approximate_, as well as
+    approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_index_seconds, the
+    time to make what labels are looked up in, unless it was saved with the model.
     """
     ks = checked_ks(k)
     opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
@@ -124,7 +124,7 @@ def evaluate(
     if approximate:
         start = time.perf_counter()
         network.prediction_index()
-        metrics["approximate_tables_seconds"] = time.perf_counter() - start
+        metrics["approximate_index_seconds"] = time.perf_counter() - start
         found, ids = evaluation.evaluate(network.predict_topk_approximate, network, test, *about)
         same = ("rows", "rows_without_labels")
         metrics |= {f"approximate_{name}": value for name, value in found.items() if name not in same}

@@ -102,6 +102,7 @@ def test_plan_counts_what_the_network_allocates():
 
     sampled = Config(hidden=(20,), output="lsh", optimizer="sgd")
     configs = [Config(hidden=(20, 48), optimizer="adam"), sampled, Config(hidden=(128,), hidden_share=0.5)]
+    configs.append(Config(hidden=(20,), output="cells"))
     stored = [{}, {"weights": "bf16"}, {"moments": "bf16"}]
     for config in (config.replace(**storage) for config in configs for storage in stored):
         network, planned = Network(config, 1000, 700), plan(config, 1000, 700)
@@ -112,6 +113,9 @@ def test_plan_counts_what_the_network_allocates():
                 sizes["moment" in name] += array.nbytes
         assert planned.parts["weights"] == sizes[False]
         assert planned.parts["optimizer state"] == sizes[True]
+        cells = [each.state for each in (network.cells, network.index, network.recent) if each is not None]
+        arrays = sum(array.nbytes for state in cells for array in state.values())
+        assert arrays <= planned.parts["cells of hidden vectors"] <= 3 * arrays + 12 * 256 * 256 * 66
         tables = sum(layer.lsh.tables.bytes() for layer in network.layers if layer.lsh)
         copies = 6 * planned.parts["weights"]  # renewing copies rows of weights, as floats
         assert tables <= planned.parts["hash tables"] <= 2 * tables + copies

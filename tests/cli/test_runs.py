@@ -150,7 +150,7 @@ def test_evaluate_repeats_what_training_measured(capfd: pytest.CaptureFixture[st
 
 def test_evaluate_compares_approximate_prediction(capfd: pytest.CaptureFixture[str], made: Path) -> None:
     text = output(capfd, "evaluate", made / "run", made / "s/test.txt", "--approximate")
-    assert "through hash tables, made in" in text
+    assert "among labels that are looked up, in an index made in" in text
     for k in (1, 3, 5):
         share = float(text.split(f"share of the exact top {k} that it finds: ")[1].split()[0])
         assert 0 <= share <= 1

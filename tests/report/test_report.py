@@ -26,7 +26,7 @@ from dslide.report.history import RunHistory, read_run
 from dslide.report.svg import Axis, round_ticks
 
 TITLES = ("P@1", "R@5", "Loss over time", "Loss over samples", "Test loss", "Speed", "Sent in a step", "Waiting",
-          "Active neurons", "Memory", "Ranks", "Bucket occupancy", "Phases of a step")  # fmt: skip
+          "Active neurons", "Labels found", "Memory", "Ranks", "Bucket occupancy", "Phases of a step")  # fmt: skip
 VOID = {"meta", "br", "input"}
 
 
@@ -82,7 +82,7 @@ def test_two_runs_have_every_chart(tmp_path):
     for title in TITLES:
         assert title in page.text
     assert "Not shown" not in page.text
-    assert len(page.lines()) == 9 * 2 + 2  # 9 charts of both runs, and 2 of the one with ranks
+    assert len(page.lines()) == 10 * 2 + 2  # 10 charts of both runs, and 2 of the one with ranks
     assert all(len(points.split()) >= 3 for points in page.lines())
     assert "rank 1 (n1) was lost" in page.text
     assert "250 MB planned: 300 MB" in page.text
@@ -94,10 +94,19 @@ def test_two_runs_have_every_chart(tmp_path):
 
 
 def test_a_run_without_tests_ranks_tables_and_profile_says_what_is_not_shown(tmp_path):
-    plain = [record for record in made.whole() if record["record"] not in ("test", "tables")]
+    plain = [record for record in made.whole() if record["record"] not in ("test", "tables", "retrieval")]
     page = report(tmp_path, made.write(tmp_path / "run", plain))
     (words,) = re.findall("Not shown: (.*)", page.text)
-    for title in ("P@1", "Test loss", "Sent in a step", "Waiting", "Ranks", "Bucket occupancy", "Phases of a step"):
+    for title in (
+        "P@1",
+        "Test loss",
+        "Sent in a step",
+        "Waiting",
+        "Labels found",
+        "Ranks",
+        "Bucket occupancy",
+        "Phases of a step",
+    ):
         assert f"{title}: " in words
     assert "--test" in words
     assert "Speed:" not in words
@@ -279,7 +288,7 @@ def test_a_log_with_fewer_fields_shows_its_tests_only(tmp_path):
     records = [{k: v for k, v in r.items() if r["record"] != "step" or k in fields} for r in made.whole()]
     page = report(tmp_path, made.write(tmp_path / "run", records))
     assert "Loss over time: the log has no such values" in page.text
-    assert len(page.lines()) == 4  # P@1, R@5, loss on test data, nDCG@5 on held-out rows
+    assert len(page.lines()) == 5  # P@1, R@5, loss on test data, nDCG@5 on held-out rows, labels found
 
 
 def test_everything_is_escaped(tmp_path):

@@ -46,6 +46,11 @@ def tables(number: int) -> Record:
             "empty_share": 0.25, "dropped": 10, "by_size": [10, 20, 40, 15, 5]}  # fmt: skip
 
 
+def retrieved(number: int, recall: float) -> Record:
+    return {"record": "retrieval", "time": BEGIN, "step": number, "recall": recall, "cells": 256, "largest": 0.02,
+            "seconds": 0.1}  # fmt: skip
+
+
 def end(number: int, seconds: float, samples: int, ranks: int = 1, interrupted: bool = False) -> Record:
     each = {"active_neurons_mean": 1.0, "compute_seconds": seconds * 0.75, "comm_seconds": seconds * 0.25,
             "bytes_sent_per_step": 70_000.0}  # fmt: skip
@@ -64,6 +69,7 @@ def whole(ranks: int = 1, steps: int = 60) -> list[Record]:
             records.append({"record": "checkpoint", "time": BEGIN, "step": number, "of_step": number})
             records.append(measured(float(number), number / steps))
             records.append(validated(float(number), number / steps))
+            records.append(retrieved(number, number / steps))
     epoch = {"record": "epoch", "time": BEGIN, "epoch": 1, "loss": 2.25, "seconds": 9.0, "samples_per_second": 1.0}
     return [*records, epoch, end(steps, float(steps), BATCH * steps, ranks)]
 

@@ -115,6 +115,16 @@ def test_occupancy_of_hash_tables_is_logged_once_after_each_rebuild(tmp_path: Pa
     assert all(sum(table["by_size"]) % 6 == 0 and sum(table["by_size"]) > 0 for table in tables)  # 6 in each table
 
 
+def test_what_cells_find_is_logged_once_after_each_rebuild(tmp_path: Path) -> None:
+    config = CONFIG.replace(output="cells", rebuild_every=2, rebuild_growth=1.0)
+    train(JsonLog(tmp_path / "log.jsonl", every_seconds=0), config=config)
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    found = [record for record in records if record["record"] == "retrieval"]
+    assert [record["step"] for record in found] == [3, 5]
+    assert all(record["recall"] == 1 for record in found)  # cells have all of the few labels
+    assert all(0 < record["largest"] <= 1 <= record["cells"] for record in found)
+
+
 def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text('{"record": "start"}\n{"rec')

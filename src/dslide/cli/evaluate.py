@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_k_option(parser)
     earlier = "with interactions: the earlier ones of the users in DATA, which are not predicted again"
     add_option(parser, "--history", earlier, "none", "FILE")
-    add_switch(parser, "--approximate", "also predict through the hash tables, and compare accuracy and speed")
+    add_switch(parser, "--approximate", "also predict among labels that are looked up, and compare accuracy and speed")
     add_json_option(parser, "write one object of JSON")
     add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
@@ -59,7 +59,7 @@ def print_metrics(metrics: Mapping[str, float], ks: Sequence[int]) -> None:
     print(f"exact prediction: {metrics['rows_per_second']:,.0f} rows/s")
     if "approximate_rows_per_second" not in metrics:
         return
-    print(f"\nthrough hash tables, made in {metrics['approximate_tables_seconds']:.2g} s:")
+    print(f"\namong labels that are looked up, in an index made in {metrics['approximate_index_seconds']:.2g} s:")
     print(metrics_table(metrics, ks, "approximate_"))
     print(f"approximate prediction: {metrics['approximate_rows_per_second']:,.0f} rows/s")
     for k in ks:

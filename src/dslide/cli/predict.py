@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--items", metavar="ITEM", nargs="+", help=items)
     add_option(parser, "--k", "labels for each row", 5)
     add_option(parser, "--output", "where to write", "stdout", "FILE")
-    add_switch(parser, "--approximate", "look only at neurons found by hashing: faster")
+    add_switch(parser, "--approximate", "score only labels that are looked up: faster")
     add_switch(parser, "--scores", "write label:score")
     add_json_option(parser, "write JSON Lines: row, user, labels with numbers, names, scores and probabilities")
     add_option(parser, "--threads", "threads; 0: one per core", 0)

@@ -47,6 +47,14 @@ def prediction_labels(config: ResolvedConfig, spec: LayerSpec) -> int:
     return min(spec.neurons, max(LEAST_LABELS, min(MOST_LABELS, share)))
 
 
+def cell_bytes(config: ResolvedConfig, spec: LayerSpec, threads: int) -> tuple[int, int]:
+    """Memory of a layer's cells, and more of it while they are rebuilt: each thread's best labels of every centre, and
+    a few copies of the recent rows."""
+    kept = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in cell_arrays(config, spec).values())
+    labels = prediction_labels(config, spec) if has_prediction_cells(config, spec) else 0
+    return kept, kept + (12 * CELLS * labels * (threads + 2) + 8 * SAMPLE * padded(spec.inputs) if labels else 0)
+
+
 def cell_arrays(config: ResolvedConfig, spec: LayerSpec) -> Shapes:
     """The arrays of a layer's cells, by name, which are the same on all ranks."""
     centres = np.dtype(np.float32), (CELLS, padded(spec.inputs))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dslide.checkpoint.snapshot import checkpoint_memory
 from dslide.config import Config
 from dslide.model.calibration import NUMBERS
+from dslide.model.cell_arrays import cell_bytes
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import PIECE_BYTES
 from dslide.model.label_prior import SCALES, has_label_prior
@@ -74,6 +75,7 @@ def plan(
         moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if spec.hashing is not None:
             tables += table_bytes(config, spec, spec.hashing, ranks)
+    cells, making_cells = cell_bytes(config, specs[-1], threads)
     weights += 4 * NUMBERS * -(-labels // ranks)  # the calibration
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
     # an upper bound: lists by feature, and a share, a number of rows and a position for each label
@@ -96,7 +98,8 @@ def plan(
             config, features, -(-labels // ranks), data_bytes, rows, labels_per_row
         ),
         "hash tables": tables,
-        "best network": weights + moments + (prior_bytes if prior_labels else 0) if keeps_best else 0,
+        "cells of hidden vectors": making_cells,
+        "best network": weights + moments + cells + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
         "work space": _work_bytes(config, specs, ranks, threads, prior_labels, features_per_row),
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),

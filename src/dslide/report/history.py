@@ -110,7 +110,7 @@ class RunHistory:
         kind = record.text("record")
         if self.starts == 0 and kind != "start":
             raise DataError(f"{record.where}: expected the start of a run, not {kind!r}")
-        if kind in ("start", "step", "epoch", "test", "validation", "tables", "checkpoint", "end"):
+        if kind in ("start", "step", "epoch", "test", "validation", "tables", "retrieval", "checkpoint", "end"):
             getattr(self, f"_{kind}")(record)
 
     def _start(self, record: Record) -> None:
@@ -187,6 +187,10 @@ class RunHistory:
         by_size = record.row("by_size")[:32]
         if found is not None and (layer in self.tables or len(self.tables) < MOST_EVENTS):
             self.tables[layer] = Tables(by_size, *found.values())
+
+    def _retrieval(self, record: Record) -> None:
+        if (recall := record.number("recall")) is not None:
+            self.curve("retrieval").add(self.seconds, 100 * recall)
 
     def _checkpoint(self, record: Record) -> None:
         checkpoints, step = self.checkpoints, record.number("of_step") or 0.0

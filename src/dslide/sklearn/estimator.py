@@ -307,7 +307,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
         are classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
 
-        `approximate` looks only at labels that hashing finds; rows with fewer than k of them are computed in full.
+        `approximate` scores only labels that are looked up; rows with fewer than k of them are computed in full.
         `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
         are left, column numbers are -1, and classes are refused. Of a model of interactions, items that a row of X has
         are left out unless `exclude` says otherwise.

@@ -34,6 +34,7 @@ from dslide.util.units import clock, metric_name
 
 BAR_WIDTH = 20  # characters
 REDRAW_SECONDS = 0.1
+RETRIEVAL = "retrieval"  # the record of what cells find
 CLEAR = "\x1b[K"  # erases the rest of a terminal's line
 
 
@@ -138,8 +139,8 @@ def warn(message: str) -> None:
 
 class RecordLog(Callback, ABC):
     """Makes records of a training: start, the first step, the last and one in `every_seconds` between, occupancy of
-    hash tables, epochs, tests, checkpoints, end. Subclasses write them to `path`. `about` is added to the first; the
-    `trials` before the training follow it."""
+    hash tables, what cells find, epochs, tests, checkpoints, end. Subclasses write them to `path`. `about` is added to
+    the first; the `trials` before the training follow it."""
 
     def __init__(
         self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None,
@@ -149,7 +150,7 @@ class RecordLog(Callback, ABC):
         self._every, self._about, self._trials = every_seconds, about or {}, trials
         self._written = -math.inf
         self._unwritten: tuple[StepInfo, int] | None = None  # the last step, and its epoch
-        self._rebuilds: dict[str, int] = {}  # of hash tables, by layer, at the last record of them
+        self._rebuilds: dict[str, int] = {}  # of hash tables, by layer, and of cells, at the last record of them
         self._failed = False  # writing did, which was reported
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
@@ -170,6 +171,7 @@ class RecordLog(Callback, ABC):
             self._written = time.monotonic()
             self._write_step(trainer)
             self._write_tables(trainer)
+            self._write_retrieval(trainer)
 
     def _write_step(self, trainer: Trainer) -> None:
         """The last step, and the totals of this rank; seconds and bytes count from the start."""
@@ -191,6 +193,13 @@ class RecordLog(Callback, ABC):
             found = layer.lsh.tables.occupancy()
             values = {name: getattr(found, name) for name in ("mean", "max", "empty_share", "dropped", "by_size")}
             self._write("tables", layer=layer.name, step=trainer.step, **values)
+
+    def _write_retrieval(self, trainer: Trainer) -> None:
+        """What cells of hidden vectors find, if they were rebuilt since the last record of it."""
+        cells = trainer.network.cells
+        if cells is not None and cells.stats is not None and self._rebuilds.get(RETRIEVAL) != cells.rebuilds:
+            self._rebuilds[RETRIEVAL] = cells.rebuilds
+            self._write(RETRIEVAL, step=trainer.step, **vars(cells.stats))
 
     def on_epoch(self, trainer: Trainer, info: EpochInfo) -> None:
         self._write("epoch", **vars(info), step=trainer.step)

@@ -63,6 +63,8 @@ class TensorBoardLog(RecordLog):
             case "tables":
                 names = ("mean", "max", "empty_share")
                 return {f"tables/{record['layer']}_{name}": record[name] for name in names}
+            case "retrieval":
+                return {f"retrieval/{name}": record[name] for name in ("recall", "largest", "seconds")}
             case "step":
                 return self._step_scalars(record)
         return {}
