@@ -37,35 +37,31 @@ uint64_t rank_key(float logit, size_t neuron) {
 
 CandidateLists prior_candidates(const PriorLogits& prior, const float* bias, size_t want, Stripe stripe,
                                 std::vector<uint64_t>& keys) {
-  const auto key_of = [&](int64_t e) {
-    const size_t neuron = prior.position[e];
-    return rank_key(prior.value[e] + bias[neuron], stripe.to_global(neuron));
-  };
-  CandidateLists best = by_row(prior.begin.size() - 1, [&](size_t i, std::vector<int32_t>& neurons) {
+  const size_t rows = prior.begin.size() - 1;
+  std::vector<std::vector<uint64_t>> chosen(rows);  // keys
+  CandidateLists best = by_row(rows, [&](size_t i, std::vector<int32_t>& neurons) {
     const int64_t begin = prior.begin[i], end = prior.begin[i + 1];
-    const size_t count = static_cast<size_t>(end - begin);
-    if (want == 0) return;
+    const auto count = static_cast<size_t>(end - begin);
+    std::vector<uint64_t> all(count);
+    for (size_t j = 0; j < count; ++j) {
+      const size_t neuron = prior.position[begin + j];
+      all[j] = rank_key(prior.value[begin + j] + bias[neuron], stripe.to_global(neuron));
+    }
     uint64_t least = 0;
     if (count > want) {
-      std::vector<uint64_t> ranked;
-      ranked.reserve(count);
-      for (int64_t e = begin; e < end; ++e) ranked.push_back(key_of(e));
-      const auto at = ranked.begin() + static_cast<std::ptrdiff_t>(want - 1);
-      std::nth_element(ranked.begin(), at, ranked.end(), std::greater<>());
-      least = *at;
+      std::vector<uint64_t> ranked(all);
+      const auto first_left_out = ranked.begin() + static_cast<std::ptrdiff_t>(want);
+      std::nth_element(ranked.begin(), first_left_out, ranked.end(), std::greater<>());
+      least = *first_left_out + 1;
     }
-    for (int64_t e = begin; e < end; ++e) {
-      if (key_of(e) >= least) neurons.push_back(prior.position[e]);
-    }
-  });
-  keys.resize(best.neurons.size());
-  parallel_each(prior.begin.size() - 1, [&](size_t i) {
-    int64_t e = prior.begin[i];
-    for (int64_t j = best.offsets[i]; j < best.offsets[i + 1]; ++j) {
-      while (prior.position[e] != best.neurons[j]) ++e;
-      keys[j] = key_of(e);
+    for (size_t j = 0; j < count; ++j) {
+      if (all[j] < least) continue;
+      neurons.push_back(prior.position[begin + j]);
+      chosen[i].push_back(all[j]);
     }
   });
+  keys.reserve(best.neurons.size());
+  for (const auto& row : chosen) keys.insert(keys.end(), row.begin(), row.end());
   return best;
 }
 

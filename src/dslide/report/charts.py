@@ -90,8 +90,8 @@ def charts(runs: Sequence[RunHistory]) -> list[Chart]:
               smooth=True, zero=True),
         Chart("active", "Active neurons", "Output neurons computed for a row in a step.", old, "neurons", COUNT,
               smooth=True, zero=True),
-        Chart("retrieval", "Labels found", "Share of the best labels of some rows that look-up in cells finds, after each "
-              "rebuild.", "no neurons were looked up in cells", "%", each_marked=True),
+        Chart("retrieval", "Labels found", "Share of the best labels of some rows that look-up in cells finds, after "
+              "each rebuild.", "no neurons were looked up in cells", "%", each_marked=True),
         Chart("memory", "Memory", "Resident memory of rank 0; dotted: planned.", old, "", BYTES, zero=True),
     ]  # fmt: skip
 
