@@ -83,7 +83,7 @@ class Config:
     output: Literal["auto", "full", "lsh", "cells", "random"] = option("auto", "active output neurons: full: all of "
         "them; random: the labels and random negatives; lsh: these and hash hits; cells: these and the best of the "
         "labels that rows with similar hidden vectors excite; all but full also have prior_hits; auto: full up to "
-        "8,192 labels, else random with a label prior that is trained and lsh without")
+        "8,192 labels, else random with a label prior that is trained and cells without")
     active_sets: Literal["shared", "row"] = option("shared", "shared: one active set for the whole batch, the union "
         "over its rows; row: an active set for each row, as in the SLIDE papers")
     hash_hits: int = option(-1, "neurons that each row looks up, in hash tables or cells, for the active set of output "
@@ -180,6 +180,8 @@ class Config:
             self._check_start(layers)
         if self.negative_sampling == "frequency" and self.active_sets == "row":
             raise ConfigError("negative_sampling = frequency is for active_sets = shared, not for active_sets = row")
+        if self.output == "cells" and any(share < 1 for share in self.hidden_share[-1:]):
+            raise ConfigError("output = cells is for a dense last hidden layer, not for hidden_share below 1 there")
         unfit = {
             "loss": self.loss == "sigmoid",
             "active_sets": self.active_sets == "row",

@@ -120,8 +120,8 @@ def test_loss_follows_the_labels_of_a_row(
     [
         (8192, {}, "full"),
         (8193, {}, "random"),  # with what the label prior looks up
-        (8193, {"prior_labels": 0}, "lsh"),
-        (8193, {"prior_learning_rate": 0.0}, "lsh"),
+        (8193, {"prior_labels": 0}, "cells"),
+        (8193, {"prior_learning_rate": 0.0}, "cells"),
         (8193, {"active_sets": "row"}, "lsh"),
         (8193, {"hidden": (9,), "hidden_share": (0.5,)}, "lsh"),
         (8193, {"output": "full"}, "full"),

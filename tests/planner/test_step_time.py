@@ -39,6 +39,7 @@ KINDS = [
     {},
     {"output": "lsh"},
     {"output": "lsh", "prior_labels": 8},
+    {"output": "cells"},
     {"output": "full", "loss": "sigmoid", "wire": "float32"},
     {"output": "lsh", "active_sets": "row", "hash_hits": 5, "wire": "int8"},
     {"output": "random", "hidden": (24, 17)},

@@ -42,6 +42,7 @@ CONFIGURATIONS = {
     "full": {"output": "full"},
     "hash hits": {"output": "lsh", "hash_hits": 2, "random_negatives": 3},
     "random": {"output": "random", "random_negatives": 4},
+    "cells": {"output": "cells", "hash_hits": 2, "random_negatives": 3, "rebuild_every": 2},
     "sigmoid": {"output": "lsh", "loss": "sigmoid", "hash_hits": 2, "random_negatives": 3},
     "row sets": {"output": "lsh", "active_sets": "row", "hash_hits": 2, "random_negatives": 3},
     "row sets, sigmoid": {"output": "random", "active_sets": "row", "loss": "sigmoid", "random_negatives": 3},
@@ -168,7 +169,7 @@ def test_every_configuration_has_a_profile_and_trains_as_without(options, ranks)
         rows = profile.figures()
         assert profile.steps == 3
         assert {READING, HIDDEN_FORWARD, ACTIVE, SECOND_PASS, HIDDEN_BACKWARD, REST, "all"} <= set(rows)
-        assert (HASH_LOOKUP in rows) == (options["output"] == "lsh" or "hidden_share" in options)
+        assert (HASH_LOOKUP in rows) == (options["output"] in ("lsh", "cells") or "hidden_share" in options)
         assert (WAITING in rows) == (PACKING in rows) == (ranks > 1)
         assert sum(row["share_of_time"] for row in rows.values()) == pytest.approx(2)  # all phases, and "all"
         assert profile.table().count("\n") == len(rows) + 2

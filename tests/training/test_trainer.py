@@ -29,6 +29,7 @@ FEATURES, LABELS = 25, 60
 MODES = {
     "full": {"output": "full"},
     "lsh-shared": {"output": "lsh", "hash_hits": 3, "random_negatives": 10},
+    "cells": {"output": "cells", "hash_hits": 3, "random_negatives": 10, "rebuild_every": 3},
     "lsh-row": {"output": "lsh", "active_sets": "row", "hash_hits": 5, "random_negatives": 10},
     "vanilla-fifo": {
         "output": "lsh",

@@ -125,7 +125,10 @@ class _Facts:
     def output(self) -> str:
         if self.labels <= FULL_BELOW:
             return "full"
-        return "random" if has_trained_prior(self.config) else "lsh"
+        if has_trained_prior(self.config):
+            return "random"
+        dense = all(share == 1 for share in self.config.hidden_share[-1:])
+        return "cells" if dense and self.config.active_sets == "shared" else "lsh"
 
     @property
     def labels_per_row(self) -> float | None:

@@ -113,9 +113,13 @@ def forecast(config: Config, labels: int, memory: Plan, calibration: Calibration
 
 def rebuild_cost(config: Config, steps: int, changed: float) -> float:
     """The time of all rebuilds of hash tables in `steps` steps, the first build included, in units of a rebuild of all
-    neurons. A rebuild hashes the neurons that changed since the last one; each step changes a random share of them."""
+    neurons. A rebuild hashes the neurons that changed since the last one; each step changes a random share of them.
+    Cells are not built at first, and each rebuild of them is one of all neurons."""
+    rebuilds = RebuildSchedule(config.rebuild_every, config.rebuild_growth).before(steps)
+    if config.output == "cells":
+        return float(len(list(rebuilds)))
     total, last = 1.0, 0
-    for step in RebuildSchedule(config.rebuild_every, config.rebuild_growth).before(steps):
+    for step in rebuilds:
         total -= math.expm1((last - step) * changed)
         last = step
     return total

@@ -61,8 +61,9 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
             sizes += [4 * rows + 4 * elements + values, values]
             sizes += [] if config.probe == "vanilla" else [4 * rows * hits]
     output_parts = [rows] if output.sparse_input else parts
-    if config.hits_per_row and config.probe != "vanilla":
-        sizes += [4 * part * config.hits_per_row for part in output_parts]
+    if config.hits_per_row and _ranked(config):
+        key_bytes = 8 if config.output == "cells" else 4
+        sizes += [key_bytes * part * config.hits_per_row for part in output_parts]
     if config.loss == "softmax":
         sizes += [8 * part for part in output_parts]
     return sizes
@@ -71,10 +72,14 @@ def _messages(config: Config, labels: int, ranks: int) -> list[int]:
 def rounds_per_step(config: Config, labels: int) -> int:
     """Collectives of a step that can only start when the previous one has arrived: each costs the latency."""
     config = resolve(config, labels)
-    ranked = config.probe != "vanilla"  # ranks agree on the best hash hits
-    sampled = sum(share < 1 for share in config.hidden_share)
+    sampled = sum(share < 1 for share in config.hidden_share) if config.probe != "vanilla" else 0
     looked_up = config.hits_per_row > 0  # what the label prior looks up is exchanged beside the first activations
-    return 2 * len(config.hidden) + ranked * (sampled + looked_up) + (config.loss == "softmax")
+    return 2 * len(config.hidden) + sampled + (looked_up and _ranked(config)) + (config.loss == "softmax")
+
+
+def _ranked(config: Config) -> bool:
+    """Whether ranks agree on the best output neurons that rows look up."""
+    return config.output == "cells" or config.probe != "vanilla"
 
 
 def _framed(size: int) -> int:

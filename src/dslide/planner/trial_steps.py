@@ -82,6 +82,8 @@ def time_step(
         times.append(time.perf_counter() - start)
         profile.end()
         if len(times) == 1:
+            if network.cells is not None:  # made of the first step's rows
+                network.rebuild_tables()
             first = profile.reset()  # of the step that builds the hash tables
         over = bool(result.votes.any & Vote.STOP)  # on all ranks after the same step
     found = {name: phase.seconds for name, phase in profile.phases.items() if phase.seconds > 0}
