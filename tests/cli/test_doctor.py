@@ -130,6 +130,7 @@ def bytes_sent(config: Config, labels: int, ranks: int, steps: int = 3) -> float
         {"output": "lsh", "batch_size": 150, "micro_batches": 4},
         {"output": "lsh", "probe": "vanilla", "hidden": (32, 48)},
         {"output": "lsh", "active_sets": "row", "hash_hits": 20},
+        {"output": "cells"},
     ],
     ids=str,
 )

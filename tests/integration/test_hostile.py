@@ -151,7 +151,7 @@ def test_passes_of_an_estimator_are_checked(tmp_path: Path) -> None:
 
 
 def test_hash_tables_that_a_model_asks_for_have_to_fit(model: Path) -> None:
-    changed(model, "config.json", tables=1024, table_bits=24)  # 69 GB
+    changed(model, "config.json", output="lsh", tables=1024, table_bits=24)  # 69 GB
     saved = load_model(model)
     network = Network(saved.config, saved.features, saved.labels, trainable=False, weights=saved.state)
     x = dslide.data.SparseRows.from_scipy(np.ones((1, 5), np.float32))

@@ -161,9 +161,9 @@ def test_more_tables_find_more_of_the_best():
     assert recalls[3] > 0.8
 
 
-@pytest.mark.parametrize("output", ["full", "lsh"])
+@pytest.mark.parametrize("output", ["cells", "lsh"])
 def test_approximate_prediction_sees_weights_as_they_are_now(output):
-    """Tables are not those of their last renewal in training: what is found is what a network made of the same weights
+    """Tables and cells are not those of their last renewal in training: what is found is what a network made of the same weights
     finds."""
     network = make_network(output=output, hash_k=8, tables=5, optimizer="sgd", activation="linear")
     x = make_rows(200, seed=3)
