@@ -163,8 +163,8 @@ def test_more_tables_find_more_of_the_best():
 
 @pytest.mark.parametrize("output", ["cells", "lsh"])
 def test_approximate_prediction_sees_weights_as_they_are_now(output):
-    """Tables and cells are not those of their last renewal in training: what is found is what a network made of the same weights
-    finds."""
+    """Tables and cells are not those of the last rebuild in training: what is found is what a network made of the same
+    weights finds."""
     network = make_network(output=output, hash_k=8, tables=5, optimizer="sgd", activation="linear")
     x = make_rows(200, seed=3)
     before, _ = network.predict_topk_approximate(x, 5)
