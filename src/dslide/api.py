@@ -31,7 +31,7 @@ from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks
 from dslide.training.folders import check_folder, free_folder
 from dslide.training.inference import Model, Rows, open_model
 from dslide.training.logging import ProgressLine, TrialLine, warn
-from dslide.training.predictions import Prediction, blocks_of, predict_blocks
+from dslide.training.predictions import Prediction, blocks_of, checked_threshold, predict_blocks
 from dslide.training.profiler import Profile
 from dslide.training.reading import READING_OPTIONS, Reading, Source, read_test_data, read_training_data
 from dslide.training.run import Run, RunResult, load_run, resumed_config
@@ -134,20 +134,21 @@ def evaluate(
 
 def predict(
     model: str | Path | Model, data: Source | Rows, *, k: int = 5, approximate: bool = False,
-    probabilities: bool = False, threads: int = 0, comm: Communicator | None = None, **options: Any,
+    probabilities: bool = False, threshold: float = 0.0, why: int = 0, threads: int = 0, comm: Communicator | None = None, **options: Any,
 ) -> Iterator[Prediction]:  # fmt: skip
     """The best k labels of each row, with their names: `dslide predict` in Python.
 
     `model` is the folder of a run or of a model, or what `open_model` returned. `data` is a file, what `load` gave, a
     list of texts (of a model of text) or a list of lists of items (of a model of interactions). Items that a user has
-    are not recommended. `probabilities` adds them, where scores can be turned into some. The options are those of
-    reading files.
+    are not recommended. `probabilities` adds them, where scores can be turned into some; `threshold` leaves out labels
+    with a smaller probability; `why` adds so many features that moved each label's score most. The options are those
+    of reading files.
     """
     if not isinstance(k, int) or k < 1:
         raise ConfigError(f"k: expected at least 1, not {k!r}")
     opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
     blocks = blocks_of(opened.read(data, **options))
-    return predict_blocks(opened, blocks, k, approximate, probabilities)
+    return predict_blocks(opened, blocks, k, approximate, probabilities, checked_threshold(threshold), why)
 
 
 # ---- internal -------------------------------------------------------------------------------------------------------

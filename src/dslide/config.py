@@ -132,9 +132,9 @@ class Config:
         "the data", -1, 0.99)
 
     # how parameters are kept
-    weights: Literal["float32", "bf16"] = option("float32", "type of weights in memory and in saved models; bf16 takes "
-        "half the memory, and less time where memory bandwidth is the limit; 8 significant bits, rounded "
-        "stochastically so that small steps count on average")
+    weights: Literal["float32", "bf16", "int8"] = option("float32", "type of weights in memory and in saved models; "
+        "bf16 takes half the memory, and less time where memory bandwidth is the limit; 8 significant bits, rounded "
+        "stochastically so that small steps count on average; int8: of exported models, for prediction only")
     moments: Literal["float32", "bf16"] = option("float32", "type of the moments of Adam and Adagrad; bf16 costs less "
         "accuracy here than in the weights")
 

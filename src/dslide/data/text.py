@@ -55,6 +55,7 @@ class TextVectorizer:
         lowercase = self.options.lowercase
         self._stop_words = frozenset(word.lower() if lowercase else word for word in self.options.stop_words)
         self.words: list[str] = []
+        self._column_of: tuple[list[str], dict[str, int]] = [], {}  # of these words, made when it is needed
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
 
@@ -86,7 +87,9 @@ class TextVectorizer:
             raise DataError("expected a list of texts, not a single one")
         if not self.words:
             raise UserError("the vectorizer has not learned any words yet: fit it first")
-        column_of = {word: column for column, word in enumerate(self.words)}
+        if self._column_of[0] is not self.words:
+            self._column_of = self.words, {word: column for column, word in enumerate(self.words)}
+        column_of = self._column_of[1]
         return self._weigh(self._count(texts, lambda words: map(column_of.get, words, repeat(-1))))
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,11 +153,10 @@ class TextVectorizer:
             yield _keep_known(numbers, np.array(ends, np.int64), np.ones(len(numbers), np.float32))
 
     def _weigh(self, blocks: Iterable[sp.csr_matrix]) -> SparseRows:
-        idf = np.log(self.rows / self.df) + 1
         builder, rows = RowsBuilder(), 0
         for counts in blocks:
             weights = 1 + np.log(counts.data) if self.options.sublinear else counts.data.astype(np.float64)
-            weights *= idf[counts.indices]
+            weights *= np.log(self.rows / self.df[counts.indices]) + 1
             if self.options.normalize:
                 scale_rows(counts.indptr, weights)
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))

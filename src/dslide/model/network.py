@@ -33,7 +33,7 @@ from dslide.model.output_losses import OUTPUT_LOSSES
 from dslide.model.random_streams import layer_seed
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import array_dtype
-from dslide.model.storage import ChangeListener, checked, copy_array
+from dslide.model.storage import SCALE, ChangeListener, checked, copy_array
 from dslide.model.train_step import StepResult, TrainStep
 from dslide.util.arrays import Array, Floats, Ids, padded
 from dslide.util.csr import Csr
@@ -57,6 +57,10 @@ class Network:
         weights: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.config = config = resolve(config, labels)
+        if trainable and config.weights == "int8":
+            raise known_to_all(
+                ConfigError("weights: int8 is for prediction only; train with float32, then make a small model by export")
+            )
         self.features, self.labels = features, labels
         self.comm = comm or solo()
         self.collectives = Collectives(self.comm, config.wire)
@@ -248,6 +252,8 @@ class Network:
         neurons = self.shard.count(spec.neurons)
         rows, width = (spec.inputs, neurons) if spec.sparse_input else (neurons, spec.inputs)
         shapes = {"weights": (rows, padded(width)), "bias": (neurons, 1)}
+        if self.config.weights == "int8":
+            shapes[f"weights{SCALE}"] = (rows, 1)
         return {
             which: checked(weights, f"{spec.name}.{which}", array_dtype(self.config, which), shape)
             for which, shape in shapes.items()

@@ -34,6 +34,7 @@ from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine, warn
 from dslide.training.metrics import Evaluation
+from dslide.training.predictions import probabilities_of
 from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
@@ -342,8 +343,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             return np.asarray(scores[:, 1] - scores[:, 0])
         return scores
 
-    def predict_proba(self, X: Any) -> Array:
-        """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid"."""
+    def predict_proba(self, X: Any, k: int | None = None) -> Any:
+        """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid". With `k`
+        the k best labels of each row, as `predict_topk` has them, and their probabilities: two arrays (rows, k). After
+        a 1-D y with loss "sigmoid" these are not divided by the row's sum."""
+        if k is not None:
+            labels, found = self.predict_topk(X, k)
+            return labels, probabilities_of(self.network_, self._rows_to_predict(X), found)
         scores = self._all_scores(X, item=8).astype(np.float64)
         if self.network_.config.loss == "softmax":
             return np.asarray(softmax(scores, axis=1))

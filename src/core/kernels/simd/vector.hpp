@@ -44,6 +44,12 @@ inline V load(const float* p) {
   memcpy(&v, p, sizeof v);
   return v;
 }
+inline V load(const int8_t* p) {
+  typedef int8_t Bytes __attribute__((vector_size(W)));
+  Bytes bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  return __builtin_convertvector(bytes, V);
+}
 inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
 inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not remove it
 
