@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": "write the best labels of each row",
     "vectors": "write the vectors of words, items or labels",
     "neighbours": "find the words, items or labels nearest to some",
+    "serve": "answer requests for predictions over HTTP",
     "export": "write a smaller model, or plain arrays",
     "convert": "turn data into a folder that is memory-mapped",
     "synth": "make random data of a given shape",

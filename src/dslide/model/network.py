@@ -59,7 +59,9 @@ class Network:
         self.config = config = resolve(config, labels)
         if trainable and config.weights == "int8":
             raise known_to_all(
-                ConfigError("weights: int8 is for prediction only; train with float32, then make a small model by export")
+                ConfigError(
+                    "weights: int8 is for prediction only; train with float32, then make a small model by export"
+                )
             )
         self.features, self.labels = features, labels
         self.comm = comm or solo()

@@ -68,7 +68,9 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             by_input = neuron_axis(f"{which}_clock", spec.sparse_input) is None
             shapes[f"{which}_clock"] = (spec.inputs,) if by_input else ()
         if config.weights == "int8":
-            scale = ArrayLayout(STORAGE["float32"], spec.neurons, *((None, (spec.inputs, 1)) if spec.sparse_input else (0, (1,))))
+            scale = ArrayLayout(
+                STORAGE["float32"], spec.neurons, *((None, (spec.inputs, 1)) if spec.sparse_input else (0, (1,)))
+            )
             layouts[f"{spec.name}.weights{SCALE}"] = scale
         for array, rest in shapes.items():
             axis = neuron_axis(array, spec.sparse_input)

@@ -51,7 +51,9 @@ def explain(model: Model, x: SparseRows, labels: Sequence[int], count: int) -> l
         order = np.argsort(-np.abs(total), kind="stable")[:count]
         reasons.append(
             [
-                Reason(_name(names, int(x.indices[place]), model.saved.base), float(total[place]), *map(float, each[place]))
+                Reason(
+                    _name(names, int(x.indices[place]), model.saved.base), float(total[place]), *map(float, each[place])
+                )
                 for place in order
                 if total[place] != 0
             ]

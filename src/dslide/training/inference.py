@@ -22,7 +22,7 @@ from dslide.errors import ConfigError, DataError
 from dslide.model.network import Network
 from dslide.training.logging import warn
 from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for, vectorizer_of
-from dslide.util.threads import use_threads
+from dslide.util.threads import openmp_threads, use_threads
 
 Rows = Sequence[str] | Sequence[Sequence[str]]  # texts, or the items of users
 
@@ -85,16 +85,14 @@ class Model:
         return Dataset(x, empty, vectorizer=vectorizer, source="the texts")
 
 
-def open_model(
-    path: str | Path, *, threads: int = 0, verify: bool = True, comm: Communicator | None = None
-) -> Model:
+def open_model(path: str | Path, *, threads: int = 0, verify: bool = True, comm: Communicator | None = None) -> Model:
     """Opens a model folder, or the newest checkpoint of a run, to predict with it. Weights are memory-mapped, so that
     processes share them. The checksums of its files are checked, which reads them once, unless `verify` is off. On several
     ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this process
     alone."""
     comm = comm or job()
     saved = load_on_all_ranks(path, comm, verify=verify)
-    use_threads(threads or local_ranks(comm).threads)
+    use_threads(threads or openmp_threads() or local_ranks(comm).threads)
     network = comm.together(
         "making the network",
         lambda: Network(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),
