@@ -5,7 +5,8 @@ labels by logit are candidates. For each group a slope and an offset are fitted 
 least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
 groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
 lines say. Six numbers for all groups together fit it. Cross-validation decides between one line for all, lines, lines
-with a bend, and none.
+with a bend, and none. With sigmoid outputs all lines are scaled at last, so that the sigmoids of the best labels' scores
+are their chances.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def calibrate(
             best, which, after, chosen, cost, wanted = mixed, fit, score, linear, tried, score
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = fits(best)[which][groups]
+        of_groups = fits(best)[which]
+        if sigmoid and not users:
+            of_groups = scaled(of_groups, *sureness(best, fits, which, k))
+        lines = of_groups[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
@@ -157,6 +161,34 @@ def _cross_validated(found: Candidates, fits: Fits, k: int) -> tuple[int, float]
     ]
     which = int(np.argmax(scores))
     return which, scores[which]
+
+
+def sureness(found: Candidates, fits: Fits, which: int, k: int) -> tuple[float, float]:
+    """Slope and offset with which the sigmoid of a score is the chance of a label that is among the row's k best. Being
+    chosen for its score a label is less likely than that says; what each half of the rows shows of the other's lines."""
+    first, second = _halves(found)
+    scores, hits = [], []
+    for half, other in ((first, second), (second, first)):
+        each = np.where(half.ids >= 0, half.scores(fits(other)[which]), -np.inf)
+        best = np.argsort(-each, axis=1, kind="stable")[:, :k]
+        usable = np.take_along_axis(half.ids, best, axis=1) >= 0
+        scores.append(np.take_along_axis(each, best, axis=1)[usable])
+        hits.append(np.take_along_axis(half.hits, best, axis=1)[usable])
+    z, found_hits = np.concatenate(scores), np.concatenate(hits)
+    values, none = np.stack([z, np.ones_like(z)], axis=1), np.zeros(len(z), np.int64)
+    slope, offset = _newton(
+        values, none, found_hits, none, 1, np.array([1.0, 0.0]), True, np.full(2, BEND_PENALTY), [SLOPES[0], -np.inf]
+    )[0]
+    return float(slope), float(offset)
+
+
+def scaled(lines: Lines, slope: float, offset: float) -> Lines:
+    """The lines with a slope and an offset on what they give: the order of labels stays, but for those whose logits are
+    below the least ones."""
+    changed: Lines = lines.copy()
+    changed[:, [SLOPE, BEND]] *= slope
+    changed[:, OFFSET] = slope * lines[:, OFFSET] + offset
+    return changed
 
 
 def _halves(found: Candidates) -> list[Candidates]:
