@@ -134,7 +134,8 @@ def evaluate(
 
 def predict(
     model: str | Path | Model, data: Source | Rows, *, k: int = 5, approximate: bool = False,
-    probabilities: bool = False, threshold: float = 0.0, why: int = 0, threads: int = 0, comm: Communicator | None = None, **options: Any,
+    probabilities: bool = False, threshold: float = 0.0, why: int = 0, threads: int = 0,
+    comm: Communicator | None = None, **options: Any,
 ) -> Iterator[Prediction]:  # fmt: skip
     """The best k labels of each row, with their names: `dslide predict` in Python.
 

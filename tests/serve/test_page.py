@@ -19,7 +19,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PHONE = 360  # CSS pixels
 
 # Fills the form of the page, waits for the answer, and writes what it sees into the title, which --dump-dom prints.
-DRIVER = """<!doctype html><title>wait</title><iframe id="page" src="/" style="width:WIDTHpx;height:700px;border:0"></iframe>
+DRIVER = """<!doctype html><title>wait</title>
+<iframe id="page" src="/" style="width:WIDTHpx;height:700px;border:0"></iframe>
 <script>
   document.getElementById("page").onload = async event => {
     const inside = event.target.contentDocument, pause = () => new Promise(done => setTimeout(done, 50));

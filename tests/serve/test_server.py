@@ -153,7 +153,7 @@ def test_many_clients_at_once_get_their_own_answers(client: Client) -> None:
     def ask(number: int) -> None:
         for _ in range(10):
             answer = client.post(text=f"word{number}", k=1 + number % 3)
-            if answer[0] != 200 or [each["label"] for each in answer[1]["results"]][0] != f"label {number}":
+            if answer[0] != 200 or answer[1]["results"][0]["label"] != f"label {number}":
                 wrong.append(answer)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
@@ -193,7 +193,7 @@ def test_a_token_is_asked_for_where_one_is_set(run: Path) -> None:
 
 def test_a_newer_checkpoint_takes_its_place_and_no_request_is_lost(tmp_path: Path) -> None:
     run = train_text_model(tmp_path, epochs=2)
-    with serving(run, reload=0.1) as (client, service):
+    with serving(run, reload=0.1) as (client, _):
         before = client.get("/health")[1]["model"]
         stop, statuses = threading.Event(), []
 

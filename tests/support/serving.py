@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
-
 from starlette.routing import Route
 
 import dslide
@@ -32,8 +31,8 @@ def train_text_model(folder: Path, epochs: int = 6, run: str = "run") -> Path:
     lines = [f"label {n}\tword{n} other{rng.integers(30)} the" for n in rng.integers(LABELS, size=300).tolist()]
     (folder / "train.tsv").write_text("\n".join(lines) + "\n")
     return dslide.train(
-        folder / "train.tsv", out=folder / run, format="tsv", label_separator=";", label_column=1, text_column=2, min_df=1,
-        hidden=(8,), epochs=epochs, batch_size=32, threads=1,
+        folder / "train.tsv", out=folder / run, format="tsv", label_separator=";", label_column=1, text_column=2,
+        min_df=1, hidden=(8,), epochs=epochs, batch_size=32, threads=1,
     ).folder  # fmt: skip
 
 

@@ -19,8 +19,8 @@ def model(request, tmp_path_factory) -> Model:
     folder = tmp_path_factory.mktemp("why")
     dslide.data.synthesize(folder / "toy", rows=600, features=120, labels=80, test_rows=20, seed=0)
     activation, hidden = request.param
-    dslide.train(folder / "toy/train.txt", out=folder / "run", hidden=hidden, activation=activation, epochs=4, threads=1,
-                 batch_size=32)  # fmt: skip
+    dslide.train(folder / "toy/train.txt", out=folder / "run", hidden=hidden, activation=activation, epochs=4,
+                 threads=1, batch_size=32)  # fmt: skip
     return dslide.open_model(folder / "run", threads=1)
 
 
@@ -76,18 +76,15 @@ def test_predictions_are_explained_on_request(model: Model, tmp_path: Path) -> N
 
 def test_a_threshold_leaves_out_what_is_less_likely(model: Model, tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("0 3:1.0 9:0.5\n")
-    every, likely = (
-        next(
-            iter(
-                dslide.predict(model, tmp_path / "rows.txt", k=5, threshold=least, probabilities=True, format="libsvm")
-            )
+
+    def predicted(threshold: float) -> dslide.Prediction:
+        found = dslide.predict(
+            model, tmp_path / "rows.txt", k=5, threshold=threshold, probabilities=True, format="libsvm"
         )
-        for least in (0.0, 0.0)
-    )
-    least = sorted(every.probabilities or [])[2]
-    likely = next(
-        iter(dslide.predict(model, tmp_path / "rows.txt", k=5, threshold=least, probabilities=True, format="libsvm"))
-    )
-    assert likely.labels == every.labels[:3]
+        return next(iter(found))
+
+    every = predicted(0)
+    assert every.probabilities is not None
+    assert predicted(every.probabilities[2]).labels == every.labels[:3]
     with pytest.raises(dslide.UserError, match="0 to 1"):
-        dslide.predict(model, tmp_path / "rows.txt", threshold=2)
+        predicted(2)

@@ -1,4 +1,4 @@
-"""Exports: a smaller model opens wherever a model opens, and predicts nearly the same; plain arrays are the network's."""
+"""Exports: a smaller model opens wherever a model opens and predicts nearly the same; arrays are the network's."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class Layer:
         """The weights of some own neurons as float32, (ids, inputs)."""
         weights, scale = self.arrays["weights"], self.arrays.get("weights" + SCALE)
         if self.sparse_input:
-            return widened(weights[:, ids], scale).T
+            return np.asarray(widened(weights[:, ids], scale).T)
         return widened(weights[ids, : self.inputs], None if scale is None else scale[ids])
 
     def input_vectors(self, ids: Ids) -> Floats:

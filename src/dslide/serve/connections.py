@@ -16,7 +16,7 @@ except ImportError:
 def limited(seconds: float) -> type[asyncio.Protocol]:
     """The protocol with a limit on the time until the head of a request is complete."""
 
-    class Limited(Protocol):  # type: ignore[misc, valid-type]
+    class Limited(Protocol):
         _deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:

@@ -33,8 +33,8 @@ class ServeOptions:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("port", 0, 65535), ("workers", 1, 256), ("threads", 0, 1024), ("k", 1, self.most_k), ("most_k", 1, 10_000),
-            ("most_rows", 1, 100_000), ("most_bytes", 1, 1 << 30), ("batch_rows", 1, 4096), ("waiting_rows", 1, 1 << 20),
-            ("timeout", 0.1, 3600), ("reload", 0, 86400),
+            ("most_rows", 1, 100_000), ("most_bytes", 1, 1 << 30), ("batch_rows", 1, 4096),
+            ("waiting_rows", 1, 1 << 20), ("timeout", 0.1, 3600), ("reload", 0, 86400),
         ):  # fmt: skip
             if not low <= (value := getattr(self, name)) <= high:
                 raise ConfigError(f"{name}: expected {low} to {high}, not {value}")

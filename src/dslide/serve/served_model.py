@@ -114,9 +114,9 @@ class ServedModel:
         if self._column_of is not None and name in self._column_of:
             return self._column_of[name]
         base, features = self.model.saved.base, self.model.saved.features
-        if self._column_of is None and name.isascii() and name.isdigit() and len(name) < 12:
-            if 0 <= int(name) - base < features:
-                return int(name) - base
+        is_number = self._column_of is None and name.isascii() and name.isdigit() and len(name) < 12
+        if is_number and 0 <= int(name) - base < features:
+            return int(name) - base
         raise DataError(f"there is no feature {name[:100]!r}")
 
     @cached_property

@@ -5,8 +5,8 @@ labels by logit are candidates. For each group a slope and an offset are fitted 
 least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
 groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
 lines say. Six numbers for all groups together fit it. Cross-validation decides between one line for all, lines, lines
-with a bend, and none. With sigmoid outputs all lines are scaled at last, so that the sigmoids of the best labels' scores
-are their chances.
+with a bend, and none. With sigmoid outputs all lines are scaled at last, so that the sigmoids of the best labels'
+scores are their chances.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _cross_validated(found: Candidates, fits: Fits, k: int) -> tuple[int, float]
 
 
 def sureness(found: Candidates, fits: Fits, which: int, k: int) -> tuple[float, float]:
-    """Slope and offset with which the sigmoid of a score is the chance of a label that is among the row's k best. Being
-    chosen for its score a label is less likely than that says; what each half of the rows shows of the other's lines."""
+    """Slope and offset with which the sigmoid of a score is the chance of a label that is among the row's k best: being
+    chosen for its score, a label is less likely than that says. Each half of the rows shows it of the other's lines."""
     first, second = _halves(found)
     scores, hits = [], []
     for half, other in ((first, second), (second, first)):

@@ -87,9 +87,9 @@ class Model:
 
 def open_model(path: str | Path, *, threads: int = 0, verify: bool = True, comm: Communicator | None = None) -> Model:
     """Opens a model folder, or the newest checkpoint of a run, to predict with it. Weights are memory-mapped, so that
-    processes share them. The checksums of its files are checked, which reads them once, unless `verify` is off. On several
-    ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this process
-    alone."""
+    processes share them. The checksums of its files are checked, which reads them once, unless `verify` is off. On
+    several ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this
+    process alone."""
     comm = comm or job()
     saved = load_on_all_ranks(path, comm, verify=verify)
     use_threads(threads or openmp_threads() or local_ranks(comm).threads)
