@@ -52,6 +52,7 @@ def test_workers_are_replaced_and_stop(run: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
+    assert errors.count("\n") == 1  # nothing else is said
     assert "another one takes its place" in errors
     assert not any(Path(f"/proc/{pid}").exists() for pid in now)
 

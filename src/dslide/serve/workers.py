@@ -76,14 +76,17 @@ def serve(options: ServeOptions) -> None:
             make_server(Service(served, metrics)).run(sockets=[listening])
         else:
             gc.freeze()  # objects of before the fork are not looked at again, so that their pages stay shared
-            _supervise(options, served, metrics, listening)
+            try:
+                _supervise(options, served, metrics, listening)
+            finally:
+                gc.unfreeze()
 
 
 def listen(options: ServeOptions) -> socket.socket:
     """The socket; ConfigError if the address can't be had."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)  # asyncio sends at once if it knows that it is TCP
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
         listening.bind(address)
