@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dslide.data import SparseRows
-from dslide.errors import ConfigError
+from dslide.errors import ConfigError, known_to_all
 from dslide.model.activations import Dense
 from dslide.model.label_prior import prior_logits, row_lengths
 from dslide.model.network import Network
@@ -65,7 +65,7 @@ def contributions(network: Network, x: SparseRows, labels: Ids) -> tuple[Floats,
     """What each feature of one row adds to the scores of some labels before calibration, (features of the row, labels)
     each: through the hidden layers, the label prior and the linear classifiers."""
     if network.shard.size > 1:
-        raise ConfigError("why: predictions are explained by one process, not by several ranks")
+        raise known_to_all(ConfigError("why: predictions are explained by one process, not by several ranks"))
     features = len(x.indices)
     each = SparseRows(np.arange(features + 1), x.indices, x.values, x.columns)  # a row for each feature
     prior = linear = np.zeros((features, len(labels)), np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.comm import Communicator
 from dslide.data import SparseRows
-from dslide.errors import ConfigError, DataError
+from dslide.errors import ConfigError, DataError, known_to_all
 from dslide.model.activations import Dense
 from dslide.model.network import Network
 from dslide.model.prediction import last_hidden, row_blocks
@@ -64,7 +64,7 @@ def export_arrays(model: Model, out: str | Path, x: SparseRows | None = None) ->
     label prior, linear classifiers and calibration."""
     network = model.network
     if network.shard.size > 1:
-        raise ConfigError("arrays: are exported by one process, not by several ranks")
+        raise known_to_all(ConfigError("arrays: are exported by one process, not by several ranks"))
     output = network.output
     with new_folder(out) as folder:
         vectors = output.vectors(np.arange(output.neurons, dtype=np.int32))
