@@ -150,6 +150,9 @@ class Service:
             except BadRequest as error:
                 self.metrics.request(self.worker, error.status, 0)
                 return JSONResponse({"error": error.message}, error.status)
+            except Exception:
+                self.metrics.request(self.worker, 500, 0)
+                raise
 
         return guarded
 

@@ -28,7 +28,7 @@ class Metrics:
 
     def request(self, worker: int, status: int, seconds: float) -> None:
         """A request was answered."""
-        self.add(worker, f"requests_{min(max(status // 100, 2), 5)}xx" if status >= 400 else "requests_2xx")
+        self.add(worker, f"requests_{status // 100}xx")
         if status < 400:
             self.add(worker, "request_seconds", seconds)
             for limit in LIMITS:
