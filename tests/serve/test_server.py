@@ -67,6 +67,12 @@ def test_rows_of_features_by_name(client: Client) -> None:
     assert client.post(row={"nothing": 1.0}) == (422, {"error": "there is no feature 'nothing'"})
 
 
+def test_a_text_without_a_known_word_is_answered_without_reasons(client: Client) -> None:
+    status, answer = client.post(texts=["", "unheard"], why=3)
+    assert status == 200
+    assert [each["why"] for row in answer["rows"] for each in row["results"]] == [[]] * 10
+
+
 def test_a_threshold_leaves_labels_out(client: Client) -> None:
     every = client.post(text="word3", k=5)[1]["results"]
     likely = client.post(text="word3", k=5, threshold=every[1]["score"])[1]["results"]

@@ -56,7 +56,7 @@ def make_server(service: Service) -> Server:
     options = service.options
     return Server(
         uvicorn.Config(
-            service.app(), log_level="warning", access_log=False, server_header=False, ws="none", lifespan="on",
+            service.app(), log_level="error", access_log=False, server_header=False, ws="none", lifespan="on",
             http=limited(options.timeout), limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=int(options.timeout) or 1, timeout_graceful_shutdown=STOP_SECONDS,
         )

@@ -69,6 +69,8 @@ def contributions(network: Network, x: SparseRows, labels: Ids) -> tuple[Floats,
     features = len(x.indices)
     each = SparseRows(np.arange(features + 1), x.indices, x.values, x.columns)  # a row for each feature
     prior = linear = np.zeros((features, len(labels)), np.float32)
+    if prior.size == 0:
+        return prior, prior, prior
     if network.prior is not None:
         active = network.output.everything(features)
         lengths = np.repeat(row_lengths(x), features)
