@@ -149,10 +149,12 @@ def test_small_data_gets_more_epochs(count: int, batch_size: int, epochs: int) -
         (2**20, {}, 3, 512, 4, 2),  # a power of two
         (2**20, {}, 4, 1024, 2, 1),
         (2**20, {}, 64, 2048, 1, 1),  # the largest that was tried
-        (2**18 - 1, {}, 4, 512, 4, 2),  # 1024 rows would leave fewer than 512 steps in two epochs
-        (2**18, {}, 4, 1024, 2, 1),
-        (2**17 - 1, {"epochs": 4}, 4, 512, 4, 2),
-        (2**17, {"epochs": 4}, 4, 1024, 2, 1),
+        (640 * 512 - 1, {}, 4, 512, 4, 2),  # 1024 rows would leave fewer than 640 steps in two epochs
+        (640 * 512, {}, 4, 1024, 2, 1),
+        (640 * 256 - 1, {"epochs": 4}, 4, 512, 4, 2),
+        (640 * 256, {"epochs": 4}, 4, 1024, 2, 1),
+        (2**20, {"optimizer": "adam"}, 4, 256, 8, 4),
+        (2**20, {"prior_labels": 0}, 4, 256, 8, 4),
         (1000, {}, 4, 256, 8, 4),
         (1000, {"batch_size": 1024}, 1, 1024, 2, 1),  # at equal batches all ranks train the same
         (2**20, {"batch_size": 100}, 8, 100, 8, 4),

@@ -21,7 +21,7 @@ HIDDEN = (256,)
 EPOCHS_OF_ROWS, EPOCHS = 2, 4  # passes over rows of features, and over other data
 STEPS = 200  # that small data gets at least
 # Rows in a step for each rank, as long as training has enough steps: with fewer, larger batches cost accuracy.
-BATCH, BATCH_STEPS = 256, 512
+BATCH, BATCH_STEPS = 256, 640
 MOST_BATCH = 2048  # the largest that was tried on real data
 MOST_EPOCHS = 100
 # Rows held out of training: a share of them, but not fewer than a calibration needs, nor more than tell anything.
@@ -139,9 +139,12 @@ class _Facts:
         return "sigmoid" if (self.labels_per_row or 0) > SEVERAL_LABELS else "softmax"
 
     def batch_size(self) -> int:
-        """Grows with the ranks, as messages and what each rank does for every step cost less for a row then. A power of
-        two, so that the same data has few different ones."""
-        if not isinstance(self.data, Dataset) or self.kind is not ROWS:
+        """Grows with the ranks, as messages and what each rank does for every step cost less for a row then: a power of
+        two. Only what was tried on real data grows; the rate of other optimizers would have to grow with the batch."""
+        config = self.config
+        has_prior = config.prior_labels != 0 and config.prior_learning_rate != 0 and config.active_sets == "shared"
+        tried = has_prior and config.optimizer == "adagrad" and self.kind is ROWS
+        if not isinstance(self.data, Dataset) or not tried:
             return BATCH
         rows = len(self.data) * (self.config.epochs or EPOCHS_OF_ROWS)
         most = min(BATCH * self.ranks, MOST_BATCH, rows // BATCH_STEPS)
