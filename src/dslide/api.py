@@ -199,7 +199,7 @@ def open_run(
         config, folder = tuned.config, _folder(data, out, resume, comm)
         if not resume_existing:  # another run may have begun meanwhile
             comm.together("checking the folder", lambda: check_folder(folder, False))
-    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation)
+    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation, comm.size)
     del rows
     config, train_data, held_out, test = comm.together("dividing the data", divide)
     del divide
@@ -249,11 +249,11 @@ def _read(
 
 def _divide(
     source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
-    saved: SavedModel | None, folder: Path, validation: Dataset | None,
+    saved: SavedModel | None, folder: Path, validation: Dataset | None, ranks: int,
 ) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
     """The options, of which none is left open, and the data to train on, to validate on and to test on."""
     if saved is None:
-        config = resolve(config, data.labels, data)
+        config = resolve(config, data.labels, data, ranks)
     if validation is None:
         data, validation = hold_out_rows(data, config.validation, config.seed)
     if saved is not None and data.checksum != saved.progress.get("data"):

@@ -153,7 +153,8 @@ class Config:
     autotune: float = option(0.0, "seconds of trials before the training, in which networks with other options are "
         "compared on held-out rows; the training then has the best options; those that are given stay; 0: no "
         "trials", 0, 1e9)
-    batch_size: int = option(256, "rows in a step", 1, 2**20)
+    batch_size: int = option(0, "rows in a step; 0: 256, and with several ranks up to 256 for each, at most "
+        "2,048, where that leaves 640 steps: for rows of features, with a trained label prior and Adagrad", 0, 2**20)
     seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
     checkpoint_seconds: float = option(300.0, "seconds between checkpoints during training; 0: only at its end", 0, 1e9)

@@ -133,7 +133,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         validation = None if eval_set is None else self._validation(eval_set, coder)
         if out is None:
             config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
-            config = resolve(config, data.labels, data)
+            config = resolve(config, data.labels, data, job(config.watchdog).size)
             rows: Dataset = data
             if validation is None:
                 rows, validation = hold_out_rows(data, config.validation, config.seed)
