@@ -1,10 +1,8 @@
 """What predictions cost: one row, batches, and requests to a server; accuracy beside.
 
-    python -m bench.serving RUN TEST [--small MODEL ...] [--omikuji PYTHON --train TRAIN --parabel FOLDER]
+    python -m bench.serving RUN TEST [--small MODEL ...]
 
-RUN is a trained run or model, TEST its test data as sparse rows. `--small`: exports of it, measured too. `--omikuji`: a
-Python with the package omikuji, which trains Parabel (its defaults) on TRAIN, in the XMLRepository's format, unless
-FOLDER has it already, and predicts the same rows one by one. Each system runs in a process of its own.
+RUN is a trained run or model, TEST its test data as sparse rows. `--small`: exports of it, measured too. Each system runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -35,9 +33,6 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("test", type=Path)
     parser.add_argument("--small", type=Path, nargs="+", default=[], help="exported models, measured too")
-    parser.add_argument("--omikuji", help="a Python with the package omikuji")
-    parser.add_argument("--train", type=Path, help="training data for omikuji")
-    parser.add_argument("--parabel", type=Path, help="folder of omikuji's model")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # in a process of its own
     options = parser.parse_args()
     if options.measure:
@@ -48,9 +43,6 @@ def main() -> int:
         f"dslide, {path.name}": [sys.executable, "-m", "bench.serving", "--measure", str(path), test]
         for path in (options.run, *options.small)
     }
-    if options.omikuji:
-        peer, files = str(Path(__file__).with_name("serving_peer.py")), [str(options.parabel), str(options.train), test]
-        systems["omikuji, Parabel"] = [options.omikuji, peer, *files, *map(str, (TOP, ONE_ROW, BATCH))]
     rows = []
     for name, command in systems.items():
         found = json.loads(
