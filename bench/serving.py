@@ -2,7 +2,8 @@
 
     python -m bench.serving RUN TEST [--small MODEL ...]
 
-RUN is a trained run or model, TEST its test data as sparse rows. `--small`: exports of it, measured too. Each system runs in a process of its own.
+RUN is a trained run or model, TEST its test data as sparse rows. `--small`: exports of it, measured too. Each system
+runs in a process of its own.
 """
 
 from __future__ import annotations
