@@ -78,8 +78,8 @@ def train(
     resume_existing : if there is a run in `out`, resume it
     start_from : folder of a run or a model to go on from, with `data` as further rows; they may have new labels and
         features, and the network grows. Options are by default those of the model
-    replay : path or Dataset of earlier rows, those of the model or some of them: as many as there are new ones are
-        trained on again, so that the network forgets less
+    replay : path or Dataset of earlier rows, those of the model or some of them: twice as many as there are new ones
+        are trained on again, so that the network forgets less
     comm : the ranks; by default those of mpiexec, or this process alone
     **options : options by the names they have on the command line, of `Config` (`epochs=3`) and of reading files
         (`format="tsv"`, `label_column=2`, `min_df=3`, `window=5`)

@@ -1,8 +1,8 @@
 """Training that goes on from a saved model with new rows, which may have new labels and features (model/growth.py).
 
 New rows alone make a network forget: it learns that what they have is frequent. So rows of the earlier data, if they
-are given, are trained on again: as many as there are new ones, drawn at random. Those that the earlier training held
-out are held out again, if it was of the same data.
+are given, are trained on again: twice as many as there are new ones, drawn at random. Those that the earlier training
+held out are held out again, if it was of the same data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.trainer import Trainer
 
-REPLAYED = 1.0  # earlier rows for each new one
+REPLAYED = 2.0  # earlier rows for each new one
 STEPS = 20  # that are made at least
 # Options that shape the network, its optimizer's state and its label prior, and so can't change.
 SHAPE = (
