@@ -64,7 +64,8 @@ def test_ranks_count_as_one_rank_does_and_keep_the_same_links() -> None:
     one, three = work(solo()), {}
     for part in run_ranks(3, work):
         three |= part
-    assert one.keys() == three.keys() and len(one) == 5 * features
+    assert one.keys() == three.keys()
+    assert len(one) == 5 * features
     assert_allclose([three[link] for link in one], list(one.values()), rtol=1e-6)
 
 

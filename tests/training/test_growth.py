@@ -63,9 +63,12 @@ def test_a_model_learns_new_labels_and_words_and_keeps_the_old_ones(
     capsys.readouterr()
     model = dslide.open_model(out)
     names = dslide.open_model(texts / "old").saved.label_names
-    assert model.saved.label_names is not None and names is not None
-    assert model.saved.label_names[: len(names)] == names and {"topic4", "topic5"} <= {*model.saved.label_names}
-    assert model.saved.label_counts is not None and model.saved.rows > 600
+    assert model.saved.label_names is not None
+    assert names is not None
+    assert model.saved.label_names[: len(names)] == names
+    assert {"topic4", "topic5"} <= {*model.saved.label_names}
+    assert model.saved.label_counts is not None
+    assert model.saved.rows > 600
     assert "beeword1" in json.dumps(model.saved.vectorizer)
     assert precision(out, lines(100, range(4, 6), 5)) > 0.95
     assert precision(out, lines(100, range(4), 6)) > 0.9
@@ -125,7 +128,8 @@ def test_numbered_labels_and_features_grow_too(tmp_path: Path) -> None:
     dslide.train(old, out=tmp_path / "old", epochs=5, **OPTIONS)
     grown = dslide.train(new, out=tmp_path / "new", start_from=tmp_path / "old", replay=old, epochs=3)
     test = data(np.arange(8), 16)
-    assert grown.summary["labels"] == 8 and grown.summary["features"] == 16
+    assert grown.summary["labels"] == 8
+    assert grown.summary["features"] == 16
     assert grown.network.predict_topk(test.x, 1)[0][:, 0].tolist() == list(range(8))
 
 

@@ -128,6 +128,17 @@ def with_more(arrays: Mapping[str, Array], labels: int) -> Arrays:
     return made
 
 
+def only_rows(arrays: Mapping[str, Array], kept: npt.NDArray[np.integer]) -> Arrays:
+    """The arrays of some of the labels, numbered anew."""
+    if len(arrays["begin"]) == 0:
+        return NONE
+    columns = int(arrays["feature"].max(initial=0)) + 1
+    matrix = sp.csr_matrix((arrays["weight"], arrays["feature"], arrays["begin"]), (len(arrays["bias"]), columns))[kept]
+    made = {"begin": matrix.indptr, "feature": matrix.indices, "weight": matrix.data}
+    made |= {name: arrays[name][kept] for name in ("bias", "factor")}
+    return {name: made[name].astype(dtype) for name, dtype in TYPES.items()}
+
+
 def only_labels(arrays: Mapping[str, Array], shard: Shard, writer: Shard) -> Arrays:
     """A writer's arrays without weights of other labels than a shard's; labels keep the writer's numbers."""
     begin = arrays["begin"]
