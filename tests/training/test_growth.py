@@ -107,7 +107,7 @@ def test_growing_can_be_interrupted_and_resumed(texts: Path, tmp_path: Path) -> 
     resumed = dslide.resume(begun, texts / "new.tsv", **about)
     for name, array in whole.network.state().items():
         np.testing.assert_array_equal(array, resumed.network.state()[name], err_msg=name)
-    with pytest.raises(DataError, match="not the data that .*begun was trained on"):
+    with pytest.raises(DataError, match=r"not the data that .*begun was trained on"):
         dslide.resume(begun, texts / "new.tsv", epochs=5)  # without the replayed rows
 
 

@@ -263,22 +263,23 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self._coder.with_more(labels if classes is None else read_labels(classes)).with_more(labels)
 
     def _more_features(self, X: Any) -> SparseRows:
-        """X as sparse rows, which may have more columns than were set."""
-        vectorizer = getattr(self, "vectorizer_", None)
-        if isinstance(vectorizer, TextVectorizer) and are_texts(X):
+        """X as sparse rows, which may have more columns, or words, than there were."""
+        vectorizer, texts = getattr(self, "vectorizer_", None), are_texts(X)
+        shape: Any = getattr(X, "shape", ())
+        if isinstance(vectorizer, TextVectorizer) and texts:
             vectorizer.grow(X)
-        elif not are_texts(X) and np.ndim(X) != 1 and getattr(X, "shape", (0, 0))[1] > self.n_features_in_:
+            self.n_features_in_ = len(vectorizer.words)
+        elif isinstance(X, SparseRows):
+            self.n_features_in_ = max(X.columns, self.n_features_in_)
+        elif not texts and len(shape) == 2 and shape[1] > self.n_features_in_:
             if hasattr(self, "feature_names_in_"):
                 raise DataError("X: its columns have names, and of these there can't be more later")
-            rows = SparseRows.from_scipy(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=True))
-            return rows
-        x = self._features(X, new=False) if not isinstance(X, SparseRows) or X.columns <= self.n_features_in_ else X
-        self.n_features_in_ = x.columns
-        return x
+            validate_data(self, X[:1], accept_sparse="csr", reset=True)
+        return self._features(X, new=False)
 
     def _grow(self, trainer: Trainer, data: Dataset, coder: LabelCoder, names: list[str] | None) -> Trainer:
         """A trainer whose network has the columns of the data, and has learned what the given one has."""
-        old = self.label_names_
+        old = getattr(self, "label_names_", None)
         if names is not None and old is not None and names[: len(old)] != old:
             raise DataError("y: its first columns have other names than those of the rows before")
         counts, rows, passes = self._label_counts, self._rows, self.n_iter_
