@@ -22,6 +22,7 @@ from dslide.data import Data, Dataset
 from dslide.data.checks import check_training_data
 from dslide.data.dataset import SplitBy
 from dslide.errors import ConfigError, DataError
+from dslide.model import growth
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.planner.memory import Plan, plan
 from dslide.training import evaluation
@@ -239,6 +240,9 @@ def open_run(
         del divide
 
     planned = _plan(config, train_data, comm, here)
+    if growing is not None and saved is None:
+        counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
+        planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
     threads = config.threads or here.threads
     measured = None
     if profile:

@@ -30,6 +30,11 @@ Numbers = npt.NDArray[np.float64]
 BLOCK = 1 << 20  # links that are put together at once, which bounds memory
 
 
+def count_bytes(rows: int, features_per_row: float, labels_per_row: float) -> int:
+    """The memory of `with_counts`: links of the new rows, and what it works on."""
+    return round(12 * rows * features_per_row * labels_per_row) + 100 * BLOCK
+
+
 def larger_prior(arrays: Mapping[str, Array], features: int, neurons: int) -> dict[str, Array]:
     """A label prior's arrays, by their names in a network, with more features and own labels, which have no links yet.
     The linear classifiers of these say nothing of any feature, and no more or less than others do on average."""

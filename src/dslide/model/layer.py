@@ -111,13 +111,13 @@ class Layer:
         """Copies arrays of a layer with fewer inputs or neurons, laid out as `layouts` say, over the beginnings of the
         layer's own. Neurons have to be hashed again."""
         for name, own in self.arrays.items():
-            layout = layouts[f"{self.name}.{name}"]
-            saved = checked(arrays, f"{self.name}.{name}", layout.dtype, layout.shape(shard))
-            count = shard.count(layout.neurons)
-            if layout.axis == 1:
+            whole = f"{self.name}.{name}"
+            layout = layouts[whole]
+            if layout.axis == 1:  # rows have padding behind old neurons
+                saved, count = checked(arrays, whole, layout.dtype, layout.shape(shard)), shard.count(layout.neurons)
                 own[: len(saved), :count] = saved[:, :count]
             else:
-                own[: len(saved)] = saved
+                copy_array(arrays, whole, own[: layout.shape(shard)[0]])
         if self.lsh is not None:
             self.lsh.forget()
 

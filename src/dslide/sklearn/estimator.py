@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             trainer = self._reconfigured_trainer()
             if (data.features, data.labels) != (trainer.network.features, trainer.network.labels):
                 trainer = self._grow(trainer, data, coder, column_names(y))
+                gc.collect()  # the smaller network, which refers to itself
         self._count(data)
         trainer.fit_pass(data)
         trainer.set_worth(self._label_counts, self._rows)
