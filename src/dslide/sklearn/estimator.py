@@ -262,7 +262,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
                 raise DataError("classes: not the columns of y")
             return coder
-        return self._coder.with_more(labels if classes is None else read_labels(classes)).with_more(labels)
+        if classes is None:
+            return self._coder.with_more(labels)
+        given = read_labels(classes)
+        if not np.isin(self._coder.classes, np.unique(classes)).all():
+            raise DataError("classes: some of those of earlier calls are missing")
+        return self._coder.with_more(given).with_more(labels)
 
     def _more_features(self, X: Any) -> SparseRows:
         """X as sparse rows, which may have more columns, or words, than there were."""
