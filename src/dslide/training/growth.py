@@ -111,7 +111,7 @@ def grown_config(given: Mapping[str, Any], base: SavedModel, data: Dataset, repl
         options["validation"] = -1
     if options["epochs"] == 0:
         rows = len(data) * (1 + (REPLAYED if replayed else 0))
-        options["epochs"] = max(1, math.ceil(STEPS * before.batch_size / max(1.0, rows)))
+        options["epochs"] = max(1, math.ceil(STEPS * (options["batch_size"] or before.batch_size) / max(1.0, rows)))
     return resolve(Config.from_dict(options), data.labels, data)
 
 
