@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "measure a trained network on data with known labels",
     "predict": "write the best labels of each row",
     "vectors": "write the vectors of words, items or labels",
+    "relabel": "remove labels from a model, or rename them",
     "neighbours": "find the words, items or labels nearest to some",
     "serve": "answer requests for predictions over HTTP",
     "export": "write a smaller model, or plain arrays",

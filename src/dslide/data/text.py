@@ -58,6 +58,7 @@ class TextVectorizer:
         self._column_of: tuple[list[str], dict[str, int]] = [], {}  # of these words, made when it is needed
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
+        self.grows = False  # whether the next texts that are read add words
 
     def fit_transform(self, texts: Iterable[str]) -> sp.csr_matrix:
         """Learns the vocabulary from the texts and returns their rows, as a scipy matrix."""
@@ -91,6 +92,22 @@ class TextVectorizer:
             self._column_of = self.words, {word: column for column, word in enumerate(self.words)}
         column_of = self._column_of[1]
         return self._weigh(self._count(texts, lambda words: map(column_of.get, words, repeat(-1))))
+
+    def grow(self, texts: Iterable[str]) -> None:
+        """Learns further words, which get the columns after those known, and how frequent all words are now."""
+        number_of: defaultdict[str, int] = defaultdict(None, {word: number for number, word in enumerate(self.words)})
+        number_of.default_factory = number_of.__len__
+        known, rows, pieces = len(self.words), 0, []
+        for block in self._count(texts, lambda words: map(number_of.__getitem__, words)):
+            pieces.append(block.indices)
+            rows += block.shape[0]
+        df, words = count_pieces(pieces, len(number_of)), list(number_of)
+        most = self.options.max_features
+        room = max(0, most - known) if most else None
+        new, _ = rank_words(df[known:], words[known:], self.options.min_df, room)
+        self.words = self.words + [words[known + i] for i in new]
+        self.df = np.concatenate([self.df + df[:known], df[known:][new]])
+        self.rows += rows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

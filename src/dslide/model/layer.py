@@ -18,7 +18,7 @@ from dslide.model.hash_parameters import HashParameters, training_family
 from dslide.model.layout import LayerSpec
 from dslide.model.lsh import Codes, LshIndex, index_bytes
 from dslide.model.sharding import WHOLE, Shard
-from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
+from dslide.model.state_layout import CODES, MOMENTS, MOVED, ArrayLayout, array_dtype
 from dslide.model.storage import SCALE, ChangeListener, checked, copy_array, narrowed, widened
 from dslide.util.arrays import (
     Array,
@@ -106,6 +106,20 @@ class Layer:
         own = self.lsh.tables.codes
         codes = checked(arrays, f"{self.name}.{CODES}", own.dtype, own.shape)
         self.lsh.load(codes, checked(arrays, f"{self.name}.{MOVED}", np.dtype(np.bool_), own.shape[1:]))
+
+    def load_smaller(self, arrays: Mapping[str, Array], layouts: Mapping[str, ArrayLayout], shard: Shard) -> None:
+        """Copies arrays of a layer with fewer inputs or neurons, laid out as `layouts` say, over the beginnings of the
+        layer's own. Neurons have to be hashed again."""
+        for name, own in self.arrays.items():
+            whole = f"{self.name}.{name}"
+            layout = layouts[whole]
+            if layout.axis == 1:  # rows have padding behind old neurons
+                saved, count = checked(arrays, whole, layout.dtype, layout.shape(shard)), shard.count(layout.neurons)
+                own[: len(saved), :count] = saved[:, :count]
+            else:
+                copy_array(arrays, whole, own[: layout.shape(shard)[0]])
+        if self.lsh is not None:
+            self.lsh.forget()
 
     def set_bias(self, bias: Floats) -> None:
         """Sets the biases of all own neurons."""

@@ -22,6 +22,7 @@ from dslide.model.calibration import Calibration
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import Discriminant, label_sums
+from dslide.model.growth import larger_prior, with_counts
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
@@ -32,7 +33,7 @@ from dslide.model.negatives import by_frequency, inclusion_probabilities
 from dslide.model.output_losses import OUTPUT_LOSSES
 from dslide.model.random_streams import layer_seed
 from dslide.model.sharding import Shard
-from dslide.model.state_layout import array_dtype
+from dslide.model.state_layout import array_dtype, array_layouts
 from dslide.model.storage import SCALE, ChangeListener, checked, copy_array
 from dslide.model.train_step import StepResult, TrainStep
 from dslide.util.arrays import Array, Floats, Ids, padded
@@ -87,6 +88,7 @@ class Network:
         self.inclusion: Floats | None = None  # (own labels): probability of being a random negative; None: all alike
         if trainable and by_frequency(config):
             self.inclusion = self._inclusion(None)
+        self.keeps_linear = False  # whether linear classifiers stay while the network is trained
         self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
         self._index: tuple[int, LshIndex] | None = None  # for prediction, and the version it was made for
@@ -117,7 +119,7 @@ class Network:
         """What comes before a step: hash tables exist, the learning rate is set."""
         self.version += 1
         self.calibration.reset()
-        if self.prior is not None:
+        if self.prior is not None and not self.keeps_linear:
             self.prior.set_linear(None)
         self.comm.step = step + 1
         for layer in self.layers:
@@ -233,6 +235,31 @@ class Network:
         if self.inclusion is not None:
             copy_array(arrays, INCLUSION, self.inclusion)
         self.version += 1
+
+    def load_smaller(self, arrays: Mapping[str, Array], features: int, labels: int) -> None:
+        """Takes over what a network of the same options with fewer features or labels has learned; `arrays` as its
+        `state` gives them."""
+        layouts = array_layouts(self.config, features, labels)
+        for layer in self.layers:
+            layer.load_smaller(arrays, layouts, self.shard)
+        if saved := prior_arrays(arrays):
+            self.prior = self._saved_prior(larger_prior(saved, self.features, self.output.neurons))
+        self.calibration.reset()
+        self.version += 1
+
+    def add_counts(self, x: SparseRows, y: SparseRows, frequencies: npt.NDArray[np.float64], rows: int) -> None:
+        """Counts further rows: in the label prior, and for negatives. `frequencies` are those of labels in all `rows`
+        so far."""
+        self.set_negatives(frequencies)
+        if self.prior is not None:
+            self.prior = with_counts(self.prior, x, y, self.labels, rows, self.config, self.comm)
+
+    def set_new_bias(self, frequencies: npt.NDArray[np.float64], first: int) -> None:
+        """Lets the network predict labels from number `first` on as often as they occur."""
+        bias = self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32)
+        known = len(range(self.shard.rank, first, self.shard.size))
+        bias[:known] = self.output.arrays["bias"][:known, 0]
+        self.output.set_bias(bias)
 
     def watch(self, listener: ChangeListener | None) -> None:
         """From now on the listener is notified before every change of the network's arrays; None: nobody is."""

@@ -88,7 +88,9 @@ def calibrate(
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
     are better than none by more than chance. Those of interactions may be mixed in without lines."""
     network.calibration.reset()
+    earlier = None
     if network.prior is not None:
+        earlier = network.prior.linear if network.keeps_linear else None
         network.prior.set_linear(None)
     held_out = held_out.take(held_out.with_labels())
     k = max(ks)
@@ -100,7 +102,7 @@ def calibrate(
     which, after = _cross_validated(found, fits, k)
     chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
     best, chosen, cost, wanted = found, None, 0.0, max(before, after) + chance
-    for tried, linear in _linear_classifiers(network, data).items():
+    for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
         scores = _linear_scores(network, linear, held_out.x, found.ids)
         if users:
             spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
@@ -127,13 +129,24 @@ def by_chance(rows: int) -> float:
     return 0.15 / math.sqrt(max(rows, 1))
 
 
-def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:
-    """Linear classifiers at each cost that is tried; none if the network is not to have any."""
+def _linear_classifiers(
+    network: Network, data: Dataset | None, label_counts: npt.NDArray[np.integer], earlier: LinearClassifiers | None
+) -> dict[float, LinearClassifiers]:
+    """Linear classifiers at each cost that is tried; none if the network is not to have any. The `earlier` ones of a
+    network that grew stay where the data has less than half of a label's rows."""
     if data is None or network.prior is None:
         return {}
     if data.users is not None:  # items are features and labels both: each would be told by itself
         return {COST: train_regressions(network, data.y)} if network.config.linear_items else {}
-    return train_linear(network, Examples.find(network, data.x, data.y)) if network.config.linear_negatives else {}
+    if not network.config.linear_negatives:
+        return {}
+    examples = Examples.find(network, data.x, data.y)
+    if earlier is None:
+        return train_linear(network, examples)
+    own = network.shard.own
+    which = 2 * data.label_counts[own] >= label_counts[own]
+    trained, kept = train_linear(network, examples.of_labels(which)), earlier.without_factors()
+    return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
 
 
 def _spread(found: Candidates, scores: Doubles) -> float:
