@@ -151,8 +151,8 @@ class _Facts:
         return max(BATCH, 1 << max(0, most.bit_length() - 1))
 
     def of_batch(self, hits: int) -> int:
-        """How many hits each row of a larger batch adds: the batch shares the active set, and has no more in all, so
-        that a row costs no more than in a small one."""
+        """How many hits each row of a larger batch adds: the batch shares the active set, and has no more hits in all,
+        so that only the rows' labels make it larger."""
         return max(1, hits * BATCH // max(BATCH, self.config.batch_size)) if hits else 0
 
     def hash_hits(self) -> int:
