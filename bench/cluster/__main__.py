@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "network": "link speeds and wire formats",
     "billion": "networks of about a billion parameters on four nodes",
     "scaling": "1 to 16 nodes: bytes, memory and time of a step",
+    "phases": "1 to 16 nodes: where the time of a step goes, and what does not divide (needs no root)",
     "predictions": "the predictions of dslide plan against measurements",
     "growth": "more labels, wider layers, larger batches",
     "cost": "time and price of a million samples",

@@ -56,7 +56,7 @@ def predicted(folder: str, nodes: int, rate: str, seed: int) -> dict[str, float]
     """The predictions of `dslide plan` for training with a thread on each node."""
     rows = read_data(folder)
     config = resolve(network_config(), rows.labels, rows)
-    calibration = calibrate(config, rows_of(rows, BATCH, seed), [nodes, 1], cores=1)
+    calibration = calibrate(lambda nodes: config, rows_of(rows, BATCH, seed), [nodes, 1], cores=1)
     needed = plan(config, rows.features, rows.labels, rows.data_bytes, nodes, 1, True, rows.values_per_row[0])
     found = forecast(config, rows.labels, needed, calibration, NetworkSpeed(parse_rate(rate), LATENCY))
     found = sharing_cores(found, available_cores())

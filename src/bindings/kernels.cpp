@@ -58,6 +58,13 @@ void bind_linear_algebra(nb::class_<Kernels>& c) {
   });
   define_held(c, "dot", args(),
               [](const Kernels& k, In<float, 1> a, In<float, 1> b) { return k.dot(a.data(), b.data(), length(a, b)); });
+  define_held(c, "dot_int8", args(), [](const Kernels& k, In<float, 1> a, In<int8_t, 1> b) {
+    return k.dot_int8(a.data(), b.data(), length(a, b));
+  });
+  define_held(c, "widen_int8", args("from_"_a, "scale"_a, "to"_a),
+              [](const Kernels& k, In<int8_t, 1> from, float scale, Out<float, 1> to) {
+    k.widen_int8(from.data(), scale, to.data(), length(from, to));
+  });
   define_held(c, "axpy", args("a"_a, "x"_a, "y"_a), [](const Kernels& k, float a, In<float, 1> x, Out<float, 1> y) {
     k.axpy(a, x.data(), y.data(), length(x, y));
   });

@@ -87,14 +87,23 @@ void bind_parameters(nb::module_& m) {
   });
 
   nb::class_<Parameters> parameters(m, "Parameters",
-                                    "Views of rows x stride arrays; empty moments where there are none.");
+                                    "Views of rows x stride arrays; empty moments where there are none. Values of int8 "
+                                    "have a scale for each row.");
   define(parameters, "__init__",
-         args("value"_a, "moment1"_a, "moment2"_a, "clock"_a, "width"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-              nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>()),
+         args("value"_a, "moment1"_a, "moment2"_a, "clock"_a, "width"_a, "scale"_a = nb::none(), nb::keep_alive<1, 2>(),
+              nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 7>()),
          [](Parameters* p, KeptStoredRows value, OutStoredRows moment1, OutStoredRows moment2, Out<uint32_t, 1> clock,
-            size_t width) {
+            size_t width, std::optional<Kept<float, 2>> scale) {
     const size_t rows = value.shape(0), stride = value.shape(1);
     require(width <= stride, "width is more than the stride");
+    if (value.dtype() == nb::dtype<int8_t>()) {
+      require(clock.shape(0) == 0, "int8 is for prediction only");
+      require(scale && has_shape(*scale, rows, 1), "int8 needs a scale for each row");
+      new (p) Parameters{{},           {},     {},           nullptr, rows,
+                         width,        stride, pitch(value), 0,       static_cast<const int8_t*>(value.data()),
+                         scale->data()};
+      return;
+    }
     require(clock.shape(0) == rows || clock.shape(0) == 0, "clock must have an element per row");
     for (const auto* moment : {&moment1, &moment2}) {
       require(moment->size() == 0 || has_shape(*moment, rows, stride), "moments must have the shape of the values");

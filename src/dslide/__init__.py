@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dslide.api import evaluate, predict, resume, train
+    from dslide.checkpoint.relabel import relabel
     from dslide.checkpoint.saved_model import load_model
     from dslide.checkpoint.vectors import Vectors
     from dslide.config import Config
@@ -37,12 +38,13 @@ __all__ = [
     "CalibrationInfo", "Callback", "Config", "Dataset", "EpochInfo", "FitResult", "Model", "Network", "Prediction",
     "RunInfo", "RunResult", "SlideClassifier", "SparseRows", "StepInfo", "TestInfo", "Trainer", "TrialInfo",
     "UserError", "ValidationInfo", "Vectors", "__version__", "evaluate", "load", "load_model", "open_model", "predict",
-    "resume", "train",
+    "relabel", "resume", "train",
 ]  # fmt: skip
 
 # Imported on first use: the command line starts without scikit-learn, scipy and the native module.
 _MODULES = {
     "api": ("evaluate", "predict", "resume", "train"),
+    "checkpoint.relabel": ("relabel",),
     "checkpoint.saved_model": ("load_model",),
     "checkpoint.vectors": ("Vectors",),
     "config": ("Config",),

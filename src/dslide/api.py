@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dslide.checkpoint.collective_load import open_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import LocalRanks, local_ranks
@@ -21,6 +22,7 @@ from dslide.data import Data, Dataset
 from dslide.data.checks import check_training_data
 from dslide.data.dataset import SplitBy
 from dslide.errors import ConfigError, DataError
+from dslide.model import growth
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.planner.memory import Plan, plan
 from dslide.training import evaluation
@@ -29,11 +31,21 @@ from dslide.training.callbacks import Callback, RunInfo
 from dslide.training.early_stopping import hold_out_rows, keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder
+from dslide.training.growth import Earlier, GrowingData, check_base, check_start, growing_data, grown_config
 from dslide.training.inference import Model, Rows, open_model
 from dslide.training.logging import ProgressLine, TrialLine, warn
-from dslide.training.predictions import Prediction, blocks_of, predict_blocks
+from dslide.training.predictions import Prediction, blocks_of, checked_threshold, predict_blocks
 from dslide.training.profiler import Profile
-from dslide.training.reading import READING_OPTIONS, Reading, Source, read_test_data, read_training_data
+from dslide.training.reading import (
+    READING_OPTIONS,
+    Reading,
+    Source,
+    known_columns,
+    read_growth,
+    read_replay,
+    read_test_data,
+    read_training_data,
+)
 from dslide.training.run import Run, RunResult, load_run, resumed_config
 from dslide.util.threads import measure_speeds
 
@@ -45,7 +57,8 @@ def train(
     test: Source | None = None, hold_out: float | None = None, split: SplitBy = "random", test_every: int = 0,
     test_rows: int = 0, k: int | Sequence[int] | None = None, profile: bool = False, tensorboard: bool = False,
     progress: bool = False, callbacks: Sequence[Callback] = (), resume_existing: bool = False,
-    comm: Communicator | None = None, **options: Any,
+    start_from: str | Path | None = None, replay: Source | None = None, comm: Communicator | None = None,
+    **options: Any,
 ) -> RunResult:  # fmt: skip
     """Trains a network and keeps a run folder: checkpoints, log.jsonl, summary.json. `dslide train` in Python.
 
@@ -64,6 +77,10 @@ def train(
     progress : print a line for each epoch, and a progress line on a terminal, to stderr
     callbacks : receive what training reports
     resume_existing : if there is a run in `out`, resume it
+    start_from : folder of a run or a model to go on from, with `data` as further rows; they may have new labels and
+        features, and the network grows. Options are by default those of the model
+    replay : path or Dataset of earlier rows, those of the model or some of them: twice as many as there are new ones
+        are trained on again, so that the network forgets less
     comm : the ranks; by default those of mpiexec, or this process alone
     **options : options by the names they have on the command line, of `Config` (`epochs=3`) and of reading files
         (`format="tsv"`, `label_column=2`, `min_df=3`, `window=5`)
@@ -75,7 +92,8 @@ def train(
     given = given_options(config) if isinstance(config, Config) else dict(config or {})
     return open_run(
         data, given | options, out=out, resume_existing=resume_existing, testing=testing, profile=profile,
-        tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm,
+        tensorboard=tensorboard, progress=progress, callbacks=callbacks, comm=comm, start_from=start_from,
+        replay=replay,
     ).train()  # fmt: skip
 
 
@@ -83,9 +101,10 @@ def resume(
     run: str | Path, data: Source, *, test: Source | None = None, hold_out: float | None = None,
     split: SplitBy = "random", test_every: int = 0, test_rows: int = 0, k: int | Sequence[int] | None = None,
     profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
-    comm: Communicator | None = None, **options: Any,
+    replay: Source | None = None, comm: Communicator | None = None, **options: Any,
 ) -> RunResult:  # fmt: skip
-    """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python.
+    """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python. (`train`
+    with `start_from` goes on with other data.)
 
     Of the options of `Config`, which can be given by name, epochs, patience, learning_rate, threads, wire,
     micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks. The
@@ -94,7 +113,7 @@ def resume(
     testing = EvaluationOptions(test, hold_out, split, test_every, test_rows, checked_ks(k))
     return open_run(
         data, options, resume=run, testing=testing, profile=profile, tensorboard=tensorboard, progress=progress,
-        callbacks=callbacks, comm=comm,
+        callbacks=callbacks, comm=comm, replay=replay,
     ).train()  # fmt: skip
 
 
@@ -134,20 +153,22 @@ def evaluate(
 
 def predict(
     model: str | Path | Model, data: Source | Rows, *, k: int = 5, approximate: bool = False,
-    probabilities: bool = False, threads: int = 0, comm: Communicator | None = None, **options: Any,
+    probabilities: bool = False, threshold: float = 0.0, why: int = 0, threads: int = 0,
+    comm: Communicator | None = None, **options: Any,
 ) -> Iterator[Prediction]:  # fmt: skip
     """The best k labels of each row, with their names: `dslide predict` in Python.
 
     `model` is the folder of a run or of a model, or what `open_model` returned. `data` is a file, what `load` gave, a
     list of texts (of a model of text) or a list of lists of items (of a model of interactions). Items that a user has
-    are not recommended. `probabilities` adds them, where scores can be turned into some. The options are those of
-    reading files.
+    are not recommended. `probabilities` adds them, where scores can be turned into some; `threshold` leaves out labels
+    with a smaller probability; `why` adds so many features that moved each label's score most. The options are those
+    of reading files.
     """
     if not isinstance(k, int) or k < 1:
         raise ConfigError(f"k: expected at least 1, not {k!r}")
     opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
     blocks = blocks_of(opened.read(data, **options))
-    return predict_blocks(opened, blocks, k, approximate, probabilities)
+    return predict_blocks(opened, blocks, k, approximate, probabilities, checked_threshold(threshold), why)
 
 
 # ---- internal -------------------------------------------------------------------------------------------------------
@@ -158,6 +179,7 @@ def open_run(
     resume: str | Path | None = None, resume_existing: bool = False, testing: EvaluationOptions,
     profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
     comm: Communicator | None = None, estimator: Mapping[str, Any] | None = None, validation: Dataset | None = None,
+    start_from: str | Path | None = None, replay: Source | None = None,
 ) -> Run:  # fmt: skip
     """A run that is ready to train: data read, memory checked, network made, state loaded if it is resumed. `options`
     are those that are given, of Config and of reading files; `estimator` is what saved models keep for SlideClassifier;
@@ -167,6 +189,7 @@ def open_run(
         check_name(name, (*CONFIG_OPTIONS, *READING_OPTIONS))
     reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
     config = Config(**given)
+    check_start(start_from, replay, resume, testing, config)
     if tensorboard:
         from dslide.training.tensorboard import check_tensorboard
 
@@ -180,16 +203,26 @@ def open_run(
         saved, last = load_run(folder, comm, must=resume is not None)
     if saved is not None:
         config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
+    base = None
+    if start_from is not None and saved is None:
+        base = open_on_all_ranks(start_from, comm, optimizer=True, verify=True)
+        comm.together("model to go on from", lambda: check_base(base, start_from))
     comm.limit = config.watchdog
     testing = comm.together("test options", lambda: testing.like(saved))
-    rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
-    if comm.rank == 0 and saved is None and isinstance(rows, Dataset):
+    growing = None
+    if base is not None or (saved is not None and "earlier" in saved.progress):
+        begin = partial(_grow, data, replay, reading, testing, given, base, saved, start_from)
+        config, growing, test = comm.together("reading the data", begin)
+        rows: Data = growing.train
+    else:
+        rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
+    if comm.rank == 0 and saved is None and base is None and isinstance(rows, Dataset):
         for suspicion in check_training_data(rows):
             warn(suspicion)
     here = local_ranks(comm)
     line = [ProgressLine()] if progress and comm.rank == 0 else []
     tuned = None
-    if config.autotune and saved is None:
+    if config.autotune and saved is None and base is None:
         tuned = autotune(
             config, given, rows, comm, partial(_check_trial, rows, comm, here), ks=testing.ks,
             callbacks=[*line, *callbacks], trial_callbacks=[TrialLine() for _ in line],
@@ -197,12 +230,19 @@ def open_run(
         config, folder = tuned.config, _folder(data, out, resume, comm)
         if not resume_existing:  # another run may have begun meanwhile
             comm.together("checking the folder", lambda: check_folder(folder, False))
-    divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation)
-    del rows
-    config, train_data, held_out, test = comm.together("dividing the data", divide)
-    del divide
+    if growing is not None:
+        train_data, held_out = rows, growing.validation
+        comm.together("the data", partial(_check_same, data, rows, saved, folder))
+    else:
+        divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation, comm.size)
+        del rows
+        config, train_data, held_out, test = comm.together("dividing the data", divide)
+        del divide
 
     planned = _plan(config, train_data, comm, here)
+    if growing is not None and saved is None:
+        counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
+        planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
     threads = config.threads or here.threads
     measured = None
     if profile:
@@ -214,7 +254,7 @@ def open_run(
     return Run(
         comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
         planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
-        callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned,
+        callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned, base=base, growing=growing,
     )  # fmt: skip
 
 
@@ -247,18 +287,55 @@ def _read(
 
 def _divide(
     source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
-    saved: SavedModel | None, folder: Path, validation: Dataset | None,
+    saved: SavedModel | None, folder: Path, validation: Dataset | None, ranks: int,
 ) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
     """The options, of which none is left open, and the data to train on, to validate on and to test on."""
     if saved is None:
-        config = resolve(config, data.labels, data)
+        config = resolve(config, data.labels, data, ranks)
     if validation is None:
         data, validation = hold_out_rows(data, config.validation, config.seed)
-    if saved is not None and data.checksum != saved.progress.get("data"):
-        raise DataError(f"{_name(source, data)}: not the data that {folder} was trained on")
+    _check_same(source, data, saved, folder)
     if testing.test is not None and data.users is not None:  # their histories are what is trained on
         test = read_test_data(testing.test, data, reading)
     return config, data, validation, test
+
+
+def _grow(
+    source: Source, replay: Source | None, reading: Reading, testing: EvaluationOptions, given: Mapping[str, Any],
+    base: SavedModel | None, saved: SavedModel | None, name: str | Path | None,
+) -> tuple[Config, GrowingData, Data | None]:  # fmt: skip
+    """The options, the data and the test data of a network that grows, or of a run in the midst of that."""
+    test: Data | None = None
+    if saved is not None:
+        new = known_columns(read_training_data(source, reading, saved), saved)
+        config, earlier, model = (
+            resumed_config(given, Path(), saved, may_be_done=True),
+            Earlier.of_resumed(saved),
+            saved,
+        )
+    else:
+        assert base is not None
+        new, earlier, model = read_growth(source, reading, base, name), Earlier.of(base), base
+    assert earlier is not None
+    rows = new
+    if testing.hold_out is not None:
+        rows, test = new.split(testing.hold_out, model.config.seed)
+    old = None if replay is None else read_replay(replay, reading, model, new)
+    if saved is None:
+        config = grown_config(given, model, rows, old is not None)
+    growing = growing_data(rows, old, config, earlier, model, counted=saved is not None)
+    if testing.test is not None:
+        test = read_test_data(testing.test, new, reading)
+    return config, growing, test
+
+
+def _check_same(source: Source, data: Data, saved: SavedModel | None, folder: Path) -> None:
+    """DataError if a run to resume was trained on other data."""
+    if saved is not None and data.checksum != saved.progress.get("data"):
+        raise DataError(
+            f"{_name(source, data)}: not the data that {folder} was trained on; to go on with other data: "
+            f"--from {folder} (in Python, start_from)"
+        )
 
 
 def _name(source: Source, data: Data) -> str | Path:

@@ -133,9 +133,9 @@ class Config:
         "the data", -1, 0.99)
 
     # how parameters are kept
-    weights: Literal["float32", "bf16"] = option("float32", "type of weights in memory and in saved models; bf16 takes "
-        "half the memory, and less time where memory bandwidth is the limit; 8 significant bits, rounded "
-        "stochastically so that small steps count on average")
+    weights: Literal["float32", "bf16", "int8"] = option("float32", "type of weights in memory and in saved models; "
+        "bf16 takes half the memory, and less time where memory bandwidth is the limit; 8 significant bits, rounded "
+        "stochastically so that small steps count on average; int8: of exported models, for prediction only")
     moments: Literal["float32", "bf16"] = option("float32", "type of the moments of Adam and Adagrad; bf16 costs less "
         "accuracy here than in the weights")
 
@@ -154,7 +154,8 @@ class Config:
     autotune: float = option(0.0, "seconds of trials before the training, in which networks with other options are "
         "compared on held-out rows; the training then has the best options; those that are given stay; 0: no "
         "trials", 0, 1e9)
-    batch_size: int = option(256, "rows in a step", 1, 2**20)
+    batch_size: int = option(0, "rows in a step; 0: 256, and with several ranks up to 256 for each, at most "
+        "2,048, where that leaves 640 steps: for rows of features, with a trained label prior and Adagrad", 0, 2**20)
     seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
     threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
     checkpoint_seconds: float = option(300.0, "seconds between checkpoints during training; 0: only at its end", 0, 1e9)

@@ -92,7 +92,7 @@ def test_plan_says_memory_and_time(trained, dslide):
     memory, fits, step, time, *_ = done.stdout.splitlines()
     assert "2,126 parameters" in memory  # 100 x 16 + 16 + 16 x 30 + 30
     assert " fits into " in fits
-    assert step.startswith("a step takes about ")
+    assert step.startswith("a step of 256 rows takes about ")
     assert "samples/s" in time
     assert "for an epoch" in time
 

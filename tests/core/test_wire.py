@@ -284,7 +284,7 @@ def test_each_fault_has_its_message():
         (sparse[:-2], "the message has 26 bytes, its header and mask say 28"),
         (bytes(fewer), "the message has 28 bytes, its header and mask say 26"),
         (bytes(beyond), "the mask of row 0 has bits beyond its 10 columns"),
-        (padded, "the sparse message is not shorter than a dense one: 56 bytes, dense 52"),
+        (padded, "the sparse message is not shorter than a dense one by an eighth: 56 bytes, dense 52"),
     ]:
         with pytest.raises(ValueError) as error:  # noqa: PT011
             _core.wire_decode(message, out, 0, 1, 10, False)

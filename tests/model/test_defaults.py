@@ -141,6 +141,44 @@ def test_small_data_gets_more_epochs(count: int, batch_size: int, epochs: int) -
     assert resolve(Config(batch_size=batch_size), 20).epochs == 2
 
 
+@pytest.mark.parametrize(
+    ("count", "options", "ranks", "batch_size", "prior_hits", "hash_hits"),
+    [
+        (2**20, {}, 1, 256, 8, 4),
+        (2**20, {}, 2, 512, 4, 2),
+        (2**20, {}, 3, 512, 4, 2),  # a power of two
+        (2**20, {}, 4, 1024, 2, 1),
+        (2**20, {}, 64, 2048, 1, 1),  # the largest that was tried
+        (640 * 512 - 1, {}, 4, 512, 4, 2),  # 1024 rows would leave fewer than 640 steps in two epochs
+        (640 * 512, {}, 4, 1024, 2, 1),
+        (640 * 256 - 1, {"epochs": 4}, 4, 512, 4, 2),
+        (640 * 256, {"epochs": 4}, 4, 1024, 2, 1),
+        (2**20, {"optimizer": "adam"}, 4, 256, 8, 4),
+        (2**20, {"prior_labels": 0}, 4, 256, 8, 4),
+        (1000, {}, 4, 256, 8, 4),
+        (1000, {"batch_size": 1024}, 1, 1024, 2, 1),  # at equal batches all ranks train the same
+        (2**20, {"batch_size": 100}, 8, 100, 8, 4),
+        (2**20, {"prior_hits": 5, "hash_hits": 7}, 4, 1024, 5, 7),
+    ],
+)
+def test_batches_grow_with_the_ranks_and_hits_are_theirs(
+    count: int, options: dict[str, Any], ranks: int, batch_size: int, prior_hits: int, hash_hits: int
+) -> None:
+    indptr, one = np.arange(count + 1), np.ones(count, np.float32)
+    x = SparseRows(indptr, np.zeros(count, np.int32), one, 1)
+    y = SparseRows(2 * indptr, np.tile(np.array([3, 5], np.int32), count), np.ones(2 * count, np.float32), 20_000)
+    config = resolve(Config(**options), 20_000, Dataset(x, y), ranks)
+    assert (config.batch_size, config.prior_hits, config.hash_hits) == (batch_size, prior_hits, hash_hits)
+
+
+@pytest.mark.parametrize("kind", ["interactions", "words"])
+def test_batches_of_other_data_do_not_grow(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text(KINDS[kind][0]())
+    data = load(path, format=kind) if kind == "interactions" else load_tokens(path, TokenOptions(subsample=0.0))
+    assert resolve(Config(epochs=10_000), data.labels, data, 8).batch_size == 256
+
+
 @pytest.mark.parametrize(("features", "labels"), [(1, 128), (256, 128), (512, 64), (40_000, 1)])
 def test_long_rows_get_fewer_labels_of_a_feature(features: int, labels: int) -> None:
     x = SparseRows.from_scipy(np.ones((3, features), np.float32))
@@ -219,7 +257,7 @@ def test_only_what_is_open_is_decided(tmp_path_factory: pytest.TempPathFactory, 
     some = {name: GIVEN[name] for name in names}
     config = resolve(Config(epochs=3, **some), data.labels, data)
     sampling = {"output": "full", "hidden_share": (1.0,), "hash_hits": 4, "random_negatives": data.labels}
-    sampling["negative_sampling"] = "frequency"
+    sampling |= {"negative_sampling": "frequency", "batch_size": 256}
     assert config == ResolvedConfig(epochs=3, micro_batches=2, validation=0.0, **sampling | expected | some)
     assert resolve(config, 9) is config
 

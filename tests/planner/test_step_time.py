@@ -238,10 +238,10 @@ def test_more_cores_by_amdahls_law() -> None:
 def test_calibration_stops_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "TRIAL_SECONDS", 0.01)
     config, rows = Config(**PLAIN, output="lsh"), made_up(128, 100, 200, 5, 2)
-    found = calibrate(config, rows, [1, 8, 4, 2], cores=1, seconds=0.0)
+    found = calibrate(lambda ranks: config, rows, [1, 8, 4, 2], cores=1, seconds=0.0)
     assert list(found.measured) == [1, 8]  # at least two
     assert not found.is_extrapolated
-    every = calibrate(config, rows, [1, 3, 3], cores=1000)
+    every = calibrate(lambda ranks: config, rows, [1, 3, 3], cores=1000)
     assert list(every.measured) == [1, 3]
     assert every.is_extrapolated
 

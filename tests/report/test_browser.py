@@ -96,7 +96,7 @@ def looked_at(page: Path, folder: Path, width: int) -> dict[str, Any]:
 def test_the_page_logs_no_errors(page, tmp_path):
     content, console = browse(page, tmp_path / "profile")
     assert console == []
-    assert content.count("<figure>") == 13
+    assert content.count("<figure>") == 15
 
 
 @pytest.mark.parametrize("width", [400, 1400])
@@ -110,7 +110,7 @@ def test_everything_is_drawn_and_fits(page, tmp_path, width):
     for figure in found["figures"]:
         assert sum(figure["points"]) + figure["bars"] > 0, figure["title"]
         assert all(figure["points"]), figure["title"]
-    assert len(found["figures"]) == 13
+    assert len(found["figures"]) == 15
     assert re.match(r"[\d.]+ min of training:", found["readout"])  # under the pointer
     assert found["seen"] == [4, 3]  # lines, before and after a run was hidden
 

@@ -265,13 +265,11 @@ def test_partial_fit_mistakes() -> None:
     with pytest.raises(DataError, match="classes must be passed on the first call to partial_fit"):
         SlideClassifier(**SMALL).partial_fit(X, Y[:, 0])
     model = fitted(epochs=1)
-    with pytest.raises(DataError, match="label 99 is not one that the classifier was fitted with"):
-        model.partial_fit(X[:2], [0, 99])
     with pytest.raises(DataError, match="label a is not one that the classifier was fitted with"):
         model.partial_fit(X[:2], ["a", "b"])
     with pytest.raises(DataError, match="was fitted with a 1-D y, but this one is 2-D"):
         model.partial_fit(X, indicator(Y))
-    with pytest.raises(DataError, match="classes: not those of the first call"):
+    with pytest.raises(DataError, match="classes: some of those of earlier calls are missing"):
         model.partial_fit(X, Y[:, 0], classes=[1, 2])
     with pytest.raises(ConfigError, match=r"hidden: training began with \(16,\), and partial_fit can't continue"):
         model.set_params(hidden=(8,)).partial_fit(X, Y[:, 0])

@@ -339,5 +339,5 @@ def test_train_is_the_function_whatever_is_imported(module: str) -> None:
 
 def test_the_public_functions_share_their_parameters() -> None:
     train, resume = (set(inspect.signature(call).parameters) for call in (dslide.train, dslide.resume))
-    assert train - resume == {"config", "out", "resume_existing"}
+    assert train - resume == {"config", "out", "resume_existing", "start_from"}
     assert resume - train == {"run"}

@@ -440,12 +440,11 @@ def test_the_estimator_decides_as_a_run(
 def test_what_was_decided_stays_when_training_goes_on(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch size has no value that leaves it open."""
     monkeypatch.setattr(module, "SPACE", {"batch_size": (32, 256)})
     given = {name: value for name, value in OPTIONS.items() if name != "batch_size"} | {"loss": "softmax", "epochs": 4}
     y = data.y.to_scipy()
     model = SlideClassifier(**given, **HOUR).fit(data.x, y, out=tmp_path / "run")
-    assert (model.batch_size, model.network_.config.batch_size) == (256, 32)
+    assert (model.batch_size, model.network_.config.batch_size) == (0, 32)
     resumed = SlideClassifier(**given | {"epochs": 5}, **HOUR).fit(data.x, y, out=tmp_path / "run")
     assert resumed.n_iter_ == 5
     assert resumed.network_.config.batch_size == 32

@@ -23,7 +23,7 @@ from dslide.errors import ConfigError
         ("epochs", True, "epochs: expected a whole number, not True"),
         ("epochs", None, "epochs: expected a whole number, not None"),
         ("epochs", float("inf"), "epochs: expected a whole number, not inf"),
-        ("batch_size", 2**20 + 1, "batch_size: expected a whole number, 1 to"),
+        ("batch_size", 2**20 + 1, "batch_size: expected a whole number, 0 to"),
         ("learning_rate", float("nan"), "learning_rate: expected a number, 0 to 1000, not nan"),
         ("learning_rate", -1, "learning_rate: expected a number, 0 to 1000, not -1"),
         ("dropout_input", 1.0, "dropout_input: expected a number, 0 to 0.99, or -1, not 1.0"),

@@ -54,6 +54,12 @@ struct Kernels {
   // sum of a[i] * b[i]
   float (*dot)(const float* a, const float* b, size_t n);
 
+  // sum of a[i] * b[i]
+  float (*dot_int8)(const float* a, const int8_t* b, size_t n);
+
+  // to[i] = scale * from[i]
+  void (*widen_int8)(const int8_t* from, float scale, float* to, size_t n);
+
   // y[i] += a * x[i]
   void (*axpy)(float a, const float* x, float* y, size_t n);
 

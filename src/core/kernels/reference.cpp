@@ -29,6 +29,16 @@ template <class Number> float dot(const Number* a, const Number* b, size_t n) {
   return static_cast<float>(sum);
 }
 
+float dot_int8(const float* a, const int8_t* b, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += double{a[i]} * b[i];
+  return static_cast<float>(sum);
+}
+
+void widen_int8(const int8_t* from, float scale, float* to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = scale * static_cast<float>(from[i]);
+}
+
 Bf16Pair pair_of(float low, float high) {
   return {uint32_t{round_to_bf16(low).bits} | uint32_t{round_to_bf16(high).bits} << 16};
 }
@@ -216,7 +226,7 @@ void sgd(StoredArray w, const float* g, size_t n, float rate, float keep, uint32
 const Kernels& table() {
   // clang-format off: it would take a line for each
   static const Kernels t = {
-      "reference", 1, gemm<float>, gemm<Bf16Pair>, dot<Bf16Pair>, pair_up, pair_neighbours, pack, dot<float>, axpy,
+      "reference", 1, gemm<float>, gemm<Bf16Pair>, dot<Bf16Pair>, pair_up, pair_neighbours, pack, dot<float>, dot_int8, widen_int8, axpy,
       signed_sums, positive_bits, add_choices, shifted_max, softmax_stats, softmax_gradient, exponentials, column_sums,
       sigmoid_gradient, multiply_add, weighted_sum<float>, weighted_sum<Bf16>, widen, adam, adagrad, sgd};
   // clang-format on

@@ -49,14 +49,26 @@ CacheLines cache_lines(const StoredArray& x, size_t count) {
 }  // namespace
 
 const float* Parameters::row(size_t i, float* scratch) const {
+  if (int8) {
+    kernels().widen_int8(int8 + i * value_pitch, scale[i], scratch, stride);
+    return scratch;
+  }
   const StoredArray from = value_of(i);
   if (!from.is_bf16) return from.as_float();
   kernels().widen(from.as_bf16(), scratch, stride);
   return scratch;
 }
 
+float Parameters::dot(size_t i, const float* x, float* scratch) const {
+  if (int8) return scale[i] * kernels().dot_int8(x, int8 + i * value_pitch, stride);
+  return kernels().dot(x, row(i, scratch), stride);
+}
+
 void Parameters::add_rows(const int32_t* ids, const float* values, size_t count, float* out) const {
-  if (value.is_bf16) {
+  if (int8) {
+    AlignedFloats widened(stride);
+    for (size_t e = 0; e < count; ++e) kernels().axpy(values[e], row(ids[e], widened.data()), out, width);
+  } else if (value.is_bf16) {
     kernels().weighted_sum_bf16(out, width, ids, values, count, value.as_bf16(), value_pitch);
   } else {
     kernels().weighted_sum(out, width, ids, values, count, value.as_float(), value_pitch);
@@ -104,7 +116,7 @@ bool Parameters::update_columns(size_t i, const int32_t* columns, size_t count, 
 }
 
 void check_bias(const Parameters& bias, size_t neurons) {
-  require(bias.rows == neurons && bias.width == 1 && bias.stride == 1 && !bias.value.is_bf16,
+  require(bias.rows == neurons && bias.width == 1 && bias.stride == 1 && !bias.value.is_bf16 && !bias.int8,
           "bias must be neurons x 1 floats");
 }
 

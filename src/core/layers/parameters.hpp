@@ -32,6 +32,9 @@ class Optimizer {
 
 // A row has `width` numbers, padded to `stride`. Rows of values and moments may be interleaved in one record per row or
 // in separate arrays: the pitch from one row to the next is at least `stride`.
+//
+// Weights of exported models may be stored as int8, each row with a scale. They are for prediction only, and `value` is
+// null.
 struct Parameters {
   StoredArray value;    // (rows x stride)
   StoredArray moment1;  // same shape, or null if the optimizer has none
@@ -39,21 +42,29 @@ struct Parameters {
   uint32_t* clock;      // (rows)
   size_t rows, width, stride;
   size_t value_pitch, moment_pitch;  // in numbers
+  const int8_t* int8 = nullptr;      // (rows x stride)
+  const float* scale = nullptr;      // (rows): factor on the int8 of a row
 
   StoredArray value_of(size_t i) const { return value.from(i * value_pitch); }
   StoredArray moment1_of(size_t i) const { return moment1.from(i * moment_pitch); }
   StoredArray moment2_of(size_t i) const { return moment2.from(i * moment_pitch); }
 
-  // Row i as floats, including the padding: in place, or widened into `scratch` (stride floats) if stored as bf16.
+  // Row i as floats, including the padding: in place, or widened into `scratch` (stride floats) if stored otherwise.
   const float* row(size_t i, float* scratch) const;
+  // The dot product of row i and x (stride floats); `scratch` as for row().
+  float dot(size_t i, const float* x, float* scratch) const;
   // Floats of scratch that row() needs for `count` rows.
-  size_t scratch_floats(size_t count) const { return value.is_bf16 ? count * stride : 0; }
-  float at(size_t i, size_t column) const { return value[i * value_pitch + column]; }
+  size_t scratch_floats(size_t count) const { return value.is_bf16 || int8 ? count * stride : 0; }
+  float at(size_t i, size_t column) const {
+    const size_t place = i * value_pitch + column;
+    return int8 ? scale[i] * static_cast<float>(int8[place]) : value[place];
+  }
 
   // out[j] += sum over e < count of values[e] * (row ids[e], column j), j < width
   void add_rows(const int32_t* ids, const float* values, size_t count, float* out) const;
 
   // Append the cache lines of row i to a list: its values, its moments, its clock.
+  void prefetch_value(size_t i) const { __builtin_prefetch(int8 ? int8 + i * value_pitch : value_of(i).data); }
   void add_value(size_t i, std::vector<CacheLines>& ranges) const;
   void add_moments(size_t i, std::vector<CacheLines>& ranges) const;
   void add_clock(size_t i, std::vector<CacheLines>& ranges) const;

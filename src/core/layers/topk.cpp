@@ -9,6 +9,7 @@
 namespace dslide {
 namespace {
 constexpr size_t ROWS = 96;              // rows per chunk
+constexpr size_t FEW_ROWS = 4;           // as many are multiplied with each neuron's weights as they are stored
 constexpr size_t PREFETCH_DISTANCE = 8;  // in candidates
 
 struct Candidate {
@@ -102,6 +103,19 @@ float score_of(float z, const Calibration& calibration, size_t neuron) {
   return (calibration.saturates ? log_sigmoid(z) : z) + numbers[5];
 }
 
+// Dot products of some rows of x, `ld` floats apart, with the weights of `count` neurons: z (rows x BLOCK).
+void multiply_few(const Parameters& weights, size_t first, size_t count, const float* x, size_t ld, size_t rows,
+                  float* z, float* scratch) {
+  for (size_t c = 0; c < count; ++c) {
+    if (rows == 1) {
+      z[c] = weights.dot(first + c, x, scratch);
+      continue;
+    }
+    const float* w = weights.row(first + c, scratch);
+    for (size_t i = 0; i < rows; ++i) z[i * BLOCK + c] = kernels().dot(x + i * ld, w, weights.stride);
+  }
+}
+
 // Best first into one row of the results.
 void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
   std::sort(candidates.begin(), candidates.end());
@@ -117,12 +131,14 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
                       const Calibration& calibration, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = padded_stride(inputs), parts = threads();
+  const bool few = rows <= FEW_ROWS;  // to pack weights would take longer than to multiply with them
   AlignedFloats batch;
   copy_padded(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
   const PriorByBlock prior_by_block(prior, {0, rows}, block_count(weights_.rows));
   parallel_for(weights_.rows, BLOCK, static_cast<int>(parts), [&](size_t begin, size_t end, int thread) {
-    AlignedFloats packed(inputs * PACKED), logits(ROWS * BLOCK), widened(weights_.scratch_floats(BLOCK));
+    AlignedFloats packed(few ? 0 : inputs * PACKED), logits(std::min(rows, ROWS) * BLOCK);
+    AlignedFloats widened(weights_.scratch_floats(few ? 1 : BLOCK));
     Best* mine = &best[thread * rows];
     std::vector<Excluded> skip;  // by row, if there are any
     if (excluded) {
@@ -134,10 +150,10 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
     for (size_t first = begin; first < end; first += BLOCK) {
       const size_t count = std::min(BLOCK, end - first);
       const float* block_rows[BLOCK];
-      for (size_t c = 0; c < count; ++c) {
+      for (size_t c = 0; c < count && !few; ++c) {
         block_rows[c] = weights_.row(first + c, widened.data() + weights_.scratch_floats(c));
       }
-      kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
+      if (!few) kernel.pack(block_rows, count, BLOCK, inputs, packed.data(), PACKED);
       float bias[BLOCK];
       for (size_t c = 0; c < count; ++c) bias[c] = bias_.at(first + c, 0);
       BlockScores block_scores;
@@ -145,8 +161,12 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
       size_t next = prior_by_block.first(first / BLOCK, 0);
       for (size_t r = 0; r < rows; r += ROWS) {
         const size_t chunk = std::min(ROWS, rows - r);
-        kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
-                    nullptr);
+        if (few) {
+          multiply_few(weights_, first, count, &batch[r * ld], ld, chunk, logits.data(), widened.data());
+        } else {
+          kernel.gemm(chunk, BLOCK, inputs, &batch[r * ld], ld, 1, packed.data(), PACKED, logits.data(), BLOCK, false,
+                      nullptr);
+        }
         prior_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
         for (size_t i = 0; i < chunk; ++i) {
           float* z = &logits[i * BLOCK];
@@ -179,7 +199,6 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
 
 void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
                                const Calibration& calibration, int32_t* ids, float* scores) const {
-  const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride;
   parallel_for(candidates.rows, [&](size_t begin, size_t end, int) {
     Best best;
@@ -196,12 +215,11 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
       if (!row_prior.empty()) set_prior(i, true);
       for (const int32_t* id = candidates.begin(i); id != candidates.end(i); ++id) {
         if (id + PREFETCH_DISTANCE < candidates.end(i)) {
-          __builtin_prefetch(weights_.value_of(id[PREFETCH_DISTANCE]).data);
+          weights_.prefetch_value(id[PREFETCH_DISTANCE]);
         }
         const size_t neuron = *id;
-        const float* w = weights_.row(neuron, widened.data());
         const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
-        const float z = kernel.dot(x + i * inputs, w, inputs) + bias_.at(neuron, 0) + extra;
+        const float z = weights_.dot(neuron, x + i * inputs, widened.data()) + bias_.at(neuron, 0) + extra;
         best.offer({score_of(z, calibration, neuron), *id}, k);
       }
       if (!row_prior.empty()) set_prior(i, false);

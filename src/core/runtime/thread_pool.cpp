@@ -144,10 +144,24 @@ class Pool {
 };
 
 struct State {
-  std::mutex mutex;  // held during run(): concurrent callers wait
+  std::mutex mutex;  // held during run(): concurrent callers compute on their own threads
   std::unique_ptr<Pool> pool;
   std::atomic<int> threads = 1;
 };
+
+// All parts one after the other on the calling thread, as the pool does: the first exception is thrown at the end.
+void run_here(int parts, const std::function<void(int)>& fn) {
+  const FlushDenormals flush;
+  std::exception_ptr error;
+  for (int i = 0; i < parts; ++i) {
+    try {
+      fn(i);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
 
 State* state = nullptr;
 
@@ -178,8 +192,10 @@ void set_threads(int threads) {
 int threads() { return get().threads; }
 
 void run_threads(int parts, const std::function<void(int)>& fn) {
+  if (parts == 1) return run_here(parts, fn);
   State& s = get();
-  std::lock_guard lock(s.mutex);
+  const std::unique_lock lock(s.mutex, std::try_to_lock);
+  if (!lock) return run_here(parts, fn);
   if (!s.pool || s.pool->size() != parts) {
     s.pool.reset();
     s.pool = std::make_unique<Pool>(parts);

@@ -2,7 +2,8 @@
 // number of threads, so sums are bit-identical in every run. Other work is scheduled dynamically.
 //
 // An own pool and not OpenMP: ThreadSanitizer understands it, it works in a fork()ed child, and there is no runtime
-// library to find. Calls from several Python threads are serialised.
+// library to find. Of several Python threads that call at once, one has the workers; the others compute all parts
+// themselves, one after the other, with the same result.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,8 +27,9 @@ inline Range part(size_t n, size_t parts, size_t i, size_t grain = 1) {
 void set_threads(int threads);
 int threads();
 
-// Calls fn(0) ... fn(parts - 1), each on its own thread (0 on the caller's), and waits for all. Denormals are flushed
-// to zero inside. Rethrows the first exception. Must not be called from inside fn.
+// Calls fn(0) ... fn(parts - 1), each on its own thread (0 on the caller's), or all on the caller's if the workers are
+// in use, and waits for all: parts must not wait for each other. Denormals are flushed to zero inside. Rethrows the
+// first exception. Must not be called from inside fn.
 void run_threads(int parts, const std::function<void(int)>& fn);
 
 // Static schedule: fn(begin, end, thread) for the parts of [0, n), whose boundaries are multiples of `grain`. A caller

@@ -18,6 +18,7 @@ constexpr size_t HEADER_BYTES = 12;
 constexpr size_t MAX_SIDE = std::numeric_limits<int32_t>::max();  // of rows and columns; sizes then fit into 64 bits
 constexpr size_t MIN_PARALLEL = 1 << 17;  // values; for fewer, waking threads takes longer than the work
 constexpr size_t WORD = 64;               // values per mask word
+constexpr size_t SAVING = 8;              // a sparse message is shorter by this part of a dense one
 
 template <class Fn> auto with_codec(WireFormat format, const Fn& fn) {
   switch (format) {
@@ -36,6 +37,7 @@ struct Layout {
   size_t dense_bytes() const { return masks_at() + rows * columns * value_bytes; }
   size_t sparse_values_at() const { return masks_at() + rows * mask_bytes(); }
   size_t sparse_bytes(size_t count) const { return sparse_values_at() + count * value_bytes; }
+  bool is_sparse(size_t count) const { return sparse_bytes(count) <= dense_bytes() - dense_bytes() / SAVING; }
 };
 
 template <class F> Layout layout_of(F, size_t rows, size_t columns) {
@@ -51,9 +53,9 @@ template <class Float> void check_columns(const ColumnView<Float>& c) {
 }
 
 // Calls fn(begin, end) for parts of the rows, in parallel if there are many values.
-template <class Float, class Fn> void over_rows(const ColumnView<Float>& c, const Fn& fn) {
-  if (c.rows * c.count < MIN_PARALLEL) return fn(0, c.rows);
-  parallel_for(c.rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
+template <class Fn> void over_rows(size_t rows, size_t columns, const Fn& fn) {
+  if (rows * columns < MIN_PARALLEL) return fn(0, rows);
+  parallel_for(rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
 }
 
 // Scratch for one row: its floats, contiguous, and its values, zero-padded to whole words (at least one).
@@ -155,9 +157,9 @@ Header read_header(std::span<const uint8_t> message, size_t rows, size_t columns
   return {static_cast<WireFormat>(message[2]), message[3] == 0};
 }
 
-void write_header(const WirePlan& plan, size_t rows, size_t columns, uint8_t* message) {
+void write_header(const WirePlan& plan, uint8_t* message) {
   const uint8_t tag[4] = {MAGIC[0], MAGIC[1], static_cast<uint8_t>(plan.format), static_cast<uint8_t>(!plan.dense)};
-  const uint32_t has[2] = {static_cast<uint32_t>(rows), static_cast<uint32_t>(columns)};
+  const uint32_t has[2] = {static_cast<uint32_t>(plan.rows), static_cast<uint32_t>(plan.columns)};
   std::memcpy(message, tag, sizeof tag);
   std::memcpy(message + sizeof tag, has, sizeof has);
 }
@@ -179,8 +181,9 @@ std::vector<size_t> read_masks(std::span<const uint8_t> message, const Layout& l
     before[r + 1] = before[r] + count_bits(mask, bytes);
   }
   check_bytes(message, layout.sparse_bytes(before[layout.rows]));
-  require(message.size() < layout.dense_bytes(), "the sparse message is not shorter than a dense one: ", message.size(),
-          " bytes, dense ", layout.dense_bytes());
+  require(layout.is_sparse(before[layout.rows]),
+          "the sparse message is not shorter than a dense one by an eighth: ", message.size(), " bytes, dense ",
+          layout.dense_bytes());
   return before;
 }
 }  // namespace
@@ -198,42 +201,51 @@ size_t wire_size(size_t rows, size_t columns, WireFormat format) {
 
 WirePlan wire_plan(const ColumnView<const float>& x, WireFormat format) {
   check_columns(x);
-  WirePlan plan{format, true, 0, std::vector<size_t>(x.rows + 1)};
+  WirePlan plan{format, true, x.rows, x.count, 0, {}, {}, std::vector<size_t>(x.rows + 1)};
   with_codec(format, [&](auto f) {
-    over_rows(x, [&](size_t begin, size_t end) {
+    using Value = typename decltype(f)::Value;
+    const Layout layout = layout_of(f, x.rows, x.count);
+    plan.scales.resize(layout.scale_bytes ? x.rows : 0);
+    plan.values.resize(x.rows * x.count * sizeof(Value));
+    over_rows(x.rows, x.count, [&](size_t begin, size_t end) {
       RowScratch<decltype(f)> row(x.count);
       for (size_t r = begin; r < end; ++r) {
-        row.encode(x, r);
+        const float scale = row.encode(x, r);
+        if (!plan.scales.empty()) plan.scales[r] = scale;
+        std::memcpy(plan.values.data() + r * x.count * sizeof(Value), row.values.data(), x.count * sizeof(Value));
         plan.before[r + 1] = row.count_nonzero();
       }
     });
     for (size_t r = 0; r < x.rows; ++r) plan.before[r + 1] += plan.before[r];
-    const Layout layout = layout_of(f, x.rows, x.count);
-    plan.dense = layout.dense_bytes() <= layout.sparse_bytes(plan.before[x.rows]);
+    plan.dense = !layout.is_sparse(plan.before[x.rows]);
     plan.bytes = plan.dense ? layout.dense_bytes() : layout.sparse_bytes(plan.before[x.rows]);
   });
   return plan;
 }
 
-void wire_write(const ColumnView<const float>& x, const WirePlan& plan, std::span<uint8_t> message) {
+void wire_write(const WirePlan& plan, std::span<uint8_t> message) {
   check_range("message bytes", message.size(), plan.bytes, plan.bytes);
-  write_header(plan, x.rows, x.count, message.data());
+  write_header(plan, message.data());
   with_codec(plan.format, [&](auto f) {
-    const Layout layout = layout_of(f, x.rows, x.count);
-    over_rows(x, [&](size_t begin, size_t end) {
-      RowScratch<decltype(f)> row(x.count);
+    const Layout layout = layout_of(f, plan.rows, plan.columns);
+    if (!plan.scales.empty()) {
+      std::memcpy(message.data() + HEADER_BYTES, plan.scales.data(), plan.rows * layout.scale_bytes);
+    }
+    uint8_t* const body = message.data() + layout.masks_at();
+    if (plan.dense) {
+      if (!plan.values.empty()) std::memcpy(body, plan.values.data(), plan.values.size());
+      return;
+    }
+    const size_t row_bytes = plan.columns * layout.value_bytes;
+    const auto write_rows = [&](size_t begin, size_t end) {
+      RowScratch<decltype(f)> row(plan.columns);
       for (size_t r = begin; r < end; ++r) {
-        const float scale = row.encode(x, r);
-        std::memcpy(message.data() + HEADER_BYTES + r * layout.scale_bytes, &scale, layout.scale_bytes);
-        uint8_t* const body = message.data() + layout.masks_at();
-        if (plan.dense) {
-          std::memcpy(body + r * x.count * layout.value_bytes, row.values.data(), x.count * layout.value_bytes);
-        } else {
-          row.write_nonzero(layout.mask_bytes(), body + r * layout.mask_bytes(),
-                            message.data() + layout.sparse_bytes(plan.before[r]));
-        }
+        std::memcpy(row.values.data(), plan.values.data() + r * row_bytes, row_bytes);
+        row.write_nonzero(layout.mask_bytes(), body + r * layout.mask_bytes(),
+                          message.data() + layout.sparse_bytes(plan.before[r]));
       }
-    });
+    };
+    over_rows(plan.rows, plan.columns, write_rows);
   });
 }
 
@@ -248,7 +260,7 @@ void wire_decode(std::span<const uint8_t> message, const ColumnView<float>& out,
     } else {
       before = read_masks(message, layout);
     }
-    over_rows(out, [&](size_t begin, size_t end) {
+    over_rows(out.rows, out.count, [&](size_t begin, size_t end) {
       RowScratch<decltype(f)> row(out.count);
       for (size_t r = begin; r < end; ++r) {
         float scale = 1;

@@ -2,7 +2,7 @@
 //
 // A message is a header (the letters DW, format, layout, rows and columns as 32-bit integers), for int8 one float scale
 // per row, and the values: all of them ("dense"), or a bit mask per row, padded to whole bytes, followed by the nonzero
-// values; whichever is shorter. Little-endian.
+// values, if that is shorter by an eighth: masks take longer to write and to read. Little-endian.
 //
 //   float32   unchanged
 //   bf16      the upper half of a float32, rounded to nearest even; infinities and NaN are preserved
@@ -29,19 +29,21 @@ template <class Float> struct ColumnView {
   size_t first, step, count;
 };
 
-// Layout of a message, computed before its memory is allocated.
+// An encoded matrix, and how its message is laid out: sparse if that is shorter by an eighth.
 struct WirePlan {
   WireFormat format;
   bool dense;
-  size_t bytes;
-  std::vector<size_t> before;  // (rows + 1) number of nonzero values before each row; the last is the total
+  size_t rows, columns, bytes;  // of the message
+  std::vector<float> scales;    // (rows), if the format has them
+  std::vector<uint8_t> values;  // (rows x columns) in the format's type
+  std::vector<size_t> before;   // (rows + 1) number of nonzero values before each row; the last is the total
 };
 
 // Throws std::invalid_argument if the columns are not all in the matrix.
 WirePlan wire_plan(const ColumnView<const float>& x, WireFormat format);
 
-// Writes the message of a plan for the same, unchanged x.
-void wire_write(const ColumnView<const float>& x, const WirePlan& plan, std::span<uint8_t> message);
+// Writes the message of a plan.
+void wire_write(const WirePlan& plan, std::span<uint8_t> message);
 
 // Writes the message's values to the columns, or adds them. The message is not trusted: throws std::invalid_argument,
 // and leaves `out` unchanged, if it is not a valid message for these rows and columns.

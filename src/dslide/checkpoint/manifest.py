@@ -19,7 +19,7 @@ from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
 from dslide.util.json_files import open_plain, read_plain_json
 
-FORMAT = 12  # the version number of model folders; no other is read
+FORMAT = 13  # the version number of model folders; no other is read
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # one of each for every rank
 LABEL_COUNTS = "label_counts.safetensors"

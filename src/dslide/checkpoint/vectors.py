@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dslide.checkpoint.saved_model import SavedModel, load_model
 from dslide.errors import ConfigError, DataError, ModelError
-from dslide.model.storage import widened
+from dslide.model.storage import SCALE, widened
 from dslide.util.arrays import Floats
 from dslide.util.atomic import new_file
 
@@ -36,7 +36,7 @@ class Vectors:
         and items without names have their numbers; ModelError if other features have no names."""
         config = saved.config
         if of == "labels":
-            weights = widened(saved.state[f"layer{len(config.hidden)}.weights"])
+            weights = _floats(saved, f"layer{len(config.hidden)}.weights")
             by_input = config.hidden_share[-1:] and config.hidden_share[-1] < 1  # the layer before is sampled
             matrix = weights[:, : saved.labels].T if by_input else weights[:, : config.hidden[-1]]
             return cls(saved.label_names or [str(n + saved.base) for n in range(saved.labels)], matrix)
@@ -45,7 +45,7 @@ class Vectors:
             names = saved.label_names or [str(item) for item in range(saved.features)]
         if names is None:
             raise ModelError(f"{source}: its features have numbers but no names, so it has no vectors of words")
-        return cls(names, widened(saved.state["layer0.weights"])[:, : config.hidden[0]])
+        return cls(names, _floats(saved, "layer0.weights")[:, : config.hidden[0]])
 
     @classmethod
     def open(cls, path: str | Path, of: Literal["features", "labels"] = "features") -> Vectors:
@@ -93,3 +93,8 @@ class Vectors:
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise DataError(f"there is no vector for {name!r}{hint}")
         return row
+
+
+def _floats(saved: SavedModel, name: str) -> Floats:
+    """An array of weights as float32."""
+    return widened(saved.state[name], saved.state.get(name + SCALE))

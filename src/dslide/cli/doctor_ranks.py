@@ -10,6 +10,7 @@ from dslide.comm import Communicator
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.errors import ConfigError, known_to_all
+from dslide.model.defaults import resolve
 from dslide.planner.diagnosis import find_differences, memory_problem, rank_facts, slowest_step
 from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.memory import plan
@@ -41,7 +42,8 @@ def examine(comm: Communicator, config: Config, shape: Mapping[str, int], is_exa
     rate = f"{_mbit(together.bandwidth)} Mbit/s out of every rank"
     empty = f"{_ms(together.empty_seconds)} ms without content"
     _print(comm, [f"all ranks to all others at once: {empty}, {content}: {rate}", ""])
-    _examine_network(comm, config.replace(threads=threads), shape, is_example, together)
+    config = resolve(config.replace(threads=threads), shape["labels"], ranks=comm.size)
+    _examine_network(comm, config, shape, is_example, together)
     if differences:
         raise known_to_all(wrong)
 

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     work = _workload(arguments, config)
     if not 1 <= arguments.nodes <= work.most_nodes:
         raise ConfigError(f"--nodes: expected 1 to {work.most_nodes} for this network, not {arguments.nodes}")
-    cores = work.config.threads or (available_cores() if arguments.cores is None else arguments.cores)
+    cores = config.threads or (available_cores() if arguments.cores is None else arguments.cores)
     (_print_json if arguments.json else _print_plan)(work, arguments.nodes, cores, available, network)
 
 
@@ -89,8 +89,10 @@ def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: Ne
     print(f"{format_bytes(chosen.bytes_total)} {fits} into {format_bytes(memory)}", flush=True)
 
     calibration = work.calibrate(nodes, cores)
-    found = {count: forecast(work.config, work.trial.labels, plans[count], calibration, network) for count in counts}
-    print("\n".join(_forecast_lines(found[nodes], work.config, work.trial.rows, network)))
+    found = {
+        count: forecast(work.config(count), work.trial.labels, plans[count], calibration, network) for count in counts
+    }
+    print("\n".join(_forecast_lines(found[nodes], work.config(nodes), work.trial.rows, network)))
     print("\n".join(["", *_table(found.values(), memory), ""]))
     best, why = recommended(found, memory)
     if best is None:
@@ -107,12 +109,14 @@ def _print_json(work: Workload, nodes: int, cores: int, memory: int, network: Ne
     counts = work.node_counts(nodes)
     plans = {count: work.memory(count, cores) for count in counts}
     calibration = work.calibrate(nodes, cores)
-    found = {count: forecast(work.config, work.trial.labels, plans[count], calibration, network) for count in counts}
+    found = {
+        count: forecast(work.config(count), work.trial.labels, plans[count], calibration, network) for count in counts
+    }
     best, why = recommended(found, memory)
     rows = [
         {
             "nodes": count, "memory_bytes": plans[count].bytes_total, "memory_parts": plans[count].parts,
-            "fits": plans[count].bytes_total <= memory, "bytes_sent_per_step": each.bytes_sent,
+            "fits": plans[count].bytes_total <= memory, "batch_size": each.rows, "bytes_sent_per_step": each.bytes_sent,
             "step_seconds": each.step.total, "compute_seconds": each.step.compute,
             "samples_per_second": each.samples_per_second, "bottleneck": each.bottleneck(memory),
         }
@@ -134,7 +138,7 @@ def _forecast_lines(found: Forecast, config: Config, rows: int, network: Network
         computing += f"; {ms(step.messages)} ms of handling messages"
         computing += f"; {ms(step.wire)} ms on the wire, {ms(step.hidden)} of them meanwhile"
         computing += f"; {ms(step.latency)} ms of latency"
-    lines.append(f"a step takes about {ms(step.total)} ms: {computing}")
+    lines.append(f"a step of {found.rows:,} rows takes about {ms(step.total)} ms: {computing}")
     text = f"about {found.samples_per_second:,.0f} samples/s"
     if rows:
         every = found.seconds(config, -(-rows // config.batch_size) * config.epochs)
@@ -145,15 +149,15 @@ def _forecast_lines(found: Forecast, config: Config, rows: int, network: Network
 def _table(forecasts: Iterable[Forecast], memory: int) -> list[str]:
     """A line for each number of nodes."""
     times = [f"{what} ms" for what in ("compute", "messages", "wire", "step")]
-    lines = [["nodes", "memory", "KB a step", *times, "samples/s", "bottleneck"]]
+    lines = [["nodes", "memory", "batch", "KB a step", *times, "samples/s", "bottleneck"]]
     for found in forecasts:
         step = found.step
         lines.append([
-            str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.bytes_sent / 1e3:,.0f}",
-            *map(format_ms, (step.compute, step.messages, step.wire, step.total)),
+            str(found.nodes), format_bytes(found.memory.bytes_total), f"{found.rows:,}",
+            f"{found.bytes_sent / 1e3:,.0f}", *map(format_ms, (step.compute, step.messages, step.wire, step.total)),
             f"{found.samples_per_second:,.0f}", found.bottleneck(memory),
         ])  # fmt: skip
-    return plain_table(lines, ">>>>>>>><")
+    return plain_table(lines, ">>>>>>>>><")
 
 
 def _measured(calibration: Calibration) -> str:

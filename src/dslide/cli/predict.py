@@ -19,8 +19,15 @@ from dslide.data import Data
 from dslide.errors import ConfigError, DataError
 from dslide.training.evaluation import BLOCK_ROWS
 from dslide.training.inference import Model, open_model
-from dslide.training.predictions import Block, Prediction, blocks_of, predict_blocks
-from dslide.training.reading import load_for, vectorizer_of
+from dslide.training.predictions import (
+    Block,
+    Prediction,
+    blocks_of,
+    checked_threshold,
+    has_probabilities,
+    predict_blocks,
+)
+from dslide.training.reading import load_for
 from dslide.util.atomic import new_file
 
 _IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -36,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--output", "where to write", "stdout", "FILE")
     add_switch(parser, "--approximate", "score only labels that are looked up: faster")
     add_switch(parser, "--scores", "write label:score")
+    add_switch(parser, "--probabilities", "write label:probability")
+    add_option(parser, "--threshold", "least probability of a label, 0 to 1", "none", "P", _number)
+    what = "with each label so many features that moved its score most, on lines of their own"
+    add_option(parser, "--why", what, 0)
     add_json_option(parser, "write JSON Lines: row, user, labels with numbers, names, scores and probabilities")
     add_option(parser, "--threads", "threads; 0: one per core", 0)
     add_reading_options(parser, sizes=False)
@@ -47,19 +58,26 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--k: expected at least 1, not {arguments.k}")
     if (arguments.data is None) == (arguments.items is None):
         raise ConfigError("DATA: give data to predict, or --items of a user")
+    if arguments.scores and arguments.probabilities:
+        raise ConfigError("--scores: goes without --probabilities, or use --json, which writes both")
+    if arguments.why < 0:
+        raise ConfigError(f"--why: expected a number of features, not {arguments.why}")
+    threshold = checked_threshold(arguments.threshold or 0.0)
     model = open_model(arguments.model, threads=arguments.threads)
-    write(model, _blocks(model, arguments), arguments.k, arguments.output, line_writer(arguments), arguments.json,
-          arguments.approximate)  # fmt: skip
+    if arguments.probabilities and not has_probabilities(model):
+        raise ConfigError("--probabilities: the model's scores are good for ranking only")
+    write(model, _blocks(model, arguments), arguments.k, arguments.output, line_writer(arguments),
+          arguments.json or arguments.probabilities, arguments.approximate, threshold, arguments.why)  # fmt: skip
     model.comm.barrier("the end")
 
 
 def write(
     model: Model, blocks: Iterator[Block], k: int, output: str | None, line: Callable[[Prediction], str],
-    probabilities: bool = False, approximate: bool = False,
+    probabilities: bool = False, approximate: bool = False, threshold: float = 0.0, why: int = 0,
 ) -> None:  # fmt: skip
     """Writes a line for each row, to a new file or to stdout."""
     with new_file(output) if output and model.comm.rank == 0 else nullcontext(sys.stdout) as file:
-        for prediction in predict_blocks(model, blocks, k, approximate, probabilities):
+        for prediction in predict_blocks(model, blocks, k, approximate, probabilities, threshold, why):
             if model.comm.rank == 0:
                 file.write(line(prediction) + "\n")
 
@@ -68,15 +86,28 @@ def line_writer(arguments: argparse.Namespace) -> Callable[[Prediction], str]:
     """What makes lines of predictions: labels between tabs, after the user if there is one; or JSON."""
     if arguments.json:
         return lambda found: json.dumps(found.to_dict(), ensure_ascii=False)
-    return lambda found: text_line(found, arguments.scores)
+    return lambda found: text_line(found, arguments.scores, arguments.probabilities)
 
 
-def text_line(found: Prediction, scores: bool = False) -> str:
-    """Labels between tabs, after the user if there is one."""
-    names = [name.translate(_IN_ONE_LINE) for name in found.names]
-    if scores:
-        names = [f"{name}:{score:.6g}" for name, score in zip(names, found.scores, strict=True)]
-    return "\t".join(names if found.user is None else [found.user, *names])
+def text_line(found: Prediction, scores: bool = False, probabilities: bool = False) -> str:
+    """Labels between tabs, after the user if there is one; below it a line for each label that is explained."""
+    names = plain = [name.translate(_IN_ONE_LINE) for name in found.names]
+    if scores or probabilities:
+        numbers = (found.probabilities or []) if probabilities else found.scores
+        names = [f"{name}:{number:.6g}" for name, number in zip(names, numbers, strict=True)]
+    line = "\t".join(names if found.user is None else [found.user, *names])
+    for name, reasons in zip(plain, found.why or [[]] * len(plain), strict=True):
+        if reasons:
+            words = (f"{each.feature.translate(_IN_ONE_LINE)} {each.score:+.3g}" for each in reasons)
+            line += f"\n  {name}: {', '.join(words)}"
+    return line
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}") from None
 
 
 def _blocks(model: Model, arguments: argparse.Namespace) -> Iterator[Block]:
@@ -86,7 +117,7 @@ def _blocks(model: Model, arguments: argparse.Namespace) -> Iterator[Block]:
         return blocks_of(model.read([arguments.items]))
     if arguments.data != "-":
         return blocks_of(model.read(arguments.data, **options))
-    if (vectorizer := vectorizer_of(model.saved)) is not None:
+    if (vectorizer := model.vectorizer) is not None:
         return (Block(vectorizer.transform_rows(lines)) for lines in _stdin(model.comm))
     return blocks_of(_read_stdin(model, options))
 

@@ -36,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--out", "folder to make", "the next free runs/NAME-1, -2, ...", "RUN")
     resume = "resume this run; --epochs, --threads and options of several ranks may change"
     parser.add_argument("--resume", metavar="RUN", help=resume)
+    start = "run or model to go on from, with DATA as further rows; its network grows by their new labels and features"
+    parser.add_argument("--from", metavar="RUN", dest="start_from", help=f"{start} (default: none)")
+    replay = "with --from: earlier rows, of which twice as many as there are new ones are trained on again"
+    parser.add_argument("--replay", metavar="FILE", help=f"{replay} (default: none)")
     add_switch(parser, "--quiet", "print only errors and the summary")
     profile = "report where the time goes, against what this machine can do, and write RUN/profile.json"
     add_switch(parser, "--profile", profile)
@@ -60,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("out: a resumed run continues in its own folder, so --out can't be given")
+    if arguments.resume is not None and arguments.start_from is not None:
+        raise ConfigError("from: a run that is resumed goes on from its own checkpoints; give one of the two")
     if arguments.recommend is not None and os.path.lexists(arguments.recommend):
         raise ConfigError(f"recommend: {arguments.recommend} exists already")
     options = given(arguments, Config)
@@ -68,13 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     from dslide import api
 
     console = _Console(arguments)
-    names = ("test", "hold_out", "split", "test_every", "test_rows", "k", "profile", "tensorboard")
+    names = ("test", "hold_out", "split", "test_every", "test_rows", "k", "profile", "tensorboard", "replay")
     shared: dict[str, Any] = options | reading_options(arguments) | {name: vars(arguments)[name] for name in names}
     shared |= {"progress": not arguments.quiet, "callbacks": [console]}
     try:
         if arguments.resume is not None:
             result = api.resume(arguments.resume, arguments.data, **shared)
         else:
+            shared["start_from"] = arguments.start_from
             result = api.train(arguments.data, out=arguments.out, resume_existing=arguments.elastic, **shared)
     except Terminated as error:
         if console.folder is None:  # in trials, before the run

@@ -22,6 +22,7 @@ import json
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -106,6 +107,10 @@ class Communicator:
         self._wake.set()
         return exchange
 
+    def post_to_all(self, name: str, content: Buffer) -> Exchange:
+        """As `post`, with the same message for every rank."""
+        return self.post(name, [content] * self.size)
+
     def all_gather(self, name: str, content: Buffer) -> list[Buffer]:
         """The content given by each rank, in rank order."""
         return self._post(name, [content] * self.size).wait()
@@ -177,28 +182,26 @@ class Communicator:
             if self._closed:
                 raise CommError(f"{exchange}: the communicator is closed")
             self.exchanges += 1
+            cut: dict[int, list[tuple[memoryview, int]]] = {}  # most exchanges send the same content to all ranks
             for offset in range(1, self.size):  # each rank starts with another one
                 to = (self.rank + offset) % self.size
                 if not self._peers[to].gone:
-                    self._send_message(exchange, to, outgoing[to])
+                    content = outgoing[to]
+                    if id(content) not in cut:
+                        cut[id(content)] = _pieces(content)
+                    self._send_message(exchange, to, cut[id(content)])
             if self.size > 1:
                 self._open[exchange.number] = exchange
             for source, their_name, content in self._early.pop(exchange.number, []):
                 self._deliver(exchange, source, their_name, content)
         return exchange
 
-    def _send_message(self, exchange: Exchange, to: int, content: Buffer) -> None:
-        view, peer = memoryview(content), self._peers[to]
-        if view.nbytes > PIECE:
-            view = view.cast("B")
-        while True:
-            last = view.nbytes <= PIECE
-            kind, piece = (Kind.LAST, view) if last else (Kind.PIECE, view[:PIECE])
-            self.bytes_sent += self._send(exchange, to, pack(kind, exchange.name, peer.sent, piece))
+    def _send_message(self, exchange: Exchange, to: int, pieces: list[tuple[memoryview, int]]) -> None:
+        peer = self._peers[to]
+        for number, (piece, check) in enumerate(pieces, start=1):
+            kind = Kind.LAST if number == len(pieces) else Kind.PIECE
+            self.bytes_sent += self._send(exchange, to, pack(kind, exchange.name, peer.sent, piece, check))
             peer.sent += 1
-            if last:
-                return
-            view = view[PIECE:]
 
     def _send(self, place: object, to: int, frame: bytes) -> int:
         assert self._transport is not None
@@ -383,6 +386,15 @@ class Communicator:
             time.sleep(_pause(waited))
         self._wake.set()
         self._thread.join(1.0)
+
+
+def _pieces(content: Buffer) -> list[tuple[memoryview, int]]:
+    """A message in pieces, at least one, each with its checksum."""
+    view = memoryview(content)
+    if view.nbytes > PIECE:
+        view = view.cast("B")
+    cut = [view[at : at + PIECE] for at in range(0, view.nbytes, PIECE)] if view.nbytes > PIECE else [view]
+    return [(piece, zlib.crc32(piece)) for piece in cut]
 
 
 def _pause(quiet: float) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<BIQ")  # kind, checksum of the exchange's name, number
-_CHECK = struct.Struct("<I")  # checksum of header and content
+_CHECK = struct.Struct("<I")  # checksum of content and header
 OVERHEAD = _HEADER.size + _CHECK.size  # bytes of a frame that are not content
 
 
@@ -34,10 +34,10 @@ class Frame(NamedTuple):
     content: memoryview  # read-only
 
 
-def pack(kind: Kind, name: str, number: int, content: Buffer) -> bytes:
-    """The bytes of a frame; the content is copied."""
+def pack(kind: Kind, name: str, number: int, content: Buffer, content_check: int | None = None) -> bytes:
+    """The bytes of a frame; the content is copied. `content_check`: its checksum, if that is known."""
     header = _HEADER.pack(kind, name_check(name), number)
-    check = _CHECK.pack(zlib.crc32(content, zlib.crc32(header)))
+    check = _CHECK.pack(zlib.crc32(header, zlib.crc32(content) if content_check is None else content_check))
     return b"".join((header, check, content))
 
 
@@ -47,7 +47,7 @@ def unpack(frame: Buffer) -> Frame | None:
     if len(view) < OVERHEAD:
         return None
     header, content = view[: _HEADER.size], view[OVERHEAD:]
-    if _CHECK.unpack_from(view, _HEADER.size)[0] != zlib.crc32(content, zlib.crc32(header)):
+    if _CHECK.unpack_from(view, _HEADER.size)[0] != zlib.crc32(header, zlib.crc32(content)):
         return None
     kind, name, number = _HEADER.unpack(header)
     return Frame(kind, name, number, content)

@@ -87,6 +87,10 @@ class SparseRows(Csr):
             raise DataError(f"damaged sparse rows: {error}") from None
         return SparseRows(indptr, indices, values, self.columns)
 
+    def with_columns(self, columns: int) -> SparseRows:
+        """The same rows with more columns, in which nothing is."""
+        return SparseRows(self.indptr, self.indices, self.values, columns)
+
     def empty_rows(self) -> int:
         """The number of rows without values."""
         return int(np.count_nonzero(self.indptr[1:] == self.indptr[:-1]))

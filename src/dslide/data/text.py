@@ -55,8 +55,10 @@ class TextVectorizer:
         lowercase = self.options.lowercase
         self._stop_words = frozenset(word.lower() if lowercase else word for word in self.options.stop_words)
         self.words: list[str] = []
+        self._column_of: tuple[list[str], dict[str, int]] = [], {}  # of these words, made when it is needed
         self.df: NDArray[np.int64] = np.zeros(0, np.int64)  # rows that each word occurred in
         self.rows = 0  # rows it was learned from
+        self.grows = False  # whether the next texts that are read add words
 
     def fit_transform(self, texts: Iterable[str]) -> sp.csr_matrix:
         """Learns the vocabulary from the texts and returns their rows, as a scipy matrix."""
@@ -86,8 +88,26 @@ class TextVectorizer:
             raise DataError("expected a list of texts, not a single one")
         if not self.words:
             raise UserError("the vectorizer has not learned any words yet: fit it first")
-        column_of = {word: column for column, word in enumerate(self.words)}
+        if self._column_of[0] is not self.words:
+            self._column_of = self.words, {word: column for column, word in enumerate(self.words)}
+        column_of = self._column_of[1]
         return self._weigh(self._count(texts, lambda words: map(column_of.get, words, repeat(-1))))
+
+    def grow(self, texts: Iterable[str]) -> None:
+        """Learns further words, which get the columns after those known, and how frequent all words are now."""
+        number_of: defaultdict[str, int] = defaultdict(None, {word: number for number, word in enumerate(self.words)})
+        number_of.default_factory = number_of.__len__
+        known, rows, pieces = len(self.words), 0, []
+        for block in self._count(texts, lambda words: map(number_of.__getitem__, words)):
+            pieces.append(block.indices)
+            rows += block.shape[0]
+        df, words = count_pieces(pieces, len(number_of)), list(number_of)
+        most = self.options.max_features
+        room = max(0, most - known) if most else None
+        new, _ = rank_words(df[known:], words[known:], self.options.min_df, room)
+        self.words = self.words + [words[known + i] for i in new]
+        self.df = np.concatenate([self.df + df[:known], df[known:][new]])
+        self.rows += rows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -150,11 +170,10 @@ class TextVectorizer:
             yield _keep_known(numbers, np.array(ends, np.int64), np.ones(len(numbers), np.float32))
 
     def _weigh(self, blocks: Iterable[sp.csr_matrix]) -> SparseRows:
-        idf = np.log(self.rows / self.df) + 1
         builder, rows = RowsBuilder(), 0
         for counts in blocks:
             weights = 1 + np.log(counts.data) if self.options.sublinear else counts.data.astype(np.float64)
-            weights *= idf[counts.indices]
+            weights *= np.log(self.rows / self.df[counts.indices]) + 1
             if self.options.normalize:
                 scale_rows(counts.indptr, weights)
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,14 +58,8 @@ class Collectives:
     def all_gather(self, name: str, z: Floats, width: int, into: Floats, exact: bool = False) -> Future[None]:
         """z: activations of own neurons, (rows, padded own); fills `into`, (rows, padded width). `exact`: float32."""
         message = _core.wire_encode(z, 0, 1, self.shard.count(width), "float32" if exact else self.wire)
-        exchange = self.comm.post(name, [message] * self.shard.size)
-
-        def finish() -> None:
-            for rank, content in enumerate(exchange.wait()):
-                count = Shard(rank, self.shard.size).count(width)
-                _core.wire_decode(content, into, rank, self.shard.size, count, False)
-
-        return Future(finish)
+        exchange = self.comm.post_to_all(name, message)
+        return Future(lambda: _core.wire_decode_shares(exchange.wait(), into, width))
 
     def all_gather_sparse(self, name: str, own: Csr) -> Csr:
         """Rows over all neurons from the rows over own neurons, both by number in the whole layer. Messages have the
@@ -96,17 +91,12 @@ class Collectives:
         return self._reduce_columns(name, da, width) if isinstance(a, Dense) else self._reduce_elements(name, a, da)
 
     def _reduce_columns(self, name: str, da: Floats, width: int) -> Future[Floats]:
-        size = self.shard.size
-        messages = [
-            _core.wire_encode(da, rank, size, Shard(rank, size).count(width), self.wire) for rank in range(size)
-        ]
-        exchange = self.comm.post(name, messages)
+        exchange = self.comm.post(name, _core.wire_encode_shares(da, self.shard.size, width, self.wire))
 
         def finish() -> Floats:
             count = self.shard.count(width)
             total = aligned_zeros(len(da), padded(count))
-            for content in exchange.wait():
-                _core.wire_decode(content, total, 0, 1, count, True)
+            _core.wire_decode_sum(exchange.wait(), total, count)
             return total
 
         return Future(finish)
@@ -119,8 +109,7 @@ class Collectives:
 
         def finish() -> Floats:
             total = np.zeros_like(pieces[self.shard.rank])
-            for content in exchange.wait():
-                _core.wire_decode(content, total, 0, 1, total.shape[1], True)
+            _core.wire_decode_sum(exchange.wait(), total, total.shape[1])
             summed: Floats = total[0]
             return summed
 
@@ -133,14 +122,11 @@ class Collectives:
         near it) and sum of exp(logit - reference)."""
         if self.shard.size == 1:
             return Future(lambda: reference + np.log(total))
-        exchange = self.comm.post("normaliser", [np.stack([reference, total]).tobytes()] * self.shard.size)
+        exchange = self.comm.post_to_all("normaliser", np.stack([reference, total]).tobytes())
 
         def finish() -> Floats:
-            parts = np.stack([np.frombuffer(content, np.float32).reshape(2, -1) for content in exchange.wait()])
-            largest = parts[:, 0].max(axis=0)
-            with np.errstate(invalid="ignore"):  # a rank without active neurons has reference -inf and sum 0
-                shares = np.where(parts[:, 1] > 0, parts[:, 1] * np.exp(parts[:, 0] - largest), 0)
-            result: Floats = (largest + np.log(shares.sum(axis=0, dtype=np.float32))).astype(np.float32)
+            result = np.empty(len(reference), np.float32)
+            _core.log_normaliser(exchange.wait(), result)
             return result
 
         return Future(finish)
@@ -150,6 +136,14 @@ class Collectives:
         lists, ranking = hits.lists, hits.ranking
         if self.shard.size == 1 or ranking is None:
             return Future.done(lists)
+        if ranking.dtype == np.uint64:
+            return self._best_hits_by_long_keys(lists, ranking, want)
+        table = _core.ranking_table(lists.indptr, ranking, want)
+        exchange = self.comm.post_to_all(HASH_HITS, table)
+        return Future(lambda: Lists(*_core.best_hits(lists.indptr, lists.indices, ranking, exchange.wait(), want)))
+
+    def _best_hits_by_long_keys(self, lists: Lists, ranking: npt.NDArray[Any], want: int) -> Future[Lists]:
+        """As `best_hits`, for keys of 64 bits: logits, with ties by label."""
         own = np.zeros((lists.rows, want), ranking.dtype)  # 0: none
         row = lists.row_numbers()
         own[row, np.arange(lists.nnz) - lists.indptr[row]] = ranking
@@ -170,7 +164,7 @@ class Collectives:
         if self.shard.size == 1:
             return Future.done(StepSummary(loss, active, finite, Votes(vote, vote), more))
         message = SUMMARY.pack(loss, active, finite, vote) + more.tobytes()
-        exchange = self.comm.post("summary", [message] * self.shard.size)
+        exchange = self.comm.post_to_all("summary", message)
 
         def finish() -> StepSummary:
             came = exchange.wait()

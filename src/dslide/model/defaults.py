@@ -21,6 +21,9 @@ LOOKED_UP = ("lsh", "cells")  # values of `output` with which rows look up neuro
 HIDDEN = (256,)
 EPOCHS_OF_ROWS, EPOCHS = 2, 4  # passes over rows of features, and over other data
 STEPS = 200  # that small data gets at least
+# Rows in a step for each rank, as long as training has enough steps: with fewer, larger batches cost accuracy.
+BATCH, BATCH_STEPS = 256, 640
+MOST_BATCH = 2048  # the largest that was tried on real data
 MOST_EPOCHS = 100
 # Rows held out of training: a share of them, but not fewer than a calibration needs, nor more than tell anything.
 VALIDATION_SHARE, VALIDATION_ROWS = 0.01, (1000, 2000)
@@ -98,6 +101,7 @@ class _Facts:
     config: Config
     labels: int
     data: Data | None
+    ranks: int = 1
 
     @property
     def kind(self) -> dict[str, Any]:
@@ -138,9 +142,29 @@ class _Facts:
     def loss(self) -> str:
         return "sigmoid" if (self.labels_per_row or 0) > SEVERAL_LABELS else "softmax"
 
+    def batch_size(self) -> int:
+        """Grows with the ranks, as messages and what each rank does for every step cost less for a row then: a power of
+        two. Only what was tried on real data grows; the rate of other optimizers would have to grow with the batch."""
+        config = self.config
+        has_prior = config.prior_labels != 0 and config.prior_learning_rate != 0 and config.active_sets == "shared"
+        tried = has_prior and config.optimizer == "adagrad" and self.kind is ROWS
+        if not isinstance(self.data, Dataset) or not tried:
+            return BATCH
+        rows = len(self.data) * (self.config.epochs or EPOCHS_OF_ROWS)
+        most = min(BATCH * self.ranks, MOST_BATCH, rows // BATCH_STEPS)
+        return max(BATCH, 1 << max(0, most.bit_length() - 1))
+
+    def of_batch(self, hits: int) -> int:
+        """How many hits each row of a larger batch adds: the batch shares the active set, and has no more hits in all,
+        so that only the rows' labels make it larger."""
+        return max(1, hits * BATCH // max(BATCH, self.config.batch_size)) if hits else 0
+
+    def hash_hits(self) -> int:
+        return self.of_batch(4) if self.config.active_sets == "shared" else self.sampled(4)
+
     def prior_hits(self) -> int:
         hits: int = self.kind["prior_hits"]
-        return hits // self.fewer_negatives()
+        return self.of_batch(hits // self.fewer_negatives())
 
     def fewer_negatives(self) -> int:
         """What the numbers of negatives are divided by: where rows have one label, half as many do."""
@@ -199,6 +223,7 @@ class _Facts:
 
 _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they depend on each other
     "start": _Facts.start,
+    "batch_size": _Facts.batch_size,
     **{name: lambda facts, name=name: facts.kind[name] for name in ROWS},  # type: ignore[misc]
     "prior_labels": _Facts.prior_labels,
     "prior_hits": _Facts.prior_hits,
@@ -209,7 +234,7 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),
     "activation": lambda facts: "relu" if len(facts.config.hidden) > 1 else "linear",
     "loss": _Facts.loss,
-    "hash_hits": lambda facts: facts.sampled(4),
+    "hash_hits": _Facts.hash_hits,
     "random_negatives": _Facts.random_negatives,
     "negative_sampling": lambda facts: "frequency" if facts.config.active_sets == "shared" else "uniform",
     "micro_batches": lambda facts: PARTS,
@@ -218,13 +243,14 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
 }
 
 
-def resolve(config: Config, labels: int, data: Data | None = None) -> ResolvedConfig:
-    """Decides every option that is left open. Without data, which may be unknown still, as for rows of features."""
+def resolve(config: Config, labels: int, data: Data | None = None, ranks: int = 1) -> ResolvedConfig:
+    """Decides every option that is left open, for training on so many ranks. Without data, which may be unknown still,
+    as for rows of features."""
     if isinstance(config, ResolvedConfig):
         return config
     for name, rule in _RULES.items():
         if is_open(name, getattr(config, name)):
-            config = config.replace(**{name: rule(_Facts(config, labels, data))})
+            config = config.replace(**{name: rule(_Facts(config, labels, data, ranks))})
     return _resolved(config)
 
 
@@ -236,7 +262,7 @@ def resolve_like(config: Config, before: ResolvedConfig) -> ResolvedConfig:
 
 def is_open(name: str, value: Any) -> bool:
     """Whether a value leaves an option open."""
-    return value == 0 if name in ("micro_batches", "epochs") else value in (-1, "auto", ())
+    return value == 0 if name in ("batch_size", "micro_batches", "epochs") else value in (-1, "auto", ())
 
 
 def _resolved(config: Config) -> ResolvedConfig:

@@ -18,8 +18,8 @@ from dslide.model.hash_parameters import HashParameters, training_family
 from dslide.model.layout import LayerSpec
 from dslide.model.lsh import Codes, LshIndex, index_bytes
 from dslide.model.sharding import WHOLE, Shard
-from dslide.model.state_layout import CODES, MOMENTS, MOVED, array_dtype
-from dslide.model.storage import ChangeListener, checked, copy_array, narrowed, widened
+from dslide.model.state_layout import CODES, MOMENTS, MOVED, ArrayLayout, array_dtype
+from dslide.model.storage import SCALE, ChangeListener, checked, copy_array, narrowed, widened
 from dslide.util.arrays import (
     Array,
     Floats,
@@ -86,7 +86,7 @@ class Layer:
             self.arrays[f"{which}_clock"] = clock
         none = np.zeros((0, 0), np.float32)
         m1, m2 = (self.arrays.get(f"{which}_moment{i}", none) for i in (1, 2))
-        return _core.Parameters(self.arrays[which], m1, m2, clock, width)
+        return _core.Parameters(self.arrays[which], m1, m2, clock, width, self.arrays.get(which + SCALE))
 
     # ---- state ----------------------------------------------------------------------------------------------------
 
@@ -106,6 +106,20 @@ class Layer:
         own = self.lsh.tables.codes
         codes = checked(arrays, f"{self.name}.{CODES}", own.dtype, own.shape)
         self.lsh.load(codes, checked(arrays, f"{self.name}.{MOVED}", np.dtype(np.bool_), own.shape[1:]))
+
+    def load_smaller(self, arrays: Mapping[str, Array], layouts: Mapping[str, ArrayLayout], shard: Shard) -> None:
+        """Copies arrays of a layer with fewer inputs or neurons, laid out as `layouts` say, over the beginnings of the
+        layer's own. Neurons have to be hashed again."""
+        for name, own in self.arrays.items():
+            whole = f"{self.name}.{name}"
+            layout = layouts[whole]
+            if layout.axis == 1:  # rows have padding behind old neurons
+                saved, count = checked(arrays, whole, layout.dtype, layout.shape(shard)), shard.count(layout.neurons)
+                own[: len(saved), :count] = saved[:, :count]
+            else:
+                copy_array(arrays, whole, own[: layout.shape(shard)[0]])
+        if self.lsh is not None:
+            self.lsh.forget()
 
     def set_bias(self, bias: Floats) -> None:
         """Sets the biases of all own neurons."""
@@ -234,8 +248,19 @@ class Layer:
             return functions.dense(weights[:, : self.inputs], ids)
         step = max(1, COPIED_BYTES // (4 * self.inputs))
         pieces = [ids[begin : begin + step] for begin in range(0, len(ids), step)]
-        rows = (weights[:, piece].T if self.sparse_input else weights[piece, : self.inputs] for piece in pieces)
-        return np.concatenate([functions.dense(widened(np.ascontiguousarray(some))) for some in rows])
+        return np.concatenate([functions.dense(np.ascontiguousarray(self.vectors(piece))) for piece in pieces])
+
+    def vectors(self, ids: Ids) -> Floats:
+        """The weights of some own neurons as float32, (ids, inputs)."""
+        weights, scale = self.arrays["weights"], self.arrays.get("weights" + SCALE)
+        if self.sparse_input:
+            return np.asarray(widened(weights[:, ids], scale).T)
+        return widened(weights[ids, : self.inputs], None if scale is None else scale[ids])
+
+    def input_vectors(self, ids: Ids) -> Floats:
+        """The weights of some inputs of a layer over sparse input as float32, (ids, own neurons)."""
+        weights, scale = self.arrays["weights"], self.arrays.get("weights" + SCALE)
+        return widened(weights[ids, : self.neurons], None if scale is None else scale[ids])
 
 
 def table_bytes(config: Config, spec: LayerSpec, parameters: HashParameters, ranks: int = 1) -> int:

@@ -26,6 +26,7 @@ TYPES: dict[str, np.dtype[Any]] = {
     "feature": np.dtype(np.int32),
     "weight": np.dtype(np.float32),
     "bias": np.dtype(np.float32),
+    "factor": np.dtype(np.float32),
 }
 NONE: Arrays = {name: np.zeros(0, dtype) for name, dtype in TYPES.items()}  # the arrays if there are no classifiers
 
@@ -33,7 +34,7 @@ NONE: Arrays = {name: np.zeros(0, dtype) for name, dtype in TYPES.items()}  # th
 class LinearClassifiers:
     """The classifiers of one shard's labels: `begin` (labels + 1), `feature` and `weight` are lists by label, `bias`
     (labels). A row that is scaled to length 1 has the score of its weights plus bias: about 1 for a label that it has,
-    and -1 for one that it has not."""
+    and -1 for one that it has not, times the label's `factor` (labels), which weights and bias include."""
 
     def __init__(self, arrays: Mapping[str, Array], features: int) -> None:
         """`arrays` by their names in `TYPES`. They may be mapped from a file."""
@@ -47,16 +48,35 @@ class LinearClassifiers:
         """From those of consecutive labels."""
         begins, *others = zip(*parts, strict=True)
         begin = indptr_of(np.concatenate([np.diff(each) for each in begins]))
-        names = list(TYPES)[1:]
+        names = ("feature", "weight", "bias")
         whole = {name: np.concatenate(pieces) for name, pieces in zip(names, others, strict=True)}
-        return cls({"begin": begin} | whole, features)
+        return cls({"begin": begin} | whole | {"factor": np.ones(len(begin) - 1, np.float32)}, features)
 
     def times(self, factors: npt.NDArray[np.floating]) -> LinearClassifiers:
         """Those with the scores of each label times a factor."""
         factors = factors.astype(np.float32)
         of_weights = np.repeat(factors, np.diff(self.arrays["begin"]))
-        changed = {"weight": self.arrays["weight"] * of_weights, "bias": self.arrays["bias"] * factors}
-        return LinearClassifiers(self.arrays | changed, self._features)
+        changed = {name: self.arrays[name] * factors for name in ("bias", "factor")}
+        return LinearClassifiers(self.arrays | changed | {"weight": self.arrays["weight"] * of_weights}, self._features)
+
+    def without_factors(self) -> LinearClassifiers:
+        """Those with scores of about 1 and -1."""
+        factor = self.arrays["factor"]
+        return self.times(np.divide(1, factor, out=np.ones(len(factor)), where=factor > 0))
+
+    def with_others(self, others: LinearClassifiers, which: npt.NDArray[np.bool_]) -> LinearClassifiers:
+        """These, but for some labels the others."""
+        columns = self._features
+        mine, theirs = (
+            sp.csr_matrix((each.arrays["weight"], each.arrays["feature"], each.arrays["begin"]), (len(which), columns))
+            for each in (self, others)
+        )
+        kept = sp.diags_array((~which).astype(np.float32)) @ mine + sp.diags_array(which.astype(np.float32)) @ theirs
+        matrix = sp.csr_matrix(kept)
+        matrix.sort_indices()
+        made = {name: np.where(which, others.arrays[name], self.arrays[name]) for name in ("bias", "factor")}
+        made |= {"begin": matrix.indptr, "feature": matrix.indices, "weight": matrix.data}
+        return LinearClassifiers({name: made[name].astype(dtype) for name, dtype in TYPES.items()}, columns)
 
     def scores(self, x: Csr, labels: Ids) -> Floats:
         """Of some labels of each row, (rows, n), by own number; 0 for label -1."""
@@ -71,14 +91,15 @@ def sizes(begin: Array, labels: int) -> dict[str, int]:
     if len(begin) == 0:
         return dict.fromkeys(TYPES, 0)
     size = max(0, int(begin[-1]))
-    return {"begin": labels + 1, "feature": size, "weight": size, "bias": labels}
+    return {"begin": labels + 1, "feature": size, "weight": size, "bias": labels, "factor": labels}
 
 
 def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) -> Arrays:
     """Reshards: the arrays of one shard, from those of all shards that have labels in common with it."""
     if not len(parts[0][1]["begin"]):
         return NONE
-    matrices, numbers, biases = [], [], []
+    matrices, numbers = [], []
+    by_label: dict[str, list[Array]] = {"bias": [], "factor": []}
     for writer, arrays in parts:
         labels = np.arange(len(arrays["bias"])) * writer.size + writer.rank
         mine = labels % shard.size == shard.rank
@@ -86,14 +107,36 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
         matrix = sp.csr_matrix((arrays["weight"], arrays["feature"], arrays["begin"]), (len(labels), columns))
         matrices.append(matrix[mine])
         numbers.append(labels[mine])
-        biases.append(arrays["bias"][mine])
+        for name, pieces in by_label.items():
+            pieces.append(arrays[name][mine])
     columns = max(matrix.shape[1] for matrix in matrices)
     for matrix in matrices:
         matrix.resize(matrix.shape[0], columns)
     order = np.argsort(np.concatenate(numbers))
     whole = sp.vstack(matrices, format="csr")[order]
     made = {"begin": whole.indptr, "feature": whole.indices, "weight": whole.data}
-    return made | {"bias": np.concatenate(biases)[order]}
+    return made | {name: np.concatenate(pieces)[order] for name, pieces in by_label.items()}
+
+
+def with_more(arrays: Mapping[str, Array], labels: int) -> Arrays:
+    """The arrays with more labels, without weights: the same score for every row, that of others on average."""
+    more = labels - len(arrays["bias"])
+    made = {**arrays, "begin": np.append(arrays["begin"], np.full(more, arrays["begin"][-1]))}
+    for name in ("bias", "factor"):
+        usual = arrays[name].mean() if len(arrays[name]) else 0
+        made[name] = np.append(arrays[name], np.full(more, usual, np.float32)).astype(np.float32)
+    return made
+
+
+def only_rows(arrays: Mapping[str, Array], kept: npt.NDArray[np.integer]) -> Arrays:
+    """The arrays of some of the labels, numbered anew."""
+    if len(arrays["begin"]) == 0:
+        return NONE
+    columns = int(arrays["feature"].max(initial=0)) + 1
+    matrix = sp.csr_matrix((arrays["weight"], arrays["feature"], arrays["begin"]), (len(arrays["bias"]), columns))[kept]
+    made = {"begin": matrix.indptr, "feature": matrix.indices, "weight": matrix.data}
+    made |= {name: arrays[name][kept] for name in ("bias", "factor")}
+    return {name: made[name].astype(dtype) for name, dtype in TYPES.items()}
 
 
 def only_labels(arrays: Mapping[str, Array], shard: Shard, writer: Shard) -> Arrays:

@@ -24,6 +24,7 @@ from dslide.model.cell_arrays import (
     PREDICTION,
     RECENT,
     TRAINING,
+    VALUES,
     has_prediction_cells,
     has_training_cells,
     prediction_labels,
@@ -33,6 +34,7 @@ from dslide.model.cells import Cells, RecentRows
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import Discriminant, label_sums
+from dslide.model.growth import larger_prior, with_counts
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
@@ -43,8 +45,8 @@ from dslide.model.output_losses import OUTPUT_LOSSES
 from dslide.model.random_streams import layer_seed
 from dslide.model.retriever import Retriever
 from dslide.model.sharding import Shard
-from dslide.model.state_layout import array_dtype
-from dslide.model.storage import ChangeListener, checked, copy_array
+from dslide.model.state_layout import array_dtype, array_layouts
+from dslide.model.storage import SCALE, ChangeListener, checked, copy_array
 from dslide.model.train_step import StepResult, TrainStep
 from dslide.util.arrays import Array, Floats, Ids, padded
 from dslide.util.csr import Csr
@@ -68,6 +70,12 @@ class Network:
         weights: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
         self.config = config = resolve(config, labels)
+        if trainable and config.weights == "int8":
+            raise known_to_all(
+                ConfigError(
+                    "weights: int8 is for prediction only; train with float32, then make a small model by export"
+                )
+            )
         self.features, self.labels = features, labels
         self.comm = comm or solo()
         self.collectives = Collectives(self.comm, config.wire)
@@ -93,6 +101,7 @@ class Network:
         if trainable and by_frequency(config):
             self.inclusion = self._inclusion(None)
         self._make_cells(weights, trainable)
+        self.keeps_linear = False  # whether linear classifiers stay while the network is trained
         self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
         self._tables: tuple[int, Retriever] | None = None  # hash tables for prediction, and the version they are of
@@ -150,7 +159,7 @@ class Network:
         self.calibration.reset()
         if self.index is not None and self.index.built:
             self.index.forget()
-        if self.prior is not None:
+        if self.prior is not None and not self.keeps_linear:
             self.prior.set_linear(None)
         self.comm.step = step + 1
         for layer in self.layers:
@@ -283,6 +292,33 @@ class Network:
         self._load_cells(arrays)
         self.version += 1
 
+    def load_smaller(self, arrays: Mapping[str, Array], features: int, labels: int) -> None:
+        """Takes over what a network of the same options with fewer features or labels has learned; `arrays` as its
+        `state` gives them."""
+        layouts = array_layouts(self.config, features, labels)
+        for layer in self.layers:
+            layer.load_smaller(arrays, layouts, self.shard)
+        if saved := prior_arrays(arrays):
+            self.prior = self._saved_prior(larger_prior(saved, self.features, self.output.neurons))
+        if self.recent is not None and RECENT + VALUES in arrays:
+            self.recent.load(arrays)
+        self.calibration.reset()
+        self.version += 1
+
+    def add_counts(self, x: SparseRows, y: SparseRows, frequencies: npt.NDArray[np.float64], rows: int) -> None:
+        """Counts further rows: in the label prior, and for negatives. `frequencies` are those of labels in all `rows`
+        so far."""
+        self.set_negatives(frequencies)
+        if self.prior is not None:
+            self.prior = with_counts(self.prior, x, y, self.labels, rows, self.config, self.comm)
+
+    def set_new_bias(self, frequencies: npt.NDArray[np.float64], first: int) -> None:
+        """Lets the network predict labels from number `first` on as often as they occur."""
+        bias = self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32)
+        known = len(range(self.shard.rank, first, self.shard.size))
+        bias[:known] = self.output.arrays["bias"][:known, 0]
+        self.output.set_bias(bias)
+
     def watch(self, listener: ChangeListener | None) -> None:
         """From now on the listener is notified before every change of the network's arrays; None: nobody is."""
         for layer in self.layers:
@@ -305,6 +341,8 @@ class Network:
         neurons = self.shard.count(spec.neurons)
         rows, width = (spec.inputs, neurons) if spec.sparse_input else (neurons, spec.inputs)
         shapes = {"weights": (rows, padded(width)), "bias": (neurons, 1)}
+        if self.config.weights == "int8":
+            shapes[f"weights{SCALE}"] = (rows, 1)
         return {
             which: checked(weights, f"{spec.name}.{which}", array_dtype(self.config, which), shape)
             for which, shape in shapes.items()

@@ -5,6 +5,7 @@ All functions are called on all ranks alike, with the same rows, and give every 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -171,6 +172,12 @@ def exact_loss_sum(network: Network, x: SparseRows, y: SparseRows) -> tuple[floa
 
 def last_hidden(network: Network, x: SparseRows) -> Activations:
     """The input of the output layer, with every hidden neuron computed."""
+    *_, last = hidden_activations(network, x)
+    return last
+
+
+def hidden_activations(network: Network, x: SparseRows) -> Iterator[Activations]:
+    """What each layer after the first takes as input, with every hidden neuron computed."""
     if x.columns > network.features:
         raise DataError(f"rows have {x.columns} features but the network was made for {network.features}")
     a: Activations = x
@@ -183,7 +190,7 @@ def last_hidden(network: Network, x: SparseRows) -> Activations:
             # in full precision: the same network gives the same answers on any number of ranks
             network.collectives.all_gather(f"prediction of {layer.name}", own, layer.total, z, exact=True).wait()
         a = Dense(z) if not follower.sparse_input else Csr.from_dense(z[:, : layer.total])
-    return a
+        yield a
 
 
 def with_prior(network: Network, x: SparseRows, active: ActiveSet, boost: float | None = None) -> ActiveSet:

@@ -18,7 +18,7 @@ from dslide.model.negatives import DTYPE as INCLUSION_DTYPE
 from dslide.model.negatives import NAME as INCLUSION
 from dslide.model.negatives import by_frequency
 from dslide.model.sharding import WHOLE, Shard, neuron_axis
-from dslide.model.storage import STORAGE
+from dslide.model.storage import SCALE, STORAGE
 from dslide.util.arrays import padded
 
 CODES, MOVED = "codes", "moved"  # of an LSH index: buckets of neurons, and which moved since they were hashed
@@ -29,7 +29,7 @@ def array_dtype(config: Config, array: str) -> np.dtype[Any]:
     """The type of one of a layer's arrays (`weights`, `bias_moment1`, ...). Biases are few, and stay float32."""
     if array.endswith("_clock"):
         return np.dtype(np.uint32)
-    if array.startswith("bias"):
+    if array.startswith("bias") or array.endswith(SCALE):
         return STORAGE["float32"]
     return STORAGE[config.weights if array == "weights" else config.moments]
 
@@ -68,6 +68,11 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
             shapes |= dict.fromkeys(arrays, (width,))
             by_input = neuron_axis(f"{which}_clock", spec.sparse_input) is None
             shapes[f"{which}_clock"] = (spec.inputs,) if by_input else ()
+        if config.weights == "int8":
+            scale = ArrayLayout(
+                STORAGE["float32"], spec.neurons, *((None, (spec.inputs, 1)) if spec.sparse_input else (0, (1,)))
+            )
+            layouts[f"{spec.name}.weights{SCALE}"] = scale
         for array, rest in shapes.items():
             axis = neuron_axis(array, spec.sparse_input)
             layouts[f"{spec.name}.{array}"] = ArrayLayout(array_dtype(config, array), spec.neurons, axis, rest)
@@ -89,4 +94,5 @@ def array_layouts(config: Config, features: int, labels: int) -> dict[str, Array
 def is_parameter(name: str) -> bool:
     """Whether prediction needs an array: weights, biases, the label prior, the calibration, cells of hidden vectors;
     the others are the optimizer's."""
-    return name.endswith((".weights", ".bias")) or name.startswith((PREFIX, PREDICTION, RECENT)) or name == CALIBRATION
+    of_output = name.startswith((PREFIX, PREDICTION, RECENT)) or name == CALIBRATION
+    return of_output or name.endswith((".weights", f".weights{SCALE}", ".bias"))

@@ -59,6 +59,7 @@ class TrainStep:
         own = network.shard.own_part(targets)
         lengths = None if network.prior is None else row_lengths(x)  # before dropout
         x = self.drop_inputs(x, step)
+        confusable = [] if lengths is None else self.look_up_prior(x, lengths, own)  # travels during the forward pass
 
         # Forward: every rank computes its own neurons; the all-gather gives all ranks all of them.
         arriving, inputs, active_hidden = Arriving(x), [], []
@@ -68,13 +69,13 @@ class TrainStep:
             arriving = self.forward(i, inputs[i], active_hidden[i], step)
 
         # The output layer: look up neurons, choose the active set, compute its loss and step.
-        confusable = [] if lengths is None else self.look_up_prior(x, lengths, own)
+        # Activations travel meanwhile, unless they are hashed.
         hits = self.look_up(arriving, step)
-        inputs.append(arriving.wait())
-        self.keep_recent(inputs[-1])
         active = self.output_active(own, [*confusable, *hits], step)
         if lengths is not None:
             self.add_prior(x, lengths, active, own)
+        inputs.append(arriving.wait())
+        self.keep_recent(inputs[-1])
         output = network.loss.learn(inputs[-1], active, own, self.parts(x.rows))
         scales = NOTHING if lengths is None else self.learn_prior(x, lengths, active, rate)
         summary = network.collectives.summary(output.loss, active.mean, output.finite, vote, scales)

@@ -31,6 +31,7 @@ class Calibration:
     measured: Mapping[int, StepTime]
     cores: int  # that the times are for
     measured_cores: tuple[int, ...]  # that were used to measure
+    batch_of: Callable[[int], int] = lambda ranks: 1  # rows in a step of so many ranks
 
     @property
     def is_extrapolated(self) -> bool:
@@ -38,23 +39,25 @@ class Calibration:
         return self.cores > max(self.measured_cores)
 
     def step(self, ranks: int) -> StepTime:
-        """The step of one rank of `ranks`, measured or interpolated: each phase takes a + b / R, a serial part and one
-        that ranks share."""
+        """The step of one rank of `ranks`, measured or interpolated: each phase takes a + b / R for a row, a serial
+        part and one that ranks share. Batches in proportion to the ranks divide what a step takes in any case."""
         if ranks in self.measured:
             return self.measured[ranks]
         below = max((r for r in self.measured if r < ranks), default=min(self.measured))
         above = min((r for r in self.measured if r > ranks), default=max(self.measured))
+        first, last = (self.measured[r].of_rows(self.batch_of(ranks) / self.batch_of(r)) for r in (below, above))
         if below == above:
-            return self.measured[below]
+            return first
         share = (1 / below - 1 / ranks) / (1 / below - 1 / above)
-        return _combined(self.measured[below], self.measured[above], lambda a, b: (1 - share) * a + share * b)
+        return _combined(first, last, lambda a, b: (1 - share) * a + share * b)
 
 
 def calibrate(
-    config: Config, rows: TrialRows, ranks: Iterable[int], cores: int, prior: bool = True, seconds: float = SECONDS
-) -> Calibration:
-    """Measures one rank of each of `ranks`, in this order, until the time is up, but at least two. `prior` as in
-    `memory.plan`."""
+    config_of: Callable[[int], Config], rows: TrialRows, ranks: Iterable[int], cores: int, prior: bool = True,
+    seconds: float = SECONDS,
+) -> Calibration:  # fmt: skip
+    """Measures one rank of each of `ranks`, in this order, until the time is up, but at least two. `config_of` gives
+    the options of so many ranks; `prior` as in `memory.plan`."""
     begin, measured = time.perf_counter(), {}
     here = available_cores()
     threads = (cores,) if cores <= here else tuple(sorted({1, here}))
@@ -62,9 +65,10 @@ def calibrate(
     for number, size in enumerate(dict.fromkeys(ranks)):
         if number >= 2 and time.perf_counter() - begin > seconds:
             break
+        config = config_of(size)
         found = {c: time_alone(config.replace(threads=c), rows, size, prior, TRIAL_SECONDS, most) for c in threads}
         measured[size] = found[cores] if cores in found else on_cores(found, cores)
-    return Calibration(measured, cores, threads)
+    return Calibration(measured, cores, threads, lambda size: config_of(size).batch_size)
 
 
 def on_cores(measured: Mapping[int, StepTime], cores: int) -> StepTime:

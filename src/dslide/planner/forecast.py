@@ -26,29 +26,34 @@ WORTH = 1.5  # the least speed-up for which to double the nodes
 class Workload:
     """A training to plan: its options, the size of its data, and rows to time its steps with."""
 
-    config: ResolvedConfig
+    asked: Config  # the options, of which some may be open: they depend on the number of nodes
     trial: TrialRows
     data_bytes: int
     with_prior: bool  # the data is such that there can be a label prior
+    data: Data | None = None
 
     @classmethod
     def of_data(cls, config: Config, data: Data) -> Workload:
-        trial = rows_of(data, config.batch_size, config.seed)
-        return cls(resolve(config, data.labels, data), trial, data.data_bytes, isinstance(data, Dataset))
+        trial = rows_of(data, resolve(config, data.labels, data, NODES[-1]).batch_size, config.seed)
+        return cls(config, trial, data.data_bytes, isinstance(data, Dataset), data)
 
     @classmethod
     def of_size(
         cls, config: Config, features: int, labels: int, features_per_row: int, labels_per_row: int, rows: int
     ) -> Workload:
         """Training on data of which only the size is known; `rows` is 0 if unknown."""
-        trial = made_up(config.batch_size, features, labels, features_per_row, labels_per_row, rows)
+        trial = made_up(resolve(config, labels).batch_size, features, labels, features_per_row, labels_per_row, rows)
         data_bytes = rows_bytes(rows, rows * (features_per_row + labels_per_row)) if rows else 0
-        return cls(resolve(config, labels), trial, data_bytes, with_prior=True)
+        return cls(config, trial, data_bytes, with_prior=True)
+
+    def config(self, nodes: int = 1) -> ResolvedConfig:
+        """The options of training on so many nodes."""
+        return resolve(self.asked, self.trial.labels, self.data, nodes)
 
     @property
     def most_nodes(self) -> int:
         """The number of nodes that the narrowest layer can be split over."""
-        return min(self.trial.labels, *self.config.hidden)
+        return min(self.trial.labels, *self.config().hidden)
 
     def node_counts(self, nodes: int) -> list[int]:
         """Numbers of nodes to compare, this one among them, ascending."""
@@ -58,7 +63,7 @@ class Workload:
         """The memory of each node."""
         trial = self.trial
         return plan(
-            self.config, trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
+            self.config(nodes), trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
             trial.values_per_row[0], rows=trial.rows, labels_per_row=trial.values_per_row[1],
         )  # fmt: skip
 
@@ -101,7 +106,7 @@ class Forecast:
 
 def forecast(config: Config, labels: int, memory: Plan, calibration: Calibration, network: NetworkSpeed) -> Forecast:
     """Training on the nodes of the memory plan."""
-    nodes = memory.ranks
+    nodes, config = memory.ranks, resolve(config, labels)
     timed = calibration.step(nodes)
     phase = max(timed.phases, key=lambda name: timed.phases[name])
     changed = timed.active / labels if config.active_sets == "shared" else 1.0

@@ -42,6 +42,11 @@ class StepTime:
     def total(self) -> float:
         return self.compute + self.waiting
 
+    def of_rows(self, factor: float) -> StepTime:
+        """The time of a step with so many times the rows."""
+        scaled = {name: factor * seconds for name, seconds in self.phases.items()}
+        return StepTime(scaled, factor * self.waiting, self.rebuild, self.active)
+
 
 def time_step(
     config: Config, rows: TrialRows, comm: Communicator, seconds: float = 1.0, prior: bool = True,

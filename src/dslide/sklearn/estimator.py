@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import job
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, TextVectorizer
-from dslide.data.dataset import item_features
+from dslide.data.dataset import item_features, smoothed_frequencies
 from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
@@ -34,6 +35,7 @@ from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine, warn
 from dslide.training.metrics import Evaluation
+from dslide.training.predictions import probabilities_of
 from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
 from dslide.util.signals import terminated
@@ -73,6 +75,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     label_names_, vectorizer_ : list of str or None, TextVectorizer or None
         Only of a loaded model; what `dslide train` knew of the names of labels and of the words of texts.
     """
+
+    _rows: int  # trained on
 
     def __init__(
         self, *,
@@ -132,7 +136,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         validation = None if eval_set is None else self._validation(eval_set, coder)
         if out is None:
             config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
-            config = resolve(config, data.labels, data)
+            config = resolve(config, data.labels, data, job(config.watchdog).size)
             rows: Dataset = data
             if validation is None:
                 rows, validation = hold_out_rows(data, config.validation, config.seed)
@@ -182,16 +186,19 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
         constant, since the number of rows to come is unknown.
 
-        `classes`, all that will ever occur, must be given with the first 1-D y; a 2-D y has a column for each
-        label. Between calls only learning_rate, batch_size, epochs, threads, checkpoint options and options of several
-        ranks may change. A network that starts here has no label prior, and softmax as its loss if that is left open;
-        one of `fit` keeps its own, and treats the rows as some of those that its label prior was counted on.
+        `classes`, all that are known so far, must be given with the first 1-D y; a 2-D y has a column for each label.
+        More may come later, as classes, as columns of X and y, or as words of texts: the network grows, and rows that
+        bring something new are counted in its label prior. Between calls only learning_rate, batch_size, epochs,
+        threads, checkpoint options and options of several ranks may change. A network that starts here has no label
+        prior, and softmax as its loss if that is left open; one of `fit` keeps its own, and treats rows that bring
+        nothing new as some of those that its label prior was counted on.
         """
         first = not hasattr(self, "network_")
         if first and self.vectorizer is None and are_texts(X):
             raise DataError("X: partial_fit sees too few texts to learn words from; give a vectorizer that needs none, "
                             "such as HashingVectorizer, or matrices")  # fmt: skip
-        x, labels = self._features(X, new=first), read_labels(y)
+        labels = read_labels(y)
+        x = self._features(X, new=first) if first else self._more_features(X)
         coder = self._coder_for(labels, is_dense(y), classes, first)
         data = Dataset(x, coder.encode(labels), source="y")
         if first:
@@ -201,6 +208,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             self._keep(trainer.network, trainer, coder)
         else:
             trainer = self._reconfigured_trainer()
+            if (data.features, data.labels) != (trainer.network.features, trainer.network.labels):
+                trainer = self._grow(trainer, data, coder, column_names(y))
+                gc.collect()  # the smaller network, which refers to itself
         self._count(data)
         trainer.fit_pass(data)
         trainer.set_worth(self._label_counts, self._rows)
@@ -247,10 +257,52 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if first and classes is None and not isinstance(labels, SparseRows):
             raise DataError("classes must be passed on the first call to partial_fit")
         every = labels if isinstance(labels, SparseRows) or not first else read_labels(classes)
-        coder = LabelCoder.learn(every, dense) if first else self._coder
-        if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
-            raise DataError("classes: not those of the first call to partial_fit, or the columns of y")
-        return coder
+        if first:
+            coder = LabelCoder.learn(every, dense)
+            if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
+                raise DataError("classes: not the columns of y")
+            return coder
+        if classes is None:
+            return self._coder.with_more(labels)
+        given = read_labels(classes)
+        if not np.isin(self._coder.classes, np.unique(classes)).all():
+            raise DataError("classes: some of those of earlier calls are missing")
+        return self._coder.with_more(given).with_more(labels)
+
+    def _more_features(self, X: Any) -> SparseRows:
+        """X as sparse rows, which may have more columns, or words, than there were."""
+        vectorizer, texts = getattr(self, "vectorizer_", None), are_texts(X)
+        shape: Any = getattr(X, "shape", ())
+        if isinstance(vectorizer, TextVectorizer) and texts:
+            vectorizer.grow(X)
+            self.n_features_in_ = len(vectorizer.words)
+        elif isinstance(X, SparseRows):
+            self.n_features_in_ = max(X.columns, self.n_features_in_)
+        elif not texts and len(shape) == 2 and shape[1] > self.n_features_in_:
+            if hasattr(self, "feature_names_in_"):
+                raise DataError("X: its columns have names, and of these there can't be more later")
+            validate_data(self, X[:1], accept_sparse="csr", reset=True)
+        return self._features(X, new=False)
+
+    def _grow(self, trainer: Trainer, data: Dataset, coder: LabelCoder, names: list[str] | None) -> Trainer:
+        """A trainer whose network has the columns of the data, and has learned what the given one has."""
+        old = getattr(self, "label_names_", None)
+        if names is not None and old is not None and names[: len(old)] != old:
+            raise DataError("y: its first columns have other names than those of the rows before")
+        counts, rows, passes = self._label_counts, self._rows, self.n_iter_
+        before = trainer.network
+        grown = new_trainer(trainer.config, data)
+        grown.callbacks = trainer.callbacks
+        grown.load_progress(trainer.progress())
+        grown.network.load_smaller(before.state(), before.features, before.labels)
+        self._keep(grown.network, grown, coder)
+        self._name_labels(names if names is not None or old is None or len(old) == data.labels else None)
+        self._label_counts[: len(counts)], self._rows, self.n_iter_ = counts, rows, passes
+        total = rows + len(data)
+        frequencies = smoothed_frequencies(self._label_counts + data.label_counts, total)
+        grown.network.set_new_bias(frequencies, len(counts))
+        grown.network.add_counts(data.x, data.y, frequencies, total)
+        return grown
 
     def _reconfigured_trainer(self) -> Trainer:
         """The trainer, with the options as they are now; ConfigError if some changed that must not."""
@@ -342,8 +394,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             return np.asarray(scores[:, 1] - scores[:, 0])
         return scores
 
-    def predict_proba(self, X: Any) -> Array:
-        """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid"."""
+    def predict_proba(self, X: Any, k: int | None = None) -> Any:
+        """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid". With `k`
+        the k best labels of each row, as `predict_topk` has them, and their probabilities: two arrays (rows, k). After
+        a 1-D y with loss "sigmoid" these are not divided by the row's sum."""
+        if k is not None:
+            labels, found = self.predict_topk(X, k)
+            return labels, probabilities_of(self.network_, self._rows_to_predict(X), found)
         scores = self._all_scores(X, item=8).astype(np.float64)
         if self.network_.config.loss == "softmax":
             return np.asarray(softmax(scores, axis=1))

@@ -68,7 +68,7 @@ def is_dense(y: Any) -> bool:
 class LabelCoder:
     """Turns labels into columns of the network's output, and back."""
 
-    classes: Classes  # [labels] sorted: of a 1-D y its classes, of a 2-D y the column numbers
+    classes: Classes  # [labels] of a 1-D y its classes, sorted, but later ones last; of a 2-D y the column numbers
     multilabel: bool  # y was 2-D
     dense: bool  # y was dense
 
@@ -80,6 +80,19 @@ class LabelCoder:
                 raise DataError("y: there are no labels in it: it has 0 columns")
             return cls(np.arange(labels.columns), True, dense)
         return cls(_sorted_classes(labels), False, dense)
+
+    def with_more(self, labels: Classes | SparseRows) -> LabelCoder:
+        """A coder that also knows further classes, or columns."""
+        if isinstance(labels, SparseRows) != self.multilabel:
+            return self  # which refuses them
+        if isinstance(labels, SparseRows):
+            if labels.columns <= len(self.classes):
+                return self
+            return LabelCoder(np.arange(labels.columns), True, self.dense)
+        if self.classes.dtype.kind != labels.dtype.kind and {self.classes.dtype.kind, labels.dtype.kind} & set("UO"):
+            return self
+        new = np.setdiff1d(_sorted_classes(labels), self.classes)
+        return self if len(new) == 0 else LabelCoder(np.concatenate([self.classes, new]), False, self.dense)
 
     def encode(self, labels: Classes | SparseRows) -> SparseRows:
         """Rows of label weights; DataError for classes that are not known."""
@@ -99,7 +112,8 @@ class LabelCoder:
         if wanted.ndim != 1:
             raise DataError(f"labels: expected a list of labels, not {wanted.ndim} dimensions")
         try:
-            found = np.minimum(np.searchsorted(self.classes, wanted), len(self.classes) - 1)
+            order = np.argsort(self.classes, kind="stable")
+            found = order[np.minimum(np.searchsorted(self.classes, wanted, sorter=order), len(self.classes) - 1)]
             known = np.asarray(self.classes[found] == wanted)
         except TypeError:  # of a kind that can't be compared, such as texts with numbers
             found, known = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
@@ -139,8 +153,8 @@ class LabelCoder:
             if multilabel:
                 return cls(np.arange(labels), multilabel, dense)
             classes = _named_classes(names, kind)
-            if not (classes[:-1] < classes[1:]).all():
-                raise ValueError("they are not in ascending order")
+            if len(np.unique(classes)) < len(classes):
+                raise ValueError("some occur more than once")
             return cls(classes, multilabel, dense)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelError(f"damaged model: what it says of its classes can't be used: {error}") from None

@@ -147,7 +147,7 @@ class _Search:
         self._start = time.monotonic()
         self._asked, self._data, self._comm, self._ks = config, data, comm, ks
         self._check_memory, self._callbacks, self._trial_callbacks = check_memory, callbacks, trial_callbacks
-        self._default = self._best = resolve(config, data.labels, data)
+        self._default = self._best = resolve(config, data.labels, data, comm.size)
         self._changes: dict[str, Any] = {}  # of the best
         self._free = [name for name in SPACE if name not in given or is_open(name, getattr(config, name))]
         if not isinstance(data, Dataset) or self._default.validation == 0:
@@ -213,7 +213,7 @@ class _Search:
         """The options with these changes, and the same rows held out; None if they are impossible."""
         try:
             config = self._asked.replace(**changes, validation=self._default.validation)
-            config = resolve(config, self._data.labels, self._data)
+            config = resolve(config, self._data.labels, self._data, self._comm.size)
             if config not in self._seen:
                 self._check_memory(config)
             return config

@@ -5,7 +5,8 @@ labels by logit are candidates. For each group a slope and an offset are fitted 
 least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
 groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
 lines say. Six numbers for all groups together fit it. Cross-validation decides between one line for all, lines, lines
-with a bend, and none.
+with a bend, and none. With sigmoid outputs all lines are scaled at last, so that the sigmoids of the best labels'
+scores are their chances.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def calibrate(
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
     are better than none by more than chance. Those of interactions may be mixed in without lines."""
     network.calibration.reset()
+    earlier = None
     if network.prior is not None:
+        earlier = network.prior.linear if network.keeps_linear else None
         network.prior.set_linear(None)
     held_out = held_out.take(held_out.with_labels())
     k = max(ks)
@@ -99,7 +102,7 @@ def calibrate(
     which, after = _cross_validated(found, fits, k)
     chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
     best, chosen, cost, wanted = found, None, 0.0, max(before, after) + chance
-    for tried, linear in _linear_classifiers(network, data).items():
+    for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
         scores = _linear_scores(network, linear, held_out.x, found.ids)
         if users:
             spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
@@ -110,7 +113,10 @@ def calibrate(
             best, which, after, chosen, cost, wanted = mixed, fit, score, linear, tried, score
     if used := after > before:
         groups = _groups(label_counts)[network.shard.own]
-        lines = fits(best)[which][groups]
+        of_groups = fits(best)[which]
+        if sigmoid and not users:
+            of_groups = scaled(of_groups, *sureness(best, fits, which, k))
+        lines = of_groups[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
@@ -123,13 +129,24 @@ def by_chance(rows: int) -> float:
     return 0.15 / math.sqrt(max(rows, 1))
 
 
-def _linear_classifiers(network: Network, data: Dataset | None) -> dict[float, LinearClassifiers]:
-    """Linear classifiers at each cost that is tried; none if the network is not to have any."""
+def _linear_classifiers(
+    network: Network, data: Dataset | None, label_counts: npt.NDArray[np.integer], earlier: LinearClassifiers | None
+) -> dict[float, LinearClassifiers]:
+    """Linear classifiers at each cost that is tried; none if the network is not to have any. The `earlier` ones of a
+    network that grew stay where the data has less than half of a label's rows."""
     if data is None or network.prior is None:
         return {}
     if data.users is not None:  # items are features and labels both: each would be told by itself
         return {COST: train_regressions(network, data.y)} if network.config.linear_items else {}
-    return train_linear(network, Examples.find(network, data.x, data.y)) if network.config.linear_negatives else {}
+    if not network.config.linear_negatives:
+        return {}
+    examples = Examples.find(network, data.x, data.y)
+    if earlier is None:
+        return train_linear(network, examples)
+    own = network.shard.own
+    which = 2 * data.label_counts[own] >= label_counts[own]
+    trained, kept = train_linear(network, examples.of_labels(which)), earlier.without_factors()
+    return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
 
 
 def _spread(found: Candidates, scores: Doubles) -> float:
@@ -157,6 +174,34 @@ def _cross_validated(found: Candidates, fits: Fits, k: int) -> tuple[int, float]
     ]
     which = int(np.argmax(scores))
     return which, scores[which]
+
+
+def sureness(found: Candidates, fits: Fits, which: int, k: int) -> tuple[float, float]:
+    """Slope and offset with which the sigmoid of a score is the chance of a label that is among the row's k best: being
+    chosen for its score, a label is less likely than that says. Each half of the rows shows it of the other's lines."""
+    first, second = _halves(found)
+    scores, hits = [], []
+    for half, other in ((first, second), (second, first)):
+        each = np.where(half.ids >= 0, half.scores(fits(other)[which]), -np.inf)
+        best = np.argsort(-each, axis=1, kind="stable")[:, :k]
+        usable = np.take_along_axis(half.ids, best, axis=1) >= 0
+        scores.append(np.take_along_axis(each, best, axis=1)[usable])
+        hits.append(np.take_along_axis(half.hits, best, axis=1)[usable])
+    z, found_hits = np.concatenate(scores), np.concatenate(hits)
+    values, none = np.stack([z, np.ones_like(z)], axis=1), np.zeros(len(z), np.int64)
+    slope, offset = _newton(
+        values, none, found_hits, none, 1, np.array([1.0, 0.0]), True, np.full(2, BEND_PENALTY), [SLOPES[0], -np.inf]
+    )[0]
+    return float(slope), float(offset)
+
+
+def scaled(lines: Lines, slope: float, offset: float) -> Lines:
+    """The lines with a slope and an offset on what they give: the order of labels stays, but for those whose logits are
+    below the least ones."""
+    changed: Lines = lines.copy()
+    changed[:, [SLOPE, BEND]] *= slope
+    changed[:, OFFSET] = slope * lines[:, OFFSET] + offset
+    return changed
 
 
 def _halves(found: Candidates) -> list[Candidates]:

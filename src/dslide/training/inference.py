@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import check_name
-from dslide.data import Data, Dataset, SparseRows, Tokens, for_items
+from dslide.data import Data, Dataset, SparseRows, TextVectorizer, Tokens, for_items
 from dslide.data.checks import check_features
 from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import ConfigError, DataError
 from dslide.model.network import Network
 from dslide.training.logging import warn
 from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for, vectorizer_of
-from dslide.util.threads import use_threads
+from dslide.util.threads import openmp_threads, use_threads
 
 Rows = Sequence[str] | Sequence[Sequence[str]]  # texts, or the items of users
 
@@ -34,6 +35,11 @@ class Model:
     saved: SavedModel  # options, names of labels and features, and what is known of the training data
     network: Network
     comm: Communicator
+
+    @cached_property
+    def vectorizer(self) -> TextVectorizer | None:
+        """What turns text into the model's features."""
+        return vectorizer_of(self.saved)
 
     def read(
         self, source: Source | Rows, *, history: str | Path | None = None, to_evaluate: bool = False, **options: Any
@@ -71,7 +77,7 @@ class Model:
             x = rows_of_items(source, saved.feature_names or saved.label_names, saved.features)
             data = Dataset(x, x, users=np.arange(len(x), dtype=np.int32), source="the items")
             return for_items(data, saved.features, saved.label_counts)
-        vectorizer, texts = vectorizer_of(saved), [text for text in source if isinstance(text, str)]
+        vectorizer, texts = self.vectorizer, [text for text in source if isinstance(text, str)]
         if vectorizer is None or len(texts) < len(source):
             raise DataError("the data: expected a file, or lists of items or texts if the model was trained on them")
         x = vectorizer.transform_rows(texts)
@@ -79,13 +85,14 @@ class Model:
         return Dataset(x, empty, vectorizer=vectorizer, source="the texts")
 
 
-def open_model(path: str | Path, *, threads: int = 0, comm: Communicator | None = None) -> Model:
-    """Opens a model folder, or the newest checkpoint of a run, to predict with it; its files are checked. On several
-    ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this process
-    alone."""
+def open_model(path: str | Path, *, threads: int = 0, verify: bool = True, comm: Communicator | None = None) -> Model:
+    """Opens a model folder, or the newest checkpoint of a run, to predict with it. Weights are memory-mapped, so that
+    processes share them. The checksums of its files are checked, which reads them once, unless `verify` is off. On
+    several ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this
+    process alone."""
     comm = comm or job()
-    saved = load_on_all_ranks(path, comm, verify=True)
-    use_threads(threads or local_ranks(comm).threads)
+    saved = load_on_all_ranks(path, comm, verify=verify)
+    use_threads(threads or openmp_threads() or local_ranks(comm).threads)
     network = comm.together(
         "making the network",
         lambda: Network(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),

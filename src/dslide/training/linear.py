@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from dslide import _core
@@ -39,6 +40,11 @@ class Examples:
         """Finds them among the training rows. All ranks call it together; the network needs a label prior."""
         own, labels = network.shard.own_part(y), network.output.neurons
         return cls(x, _by_label(own, labels), _by_label(_negatives(network, x, own), labels))
+
+    def of_labels(self, which: npt.NDArray[np.bool_]) -> Examples:
+        """Those of some own labels only."""
+        lists = (each.where(which[each.row_numbers()]) for each in (self.positive, self.negative))
+        return Examples(self.x, *lists)
 
 
 def train_linear(network: Network, examples: Examples) -> dict[float, LinearClassifiers]:

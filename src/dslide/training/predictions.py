@@ -11,9 +11,11 @@ import numpy.typing as npt
 from scipy.special import expit, logsumexp
 
 from dslide.data import Data, SparseRows
+from dslide.errors import ConfigError
 from dslide.model.network import Network
 from dslide.model.prediction import LOGIT_BYTES
 from dslide.training.evaluation import row_blocks
+from dslide.training.explanations import Reason, explain
 from dslide.training.inference import Model
 
 Doubles = npt.NDArray[np.float64]
@@ -38,12 +40,15 @@ class Prediction:
     names: list[str]  # the numbers as texts, if labels have no names
     scores: list[float]  # logits
     probabilities: list[float] | None  # None if none were asked for, or scores are good for ranking only
+    why: list[list[Reason]] | None = None  # for each label the features that moved its score most, if asked for
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        columns = {"label": self.labels, "name": self.names, "score": self.scores}
+        columns: dict[str, list[Any]] = {"label": self.labels, "name": self.names, "score": self.scores}
         if self.probabilities is not None:
             columns["probability"] = self.probabilities
+        if self.why is not None:
+            columns["why"] = [[reason.to_dict() for reason in reasons] for reasons in self.why]
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         return {"row": self.row, **({} if self.user is None else {"user": self.user}), "labels": rows}
 
@@ -57,25 +62,44 @@ def blocks_of(data: Data) -> Iterator[Block]:
 
 
 def predict_blocks(
-    model: Model, blocks: Iterable[Block], k: int, approximate: bool = False, probabilities: bool = False
-) -> Iterator[Prediction]:
-    """The k best labels of each row, fewer where there are no more. Collective: ranks go through all blocks alike."""
+    model: Model, blocks: Iterable[Block], k: int, approximate: bool = False, probabilities: bool = False,
+    threshold: float = 0.0, why: int = 0,
+) -> Iterator[Prediction]:  # fmt: skip
+    """The k best labels of each row, fewer where there are no more, or no more with a probability of at least
+    `threshold`; `why`: with so many features that moved each one's score most. Collective: ranks go through all blocks
+    alike."""
     network, saved, row = model.network, model.saved, 0
     predict = network.predict_topk_approximate if approximate else network.predict_topk
-    with_chances = probabilities and not saved.interactions and network.config.ranking != "propensity"
+    with_chances = probabilities and has_probabilities(model)
+    if threshold > 0 and not has_probabilities(model):
+        raise ConfigError("threshold: the model's scores are good for ranking only, they give no probabilities")
     for block in blocks:
         ids, scores = predict(block.x, min(k, network.labels), block.seen)
-        chances = _chances(network, block.x, scores) if with_chances else None
+        chances = probabilities_of(network, block.x, scores) if with_chances or threshold > 0 else None
         for place, labels in enumerate(ids.tolist()):
-            found = [rank for rank, label in enumerate(labels) if label >= 0]  # -1 is no label
+            found = [
+                rank for rank, label in enumerate(labels)
+                if label >= 0 and (chances is None or chances[place, rank] >= threshold)  # -1 is no label
+            ]  # fmt: skip
+            reasons = None
+            if why:
+                reasons = explain(model, block.x.part(place, place + 1), [labels[rank] for rank in found], why)
             numbers = [labels[rank] + saved.base for rank in found]
             names = saved.label_names
             yield Prediction(
                 row, None if block.users is None else block.users[place], numbers,
                 list(map(str, numbers)) if names is None else [names[labels[rank]] for rank in found],
-                scores[place, found].tolist(), None if chances is None else chances[place, found].tolist(),
+                scores[place, found].tolist(),
+                chances[place, found].tolist() if chances is not None and with_chances else None, reasons,
             )  # fmt: skip
             row += 1
+
+
+def checked_threshold(threshold: float) -> float:
+    """A probability."""
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"threshold: expected a probability, 0 to 1, not {threshold!r}")
+    return threshold
 
 
 def _user_names(data: Data) -> list[str] | None:
@@ -85,8 +109,14 @@ def _user_names(data: Data) -> list[str] | None:
     return [str(user) if names is None else names[user] for user in data.users.tolist()]
 
 
-def _chances(network: Network, x: SparseRows, scores: npt.NDArray[np.float32]) -> Doubles:
-    """The probabilities of labels with these scores. With softmax, scores of all labels are needed."""
+def has_probabilities(model: Model) -> bool:
+    """Whether scores can be turned into probabilities; else they are good for ranking only."""
+    return not model.saved.interactions and model.network.config.ranking != "propensity"
+
+
+def probabilities_of(network: Network, x: SparseRows, scores: npt.NDArray[np.float32]) -> Doubles:
+    """The probabilities of labels with these scores: sigmoids of calibrated logits; with softmax, shares of the sum
+    over all labels, whose scores that needs."""
     if network.config.loss == "sigmoid":
         return np.asarray(expit(scores.astype(np.float64)))
     every, chances = np.arange(network.labels, dtype=np.int32), np.empty(scores.shape)

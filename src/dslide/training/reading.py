@@ -96,6 +96,63 @@ def read_training_data(source: Source, reading: Reading, saved: SavedModel | Non
     return load_for(saved, source, {name: value for name, value in reading.files.items() if name not in of_model})
 
 
+def read_growth(source: Source, reading: Reading, base: SavedModel, name: object) -> Dataset:
+    """New rows to train a saved model on, with its columns first; new words and labels get columns after these."""
+    if not isinstance(source, (str, Path)):
+        reading.refuse()
+        return known_columns(source, base)
+    if is_stream(reading.files) or reading.text or reading.tokens:
+        option = next(iter((*reading.text, *reading.tokens, "format")))
+        raise ConfigError(f"{option}: rows are read as those that {name} was trained on, so this can't be given")
+    vectorizer = vectorizer_of(base)
+    if vectorizer is not None:
+        vectorizer.grows = True
+    options = {name: value for name, value in reading.load_options(source).items() if name != "label_names"}
+    names = reading.load_options(source).get("label_names") if vectorizer is None else base.label_names
+    about = vectorizer, names, base.base, layout_of(base)
+    return known_columns(_load_like(source, options, *about), base)
+
+
+def read_replay(source: Source, reading: Reading, base: SavedModel, new: Dataset) -> Dataset:
+    """Rows of a model's earlier data, with the columns of the new rows or fewer."""
+    if not isinstance(source, (str, Path)):
+        data: Data = source
+    else:
+        options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
+        names = None if new.vectorizer is None else new.label_names
+        data = _load_like(source, options, new.vectorizer, names, base.base, layout_of(base))
+    if not isinstance(data, Dataset) or data.users is not None or data.features > new.features:
+        raise DataError(f"{data.source}: are no rows with the features of the model, to be replayed")
+    if data.labels > new.labels:
+        raise DataError(f"{data.source}: has labels that are neither the model's nor in the new rows")
+    return data
+
+
+def known_columns(data: Data, base: SavedModel) -> Dataset:
+    """Data with all columns that a model has, and the names that are known."""
+    if not isinstance(data, Dataset) or data.users is not None:
+        raise ConfigError(
+            f"from: {data.source or 'the data'} has no rows with labels, and only models of these can grow"
+        )
+    names = data.label_names
+    if base.label_names is not None:
+        known = list(base.label_names)
+        if names is None and data.labels <= len(known):
+            names = known[: data.labels]
+        if names is None or list(names)[: len(known)] != known[: len(names)]:
+            raise DataError(
+                f"{data.source}: has {data.labels:,} labels, but the model knows {len(known):,} by name; give the "
+                "names of all as label_names, those of the model first"
+            )
+        names = [*names, *known[len(names) :]]
+    x = data.x.with_columns(max(data.features, base.features))
+    y = data.y.with_columns(max(data.labels, base.labels))
+    features = data.feature_names
+    if features is None and base.feature_names is not None and x.columns == base.features:
+        features = base.feature_names
+    return Dataset(x, y, names, features, data.vectorizer, data.source, base.base, layout=data.layout)
+
+
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
     """Test data with the columns of the training data."""
     if not isinstance(source, (str, Path)):
@@ -162,6 +219,13 @@ def load_like(
     base: int, features: int, layout: Layout,
 ) -> Dataset:  # fmt: skip
     """Data read the way the training data was; DataError if it has more features."""
+    return _with_known_features(_load_like(path, options, vectorizer, label_names, base, layout), path, features)
+
+
+def _load_like(
+    path: str | Path, options: Mapping[str, Any], vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
+    base: int, layout: Layout,
+) -> Dataset:  # fmt: skip
     options = dict(options)
     if options.get("format", "auto") == "auto":
         options["format"] = _format_of_texts(path, options, layout) if vectorizer is not None else detect_format(path)
@@ -169,8 +233,7 @@ def load_like(
         raise DataError(f"{path}: is raw text, but the model was trained on numbered features and knows no words")
     if options.get("base", "auto") == "auto" and options["format"] in ("xmc", "libsvm"):  # others always count from 0
         options["base"] = base
-    data = load(path, **options, vectorizer=vectorizer, label_names=label_names, layout=layout)
-    return _with_known_features(data, path, features)
+    return load(path, **options, vectorizer=vectorizer, label_names=label_names, layout=layout)
 
 
 def _format_of_texts(path: str | Path, options: Mapping[str, Any], layout: Layout) -> str:

@@ -29,6 +29,7 @@ from dslide.model.network import Network
 from dslide.training.callbacks import Callback, FitResult, StepInfo, TestInfo, TrialInfo
 from dslide.training.early_stopping import Best, EarlyStopping, keeps_best
 from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_ks, evaluate, exact_loss
+from dslide.training.growth import GrowingData, go_on, grow
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
 from dslide.training.profiler import Profile
 from dslide.training.trainer import Trainer
@@ -105,18 +106,27 @@ class Run:
         test: Data | None = None, testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None,
         last: Path | None = None, profile: Profile | None = None, tensorboard: bool = False,
         callbacks: Sequence[Callback] = (), estimator: Mapping[str, Any] | None = None, tuned: Tuned | None = None,
+        base: SavedModel | None = None, growing: GrowingData | None = None,
     ) -> None:  # fmt: skip
+        """`growing` is what a model is trained on further: `base`, or that which was saved in the midst of it."""
         self.folder, self.comm, self.data, self.test = folder, comm, data, test
         self.tuned = saved.progress.get("autotune") if saved is not None else tuned and tuned.to_dict()
         self.hold_out, self.split = testing.hold_out, testing.split
         self.planned_bytes, self.estimator = planned_bytes, estimator
         self.ks = testing.ks or default_ks(data)
-        self.label_counts = data.label_counts
+        self.label_counts, self.rows = data.label_counts, len(data)
+        if growing is not None:
+            self.label_counts, self.rows = growing.label_counts, growing.rows
+        self.earlier = None if growing is None else growing.earlier
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
         folder.mkdir(parents=True, exist_ok=True)
         if saved is not None:
             restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
+            if growing is not None:
+                go_on(self.trainer, growing)
+        elif base is not None and growing is not None:
+            grow(self.trainer, base, growing)
         self._logs = self._make_logs(tensorboard, tuned.trials if tuned is not None else ())
         best = Best() if saved is None else Best.of(saved.progress, folder)
         if saved is not None and config.epochs > saved.config.epochs:
@@ -127,7 +137,7 @@ class Run:
         if validation is not None:
             keeps = keeps_best(self.trainer.network.parameters, len(data))
             keeper = CheckpointKeeper(self.checkpoints, self.trainer, best.step) if keeps else None
-            about = (self.label_counts, len(data), self.ks)
+            about = (self.label_counts, self.rows, self.ks)
             self.early_stopping = EarlyStopping(validation, *about, keeper, config.patience, warn, best)
         self.trainer.callbacks += [*callbacks, *self._logs, checkpointing]
         if test is not None and testing.every:
@@ -184,8 +194,9 @@ class Run:
                 **self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out, "split": self.split,
                 "best": None if self.early_stopping is None else self.early_stopping.best.saved(),
                 **({} if self.tuned is None else {"autotune": self.tuned}),
+                **({} if self.earlier is None else {"earlier": self.earlier.saved()}),
             },
-            label_counts=self.label_counts, rows=len(data), base=data.base, interactions=data.users is not None,
+            label_counts=self.label_counts, rows=self.rows, base=data.base, interactions=data.users is not None,
             tokens=dataclasses.asdict(data.options) if isinstance(data, Tokens) else None,
             layout=data.layout.to_dict() if isinstance(data, Dataset) else None,
             estimator=None if self.estimator is None else dict(self.estimator),
@@ -194,7 +205,7 @@ class Run:
     def measure(self, test: Data) -> dict[str, float]:
         """Metrics of the network as it is now, and its loss over all labels. Ranks measure together."""
         network = self.trainer.network
-        found, _ = evaluate(network.predict_topk, network, test, self.label_counts, len(self.data), self.ks)
+        found, _ = evaluate(network.predict_topk, network, test, self.label_counts, self.rows, self.ks)
         return found | {"loss": exact_loss(network, test)}
 
     def _summary(self, result: FitResult, metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Trainer:
         self._interrupted: Callable[[], bool] = _never  # whether Ctrl-C was pressed
         self.votes = NO_VOTES  # of the last step: see Callback.vote
         self.rate = config.learning_rate  # of the last step
+        self.counted: tuple[npt.NDArray[np.int64], int] | None = None  # of a network that grew: as in `GrowingData`
         self._own_active = 0.0  # active output neurons of this rank, summed over steps
         self._start = self._clocks()  # what `rank_stats` counts from
 
@@ -84,7 +85,7 @@ class Trainer:
         self._check(data)
         total_steps = self._total_steps(data)
         starts_again = early_stopping is not None and early_stopping.leaves_start()
-        if self.step == 0 or starts_again:
+        if (self.step == 0 and self.counted is None) or starts_again:
             self._learn_statistics(data)
         self.notify("on_start", total_steps)
         totals = _Totals()
@@ -94,7 +95,7 @@ class Trainer:
                 early_stopping.finish(self, data)
         if self.network.index is not None and not interrupted:
             self.network.prediction_index()  # is saved with the network
-        self.set_worth(data.label_counts, len(data))
+        self.set_worth(*(self.counted or (data.label_counts, len(data))))
         stats = self.rank_stats()
         result = FitResult(
             stats.seconds, totals.samples, totals.steps, self.epoch, totals.samples / max(stats.seconds, 1e-9),
@@ -242,7 +243,7 @@ class Trainer:
     @property
     def _starts_as_classifier(self) -> bool:
         """Whether the network classifies rows before the first step, as the linear discriminant does."""
-        return self.config.start == "discriminant" and self.network.loss.needs_labels
+        return self.config.start == "discriminant" and self.network.loss.needs_labels and self.counted is None
 
     def _trainable(self, rows: Rows) -> RowIds:
         """Rows to train on: softmax learns nothing from a row without labels."""

@@ -42,7 +42,7 @@ void pack(const float* const* rows, size_t count, size_t width, size_t n, float*
   }
 }
 
-float dot(const float* a, const float* b, size_t n) {
+template <class Number> inline float dot_with(const float* a, const Number* b, size_t n) {
   V s0{}, s1{}, s2{}, s3{};
   size_t i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
@@ -53,8 +53,16 @@ float dot(const float* a, const float* b, size_t n) {
   }
   for (; i + W <= n; i += W) s0 += load(a + i) * load(b + i);
   float tail = 0;
-  for (; i < n; ++i) tail += a[i] * b[i];
+  for (; i < n; ++i) tail += a[i] * static_cast<float>(b[i]);
   return sum_lanes((s0 + s1) + (s2 + s3)) + tail;
+}
+float dot(const float* a, const float* b, size_t n) { return dot_with(a, b, n); }
+float dot_int8(const float* a, const int8_t* b, size_t n) { return dot_with(a, b, n); }
+
+void widen_int8(const int8_t* from, float scale, float* to, size_t n) {
+  size_t i = 0;
+  for (; i + W <= n; i += W) store(to + i, scale * load(from + i));
+  for (; i < n; ++i) to[i] = scale * static_cast<float>(from[i]);
 }
 
 void axpy(float a, const float* x, float* y, size_t n) {
@@ -108,6 +116,8 @@ const Kernels& table() {
   t.gemm = gemm;
   t.pack = pack;
   t.dot = dot;
+  t.dot_int8 = dot_int8;
+  t.widen_int8 = widen_int8;
   t.axpy = axpy;
   t.column_sums = column_sums;
   t.multiply_add = multiply_add;

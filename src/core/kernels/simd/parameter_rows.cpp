@@ -231,7 +231,10 @@ template <class Stored> void weighted_sum(float* out, size_t n, const int32_t* i
                                           const Stored* base, size_t stride) {
   constexpr size_t STEP = SAME<Stored, float> ? 1 : 2;  // vectors per step
   size_t j = 0;
+  // As few walks over the rows as possible: each brings their cache lines from memory.
   for (; j + 8 * W <= n; j += 8 * W) weighted_columns<8>(out + j, ids, values, count, base + j, stride);
+  for (; j + 4 * W <= n; j += 4 * W) weighted_columns<4>(out + j, ids, values, count, base + j, stride);
+  for (; j + 2 * W <= n; j += 2 * W) weighted_columns<2>(out + j, ids, values, count, base + j, stride);
   for (; j + STEP * W <= n; j += STEP * W) {
     weighted_columns<STEP>(out + j, ids, values, count, base + j, stride);
   }

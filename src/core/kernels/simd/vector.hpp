@@ -44,6 +44,19 @@ inline V load(const float* p) {
   memcpy(&v, p, sizeof v);
   return v;
 }
+// W int8 as floats. (GCC converts them in many small steps.)
+inline V load(const int8_t* p) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, bytes));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  V v;
+  for (size_t i = 0; i < W; ++i) v[i] = p[i];
+  return v;
+#endif
+}
 inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
 inline V splat(float x) { return x - V{}; }  // not x + V{}: adding 0 changes -0, so the compiler could not remove it
 

@@ -36,6 +36,9 @@ def labelled_text(
             vectorizer = vectorizer or TextVectorizer()
             x = vectorizer.fit_transform_rows(texts)
         else:
+            if vectorizer.grows:
+                vectorizer.grow(texts)
+                vectorizer.grows = False
             x = vectorizer.transform_rows(texts)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
