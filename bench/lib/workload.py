@@ -19,6 +19,7 @@ HIDDEN = 128  # neurons of the hidden layer, as in the SLIDE papers
 RATE, BATCH = 0.01, 256
 # The network that PyTorch can train too: no label prior, no dropout, Adam.
 NETWORK: dict[str, Any] = {
+    "output": "lsh",
     "hidden": (HIDDEN,), "prior_labels": 0, "dropout_input": 0.0, "dropout_hidden": 0.0, "optimizer": "adam",
     "learning_rate": RATE,
 }  # fmt: skip
