@@ -20,7 +20,7 @@ class DslideRank:
     def __init__(self, data: Dataset, seed: int, batch_size: int, **options: Any) -> None:
         self._comm = job()
         self.rank = self._comm.rank
-        config = Config(**NETWORK, threads=1, batch_size=batch_size, seed=seed, **options)
+        config = Config(**NETWORK | options, threads=1, batch_size=batch_size, seed=seed)
         self._trainer = Trainer(config, data.features, data.labels, comm=self._comm)
         self._work = batches(data, batch_size, seed)
 

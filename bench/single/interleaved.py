@@ -28,7 +28,7 @@ Step = Callable[[Batch], float]
 def _dslide(
     data: Dataset, threads: int, batch_size: int, seed: int, **options: Any
 ) -> tuple[Step, Callable[[], list[Any]]]:
-    config = Config(**NETWORK, **RANDOM, **options, threads=threads, batch_size=batch_size, seed=seed)
+    config = Config(**NETWORK | RANDOM | options, threads=threads, batch_size=batch_size, seed=seed)
     trainer = Trainer(config, data.features, data.labels)
     return lambda batch: trainer.train_batch(batch.x, batch.y, 0).active, lambda: arrays_of(trainer)
 

@@ -10,7 +10,7 @@ namespace dslide {
 namespace {
 constexpr uint32_t TIE_BITS = 0x3ff;        // of a key: random
 constexpr int64_t PREFETCH_DISTANCE = 2;    // in features
-constexpr int64_t MOST_ELEMENTS = 1 << 18;  // of rows at once
+constexpr int64_t MOST_ELEMENTS = 1 << 16;  // of rows at once
 constexpr size_t PREFETCH_LINES = 4;        // of a feature's links; the hardware fetches the rest
 
 // An unsigned number that orders as the float, with random low bits.

@@ -45,7 +45,7 @@ class RankConnections:
 
     def __init__(self, hosts: Sequence[Host], table: RankTable, stdin: bool):
         self.stdout = OutputMultiplexer(sys.stdout.fileno())
-        self.stderr = OutputMultiplexer(sys.stderr.fileno(), live=True)
+        self.stderr = OutputMultiplexer(sys.stderr.fileno(), live=sys.stderr.isatty())
         self.mpiexec_lines: deque[bytes] = deque(maxlen=_MPIEXEC_LINES)  # the last ones that it has printed
         self.ending = False  # the launcher ends the job, so ranks disconnect
         self._table, self._stdin = table, stdin

@@ -172,4 +172,5 @@ def _work_bytes(
             active += threads * 5 * -(-labels // ranks) + 16 * links
     if config.loss == "sigmoid":  # logits over all labels, and a copy, when the loss is evaluated
         active += 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // ranks))
-    return 4 * batch * activations + active + threads * (1 << 20)
+    grouped = 2 * 36 * round(batch * features_per_row)  # a batch's features, for the first layer and the label prior
+    return 4 * batch * activations + active + grouped + threads * (1 << 20)
