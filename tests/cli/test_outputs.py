@@ -187,12 +187,11 @@ def test_plan_refuses_in_one_sentence(words, message, dslide):
 
 
 def test_what_the_label_prior_takes_in_a_step_is_planned():
-    with_prior, without = (plan(Config(prior_labels=each), 1000, 700, threads=1) for each in (8, 0))
     rows, neurons = 256, 700
-    # sums of a thread; positions, values, counted part and gradient of what rows add, twice; gradients of logits
-    added = 28 * neurons + 32 * rows * 75 * 8 + 4 * rows * neurons
-    assert with_prior.parts["work space"] - without.parts["work space"] == added
-    few = plan(Config(prior_labels=8), 1000, 700, threads=1, features_per_row=2)
-    assert few.parts["work space"] - without.parts["work space"] == (
-        28 * neurons + 32 * rows * 2 * 8 + 4 * rows * neurons
-    )
+    for width in (75, 2):  # features of a row
+        with_prior, without = (
+            plan(Config(prior_labels=each), 1000, neurons, threads=1, features_per_row=width) for each in (8, 0)
+        )
+        # sums of a thread; positions, values, counted part and gradient of what rows add, twice; gradients of logits
+        added = 28 * neurons + 32 * rows * width * 8 + 4 * rows * neurons
+        assert with_prior.parts["work space"] - without.parts["work space"] == added
