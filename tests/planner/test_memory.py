@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,18 @@ dslide.train(Dataset(x, y), config, out=sys.argv[1])
 """
 
 
-def test_rows_of_many_features_take_what_was_planned(tmp_path: Path) -> None:
+def summary_of(program: str, run: Path) -> dict[str, Any]:
+    """The summary of a run that the program makes in a process of its own."""
     if not Path("/proc/self/status").exists():
         pytest.skip("the peak of memory is read from /proc")
-    run = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", WIDE_ROWS, str(run)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    summary = json.loads((run / "summary.json").read_text())
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return summary
+
+
+def test_rows_of_many_features_take_what_was_planned(tmp_path: Path) -> None:
+    summary = summary_of(WIDE_ROWS, tmp_path / "run")
     data = 8000 * 1000 * 8
     assert summary["peak_rss_bytes"] > 3 * data  # the data, and copies of it
     assert summary["peak_rss_bytes"] < summary["planned_bytes"] < 1.5 * summary["peak_rss_bytes"]
@@ -64,12 +70,7 @@ dslide.train(Dataset(x, y), dslide.Config(hidden=(64,), epochs=1, threads=2, che
 
 
 def test_many_labels_of_few_rows_take_no_more_than_was_planned(tmp_path: Path) -> None:
-    if not Path("/proc/self/status").exists():
-        pytest.skip("the peak of memory is read from /proc")
-    run = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", MANY_LABELS, str(run)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((run / "summary.json").read_text())
+    summary = summary_of(MANY_LABELS, tmp_path / "run")
     assert summary["peak_rss_bytes"] < summary["planned_bytes"] < 2 * summary["peak_rss_bytes"]
 
 

@@ -59,7 +59,7 @@ def print_metrics(metrics: Mapping[str, float], ks: Sequence[int]) -> None:
     print(f"exact prediction: {metrics['rows_per_second']:,.0f} rows/s")
     if "approximate_rows_per_second" not in metrics:
         return
-    print(f"\namong labels that are looked up, in an index made in {metrics['approximate_index_seconds']:.2g} s:")
+    print(f"\napproximate prediction, after {metrics['approximate_index_seconds']:.2g} s to open or make its index:")
     print(metrics_table(metrics, ks, "approximate_"))
     print(f"approximate prediction: {metrics['approximate_rows_per_second']:,.0f} rows/s")
     for k in ks:
