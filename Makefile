@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 CORE_SOURCES := $(shell find src/core src/bindings -name '*.[ch]pp')
 
-.PHONY: help demo report test test-waiting test-others lint format coverage fuzz bench micro sanitize clean
+.PHONY: help demo report test test-waiting test-others lint docs format coverage fuzz bench micro sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -19,8 +19,8 @@ report: .venv/installed ## charts of the demo's two runs in demo/report.html (ru
 	test -f demo/two-ranks/summary.json || $(MAKE) --no-print-directory demo
 	$(BIN)/dslide report demo/run demo/two-ranks --out demo/report.html
 
-test: .venv/installed-tests ## lint and all tests
-	$(MAKE) --no-print-directory lint
+test: .venv/installed-tests ## lint, documentation and all tests
+	$(MAKE) --no-print-directory lint docs
 	$(MAKE) --no-print-directory -j2 test-waiting test-others
 
 # Tests that mostly wait run beside the others; their output is printed at their end.
@@ -37,6 +37,9 @@ lint: .venv/installed-tests ## check format, style, types and imports between pa
 	$(BIN)/clang-format --dry-run --Werror $(CORE_SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: .venv/installed-tests ## the documentation site: build/docs/index.html
+	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
 
 format: .venv/installed-tests ## format Python and C++, sort imports
 	$(BIN)/ruff check --select I --fix .
@@ -78,7 +81,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f -not -path '*/
 	touch $@
 
 .venv/installed-tests: .venv/bin/python $(SOURCES)
-	$(PIP) install '.[test,lint]' -C cmake.define.DSLIDE_WERROR=ON
+	$(PIP) install '.[test,lint,docs]' -C cmake.define.DSLIDE_WERROR=ON
 	touch $@ .venv/installed
 
 .venv/installed-bench: .venv/bin/python $(SOURCES)

@@ -205,6 +205,12 @@ def test_unknown_options_and_names_are_found() -> None:
     ]
 
 
+def test_the_reference_has_every_option_once() -> None:
+    shown = re.findall(r"^```\{option-of\} (\w+)$", (ROOT / "docs/reference/options.md").read_text(), re.MULTILINE)
+    kinds = (dslide.Config, dslide.data.TextOptions, dslide.data.TokenOptions)
+    assert sorted(shown) == sorted(field.name for kind in kinds for field in dataclasses.fields(kind))
+
+
 def test_there_are_options_and_names_to_check() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     assert len(re.findall(r"--[a-z]", "\n".join(code_of(text)))) > 200
