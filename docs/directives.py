@@ -49,8 +49,12 @@ def bounds(low: float, high: float) -> str:
     least = 0 if low == -1 else low
     if math.isinf(least) and math.isinf(high):
         return ""
-    text = f"at least {least:,g}" if math.isinf(high) or high >= 2**62 else f"{least:g} to {high:,g}"
+    text = f"at least {least:g}" if math.isinf(high) or high >= 2**62 else f"{least:g} to {figure(high)}"
     return text + (" or -1" if low == -1 else "")
+
+
+def figure(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
 
 
 class Option(SphinxDirective):

@@ -69,7 +69,7 @@ def test_there_are_links_to_check() -> None:
 
 def test_broken_links_are_found() -> None:
     text = "[a](missing.md) [b](guide/data.md#no-such-heading) [two\nlines](gone.md) ![c](gone.svg) [d](#nothing)\n"
-    text += "[fine](guide/data.md#interactions) `[code](ignored.md)`\n\n    [code](ignored.md)\n"
+    text += "[fine](guide/recommend.md#tables) `[code](ignored.md)`\n\n    [code](ignored.md)\n"
     page = DOCS / "README.md"
     assert broken(page, text) == ["missing.md", "guide/data.md#no-such-heading", "gone.md", "gone.svg", "#nothing"]
 
