@@ -65,28 +65,57 @@ def train(
     Parameters
     ----------
     data : path, Dataset or Tokens
-    config : Config, or a dict of options as `**options` has them, such as the content of a recipe
-    out : folder of the run, which must not exist; by default the next free runs/NAME-1, -2, ...
-    test : path, Dataset or Tokens to evaluate the trained network on
-    hold_out : share of the rows to evaluate on instead of training on them
-    split : how interactions are held out: "random", the newest by "time", or the "last" one of each user
-    test_every, test_rows : evaluate after every so many epochs too, on so many rows (0: all)
-    k : ranks that metrics are reported at
-    profile : measure the time of each phase, and write profile.json
-    tensorboard : also write event files for TensorBoard
-    progress : print a line for each epoch, and a progress line on a terminal, to stderr
-    callbacks : receive what training reports
-    resume_existing : if there is a run in `out`, resume it
-    start_from : folder of a run or a model to go on from, with `data` as further rows; they may have new labels and
-        features, and the network grows. Options are by default those of the model
-    replay : path or Dataset of earlier rows, those of the model or some of them: twice as many as there are new ones
-        are trained on again, so that the network forgets less
-    comm : the ranks; by default those of mpiexec, or this process alone
-    **options : options by the names they have on the command line, of `Config` (`epochs=3`) and of reading files
-        (`format="tsv"`, `label_column=2`, `min_df=3`, `window=5`)
+        What to train on.
+    config : Config or dict
+        Options, such as the content of a recipe; `**options` override them.
+    out : path
+        Folder of the run, which must not exist; by default the next free runs/NAME-1, -2, ...
+    test : path, Dataset or Tokens
+        What to evaluate the trained network on.
+    hold_out : float
+        Share of the rows to evaluate on instead of training on them.
+    split : {"random", "time", "last"}
+        How interactions are held out: at random, the newest by time, or the last one of each user.
+    test_every, test_rows : int
+        Evaluate after every so many epochs too, on so many rows (0: all).
+    k : int or list of int
+        Ranks that metrics are reported at.
+    profile : bool
+        Measure the time of each phase, and write profile.json.
+    tensorboard : bool
+        Also write event files for TensorBoard.
+    progress : bool
+        Print a line for each epoch, and a progress line on a terminal, to stderr.
+    callbacks : list of Callback
+        They receive what training reports.
+    resume_existing : bool
+        If there is a run in `out`, resume it.
+    start_from : path
+        Folder of a run or a model to go on from, with `data` as further rows; they may have new labels and features,
+        and the network grows. Options are by default those of the model.
+    replay : path or Dataset
+        Earlier rows, those of the model or some of them: twice as many as there are new ones are trained on again, so
+        that the network forgets less.
+    comm : Communicator
+        The ranks; by default those of mpiexec, or this process alone.
+    **options
+        Options by the names they have on the command line, of `Config` (`epochs=3`) and of reading files
+        (`format="tsv"`, `label_column=2`, `min_df=3`, `window=5`).
 
-    Ctrl-C finishes the present step and saves; the result is then marked as interrupted. Mistakes are reported as
-    `UserError`. SIGTERM saves and raises `errors.Terminated`.
+    Returns
+    -------
+    RunResult
+        Folder, summary, metrics and network. After Ctrl-C, which finishes the present step and saves, it is marked as
+        interrupted.
+
+    Raises
+    ------
+    UserError
+        Data, options or folders that can't be used.
+    Diverged
+        A number that is not finite came up.
+    Terminated
+        SIGTERM; everything is saved.
     """
     testing = EvaluationOptions(test, hold_out, split, test_every, test_rows, checked_ks(k))
     given = given_options(config) if isinstance(config, Config) else dict(config or {})
@@ -104,11 +133,18 @@ def resume(
     replay: Source | None = None, comm: Communicator | None = None, **options: Any,
 ) -> RunResult:  # fmt: skip
     """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python. (`train`
-    with `start_from` goes on with other data.)
+    with `start_from` goes on with other data.) The parameters that are not listed here, and the result, are those of
+    `train`.
 
-    Of the options of `Config`, which can be given by name, epochs, patience, learning_rate, threads, wire,
-    micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks. The
-    other parameters are those of `train`.
+    Parameters
+    ----------
+    run : path
+        Folder of the run.
+    data : path, Dataset or Tokens
+        The data that the run was trained on.
+    **options
+        Of the options of `Config` epochs, patience, learning_rate, threads, wire, micro_batches, watchdog,
+        checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks.
     """
     testing = EvaluationOptions(test, hold_out, split, test_every, test_rows, checked_ks(k))
     return open_run(
@@ -124,15 +160,34 @@ def evaluate(
 ) -> dict[str, float]:  # fmt: skip
     """Metrics of a trained network on data with known labels: `dslide evaluate` in Python.
 
-    `model` is the folder of a run or of a model, or what `open_model` returned. With interactions, `history` has the
-    earlier ones of the users in `data`. The options are those of reading files.
+    Parameters
+    ----------
+    model : path or Model
+        Folder of a run or of a model, or what `open_model` returned.
+    data : path, Dataset or Tokens
+        Rows with their labels.
+    k : int or list of int
+        Ranks that metrics are reported at.
+    history : path
+        With interactions, the earlier ones of the users in `data`.
+    approximate : bool
+        Also measure prediction among labels that are looked up.
+    threads : int
+        0: one per core.
+    comm : Communicator
+        The ranks; by default those of mpiexec, or this process alone.
+    **options
+        Options of reading files.
 
-    The result has p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k and
-    coverage_at_k (the share of labels that are predicted for some row) for each k; rows and rows_without_labels; the
-    loss over all labels; rows_per_second of exact prediction. With `approximate` it also has the metrics and
-    rows_per_second of approximate prediction, prefixed with approximate_, as well as
-    approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_index_seconds, the
-    time to make what labels are looked up in, unless it was saved with the model.
+    Returns
+    -------
+    dict
+        p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k and coverage_at_k
+        (the share of labels that are predicted for some row) for each k; rows and rows_without_labels; the loss over
+        all labels; rows_per_second of exact prediction. With `approximate` it also has the metrics and
+        rows_per_second of approximate prediction, prefixed with `approximate_`, as well as
+        approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_index_seconds,
+        the time to make what labels are looked up in, unless it was saved with the model.
     """
     ks = checked_ks(k)
     opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
@@ -158,11 +213,33 @@ def predict(
 ) -> Iterator[Prediction]:  # fmt: skip
     """The best k labels of each row, with their names: `dslide predict` in Python.
 
-    `model` is the folder of a run or of a model, or what `open_model` returned. `data` is a file, what `load` gave, a
-    list of texts (of a model of text) or a list of lists of items (of a model of interactions). Items that a user has
-    are not recommended. `probabilities` adds them, where scores can be turned into some; `threshold` leaves out labels
-    with a smaller probability; `why` adds so many features that moved each label's score most. The options are those
-    of reading files.
+    Parameters
+    ----------
+    model : path or Model
+        Folder of a run or of a model, or what `open_model` returned.
+    data : path, Dataset, Tokens, list of texts or list of lists of items
+        Texts are for a model of text, items for one of interactions. Items that a user has are not recommended.
+    k : int
+        Labels for each row.
+    approximate : bool
+        Score only labels that are looked up: faster.
+    probabilities : bool
+        Add them, where scores can be turned into some.
+    threshold : float
+        Leave out labels with a smaller probability.
+    why : int
+        Add so many features that moved each label's score most.
+    threads : int
+        0: one per core.
+    comm : Communicator
+        The ranks; by default those of mpiexec, or this process alone.
+    **options
+        Options of reading files.
+
+    Returns
+    -------
+    iterator of Prediction
+        One for each row, in order.
     """
     if not isinstance(k, int) or k < 1:
         raise ConfigError(f"k: expected at least 1, not {k!r}")

@@ -211,6 +211,12 @@ def test_the_reference_has_every_option_once() -> None:
     assert sorted(shown) == sorted(field.name for kind in kinds for field in dataclasses.fields(kind))
 
 
+def test_the_reference_has_every_public_name_once() -> None:
+    page = (ROOT / "docs/reference/python.md").read_text()
+    public = {name for module in MODULES for name in importlib.import_module(module).__all__} - {"__version__"}
+    assert sorted(re.findall(r"^\.\. auto\w+:: (\w+)", page, re.MULTILINE)) == sorted(public)
+
+
 def test_there_are_options_and_names_to_check() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     assert len(re.findall(r"--[a-z]", "\n".join(code_of(text)))) > 200

@@ -28,8 +28,19 @@ def relabel(
 ) -> None:
     """Writes a model with fewer labels, or with other names of labels, to the folder `out`. `dslide relabel` in Python.
 
-    `model` is the folder of a run or of a model. Labels without names are known by their numbers, which become their
-    names. What the model has learned of the others stays as it was, and training can go on from it (`start_from`).
+    Labels without names are known by their numbers, which become their names. What the model has learned of the others
+    stays as it was, and training can go on from it (`start_from`).
+
+    Parameters
+    ----------
+    model : path
+        Folder of a run or of a model.
+    out : path
+        Folder to make.
+    remove : names
+        Labels to remove.
+    rename : dict
+        New names of labels, by the old ones.
     """
     if Path(out).exists():
         raise DataError(f"{out}: exists already, give another name or remove it")

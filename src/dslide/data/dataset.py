@@ -36,12 +36,12 @@ class Dataset:
     feature_names: Sequence[str] | None = None
     vectorizer: TextVectorizer | None = None
     source: str = ""
-    base: int = 0  # the lowest index in the source; here it is 0
-    unknown_labels: int = 0  # label columns at the end that are not among the given label names
-    users: Ids | None = None  # [rows], of interactions
-    user_names: Sequence[str] | None = None  # by number in `users`, if users are known by name
-    times: NDArray[np.int64] | None = None  # [y.nnz] of interactions as they were read: ranks in time, if it is known
-    layout: Layout = field(default_factory=Layout)  # of the file it was read from, as far as it was given
+    base: int = 0  #: the lowest index in the source; here it is 0
+    unknown_labels: int = 0  #: label columns at the end that are not among the given label names
+    users: Ids | None = None  #: [rows], of interactions
+    user_names: Sequence[str] | None = None  #: by number in `users`, if users are known by name
+    times: NDArray[np.int64] | None = None  #: [y.nnz] of interactions as they were read: ranks in time, if it is known
+    layout: Layout = field(default_factory=Layout)  #: of the file it was read from, as far as it was given
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""

@@ -56,32 +56,54 @@ def load(
 ) -> Dataset:
     """Loads a dataset; text may be plain, gzip or xz.
 
-    Formats:
-    - `xmc`: XMLRepository text with a header
-    - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
-    - `npz`: scipy matrices X.npz and Y.npz (or `y`)
-    - `tsv`: `label label<TAB>text`, or a table with other separators and columns, vectorized with `vectorizer` or a
-      new one
-    - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
-    - `text`: a text in each line, without labels, for a `vectorizer` that has learned words
-    - `csr`: a folder written by `write_dataset` or `convert`
-    - `interactions`: a table with a line for each user and item, detected by its header or not at all, or lines `user
-      item item ...`, never detected, since libsvm looks the same
-    - `tokens`: see `load_tokens`
+    Parameters
+    ----------
+    path : path
+        A file, or a folder of a format that is one.
+    format : str
+        By default it is detected.
 
-    `base` is the lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs, for xmc only if also an
-    index equal to the number of columns occurs; give test data the `base` of the training data's Dataset. `features`,
-    `labels` and `label_names` are the expected ones: data that differs is refused, except that labels of tsv text
-    without a name get the columns after all others (`unknown_labels`).
+        - `xmc`: XMLRepository text with a header
+        - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
+        - `npz`: scipy matrices X.npz and Y.npz (or `y`)
+        - `tsv`: `label label<TAB>text`, or a table with other separators and columns, vectorized with `vectorizer` or
+          a new one
+        - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
+        - `text`: a text in each line, without labels, for a `vectorizer` that has learned words
+        - `csr`: a folder written by `write_dataset` or `convert`
+        - `interactions`: a table with a line for each user and item, detected by its header or not at all, or lines
+          `user item item ...`, never detected, since libsvm looks the same
+        - `tokens`: see `load_tokens`
 
-    Interactions have the same items as features and as labels. With `history`, a file or a Dataset loaded from one,
-    features are the items of the same users there, and items that it lacks are `unknown_labels`.
-
-    Columns of tables are given by their names in the header, or by numbers from 1 on; in JSON Lines they are keys.
-    Without them, those with usual names, such as text and labels or user_id and item_id, or the first two. `header`
-    says whether the first line has names, `separator` what is between columns, `label_separator` what is between
-    labels (None: blanks). A weight is that of an item as a label. `layout` has what these leave open, as a Dataset has
-    it.
+    base : {"auto", 0, 1}
+        The lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs, for xmc only if also an index
+        equal to the number of columns occurs; give test data the `base` of the training data's Dataset.
+    features, labels : int
+        Numbers of columns that are expected: data that differs is refused.
+    y : path
+        File of the labels, of `npz`.
+    vectorizer : TextVectorizer
+        Makes features of texts; by default a new one learns their words.
+    label_names : list of str
+        Names that are expected: data that differs is refused, except that labels of tsv text without a name get the
+        columns after all others (`unknown_labels`).
+    separator : str
+        What is between columns of a table.
+    header : bool
+        Whether the first line of a table has names of columns.
+    label_separator : str
+        What is between labels; by default blanks.
+    label_column, text_column, user_column, item_column, weight_column, time_column : str or int
+        Columns of tables, by their names in the header, or by numbers from 1 on; in JSON Lines they are keys. By
+        default those with usual names, such as text and labels or user_id and item_id, or the first two. A weight is
+        that of an item as a label.
+    layout : Layout
+        What these leave open, as a Dataset has it.
+    threads : int
+        Threads that parse xmc and libsvm text; by default one per core.
+    history : path or Dataset
+        Of interactions, which have the same items as features and as labels: features are the items of the same users
+        there, and items that it lacks are `unknown_labels`.
     """
     given = Layout(
         separator, header, label_separator, label_column, text_column, user_column, item_column, weight_column,

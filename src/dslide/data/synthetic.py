@@ -32,8 +32,20 @@ def synthesize(
     folder: str | Path, rows: int, features: int, labels: int, test_rows: int, seed: int,
     labels_per_row: float = 5, words_per_row: float = 75,
 ) -> None:  # fmt: skip
-    """Writes train.txt and test.txt (xmc text), labels.txt and features.txt (names) to a new folder. `labels_per_row`
-    and `words_per_row` are means, reached if there are many more labels and features."""
+    """Writes random rows with planted labels, which can be learned: train.txt and test.txt (xmc text), labels.txt and
+    features.txt (names).
+
+    Parameters
+    ----------
+    folder : path
+        Folder to make.
+    rows, features, labels, test_rows : int
+        Sizes of the data.
+    seed : int
+        The same seed gives the same data.
+    labels_per_row, words_per_row : float
+        Means, reached if there are many more labels and features.
+    """
     for name, value, low in (
         ("rows", rows, 1), ("features", features, 1), ("labels", labels, 1), ("test_rows", test_rows, 0),
         ("seed", seed, 0), ("labels_per_row", labels_per_row, 1), ("words_per_row", words_per_row, 1),

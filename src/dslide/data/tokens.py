@@ -94,12 +94,12 @@ class Tokens:
     """A stream of words. Features and labels both are the words, numbered from 0. For training it has other rows in
     each `epoch`. For testing (`rows`) it has a row for each word, with all words in the largest window as labels."""
 
-    words: Ids  # the stream: word numbers
-    offsets: Offsets  # sentence i is words[offsets[i]:offsets[i+1]], none is empty
+    words: Ids  #: the stream: word numbers
+    offsets: Offsets  #: sentence i is words[offsets[i]:offsets[i+1]], none is empty
     names: Sequence[str]
     options: TokenOptions
     source: str = ""
-    left_out: int = 0  # words of the file that are rare or unknown
+    left_out: int = 0  #: words of the file that are rare or unknown
 
     vectorizer: ClassVar[None] = None
     users: ClassVar[None] = None

@@ -70,7 +70,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     n_iter_ : int
         Passes over the data.
     n_features_in_ : int
-    feature_names_in_ : array of shape (n_features_in_,)
+    feature_names_in_ : array of str
         Only if X had names of columns, all of them texts.
     label_names_, vectorizer_ : list of str or None, TextVectorizer or None
         Only of a loaded model; what `dslide train` knew of the names of labels and of the words of texts.
@@ -115,19 +115,24 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def fit(
         self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None, eval_set: Any = None
     ) -> SlideClassifier:
-        """Trains a new network. X: scipy sparse, SparseRows or dense, (rows, features), or a list of texts; y: see the
-        class.
-
-        `out` is the folder of a run, as `dslide.train` makes it: checkpoints are written there in the background, every
-        `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
-        theirs, or other options, are refused.
-
-        Of enough data a few rows are held out of training (`validation`), to keep the network of the best epoch, or
-        `eval_set` gives other rows for that, a pair (X, y), and all of X are trained on. With
-        `autotune` other options are tried first; `network_.config` has those that were the best. Options that have
-        their default value count as not given.
+        """Trains a new network. Of enough data a few rows are held out of training (`validation`), to keep the network
+        of the best epoch. With `autotune` other options are tried first; `network_.config` has those that were the
+        best. Options that have their default value count as not given.
 
         Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
+
+        Parameters
+        ----------
+        X : scipy sparse, SparseRows or dense, (rows, features), or a list of texts
+        y : classes (rows,), or weights of labels (rows, labels), sparse or dense
+        callbacks : list of Callback
+            They receive what training reports.
+        out : path
+            Folder of a run, as `dslide.train` makes it: checkpoints are written there in the background, every
+            `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
+            theirs, or other options, are refused.
+        eval_set : pair (X, y)
+            Rows to tell by which epoch is the best; all of X are trained on then.
         """
         config, labels = self._config(), read_labels(y)
         coder = LabelCoder.learn(labels, is_dense(y))
@@ -186,12 +191,17 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
         constant, since the number of rows to come is unknown.
 
-        `classes`, all that are known so far, must be given with the first 1-D y; a 2-D y has a column for each label.
-        More may come later, as classes, as columns of X and y, or as words of texts: the network grows, and rows that
-        bring something new are counted in its label prior. Between calls only learning_rate, batch_size, epochs,
-        threads, checkpoint options and options of several ranks may change. A network that starts here has no label
-        prior, and softmax as its loss if that is left open; one of `fit` keeps its own, and treats rows that bring
-        nothing new as some of those that its label prior was counted on.
+        More labels and features may come later, as classes, as columns of X and y, or as words of texts: the network
+        grows, and rows that bring something new are counted in its label prior. Between calls only learning_rate,
+        batch_size, epochs, threads, checkpoint options and options of several ranks may change. A network that starts
+        here has no label prior, and softmax as its loss if that is left open; one of `fit` keeps its own, and treats
+        rows that bring nothing new as some of those that its label prior was counted on.
+
+        Parameters
+        ----------
+        X, y : as in `fit`
+        classes : array of classes
+            All that are known so far, to be given with the first 1-D y; a 2-D y has a column for each label.
         """
         first = not hasattr(self, "network_")
         if first and self.vectorizer is None and are_texts(X):
@@ -356,13 +366,25 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return found.toarray() if self._coder.dense else found
 
     def predict_topk(self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None) -> tuple[Array, Array]:
-        """The k best labels of each row, best first, and their scores (logits): two arrays (rows, k). Labels
-        are classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
+        """The k best labels of each row, best first, and their scores (logits).
 
-        `approximate` scores only labels that are looked up; rows with fewer than k of them are computed in full.
-        `exclude` is a matrix (rows, labels): labels whose value in it is not 0 are left out. Where fewer than k
-        are left, column numbers are -1, and classes are refused. Of a model of interactions, items that a row of X has
-        are left out unless `exclude` says otherwise.
+        Parameters
+        ----------
+        X : as in `fit`
+        k : int
+            Labels for each row.
+        approximate : bool
+            Score only labels that are looked up; rows with fewer than k of them are computed in full.
+        exclude : matrix (rows, labels)
+            Labels whose value in it is not 0 are left out. Where fewer than k are left, column numbers are -1, and
+            classes are refused. Of a model of interactions, items that a row of X has are left out unless `exclude`
+            says otherwise.
+
+        Returns
+        -------
+        labels : array (rows, k)
+            Classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
+        scores : array (rows, k)
         """
         x = self._rows_to_predict(X)
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):

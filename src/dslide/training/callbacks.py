@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class TrialInfo:
     """A finished training of `autotune`, with other options than the best so far, or with those."""
 
-    number: int  # counted from 1
-    options: dict[str, Any]  # that differ from those that were decided without trials
-    rows: int  # trained on
-    score: float  # on the held-out rows
-    best: float | None  # score of the best options so far after training on the same rows; None: these are they
-    better: bool | None  # enough to be the best options now or, on a sample of the rows, to be tried on all
+    number: int  #: counted from 1
+    options: dict[str, Any]  #: that differ from those that were decided without trials
+    rows: int  #: trained on
+    score: float  #: on the held-out rows
+    best: float | None  #: score of the best options so far after training on the same rows; None: these are they
+    better: bool | None  #: enough to be the best options now or, on a sample of the rows, to be tried on all
     seconds: float
 
 
@@ -33,23 +33,23 @@ class RunInfo:
     """A run that is about to start: its data is read and its memory planned, nothing is allocated yet."""
 
     folder: Path
-    data: Data  # to train on
-    validation: Data | None  # rows held out of it
+    data: Data  #: to train on
+    validation: Data | None  #: rows held out of it
     test: Data | None
-    plan: list[str]  # parameters and memory, as lines of text
-    resumed_from: Path | None  # a checkpoint
-    threads: int  # of this rank
+    plan: list[str]  #: parameters and memory, as lines of text
+    resumed_from: Path | None  #: a checkpoint
+    threads: int  #: of this rank
     profile: Profile | None
-    tuned: Tuned | None = None  # what autotune gave
+    tuned: Tuned | None = None  #: what autotune gave
 
 
 @dataclass(frozen=True)
 class StepInfo:
     """A finished training step."""
 
-    step: int  # counted from 1
-    loss: float  # mean over the batch's rows
-    active: float  # active output neurons of a row
+    step: int  #: counted from 1
+    loss: float  #: mean over the batch's rows
+    active: float  #: active output neurons of a row
     learning_rate: float
     rows: int
 
@@ -58,8 +58,8 @@ class StepInfo:
 class EpochInfo:
     """A finished epoch."""
 
-    epoch: int  # counted from 1
-    loss: float  # mean over the epoch's rows
+    epoch: int  #: counted from 1
+    loss: float  #: mean over the epoch's rows
     seconds: float
     samples_per_second: float
 
@@ -68,22 +68,22 @@ class EpochInfo:
 class TestInfo:
     """Metrics of the network on test data."""
 
-    epoch: int  # after which they were measured, counted from 1
-    seconds: float  # of training since it started or was resumed, without those of testing
-    metrics: dict[str, float]  # as evaluation.evaluate returns them
+    epoch: int  #: after which they were measured, counted from 1
+    seconds: float  #: of training since it started or was resumed, without those of testing
+    metrics: dict[str, float]  #: as evaluation.evaluate returns them
 
 
 @dataclass(frozen=True)
 class ValidationInfo:
     """Metrics of the network on rows held out of training."""
 
-    epoch: int  # after which they were measured, counted from 1; 0: before the first step
-    seconds: float  # of training since it started or was resumed
-    took: float  # seconds, of those
-    metric: str  # by which networks are compared
-    metrics: dict[str, float]  # as evaluation.evaluate returns them
-    best: bool  # nothing was better before
-    ends: bool  # training, since nothing better came
+    epoch: int  #: after which they were measured, counted from 1; 0: before the first step
+    seconds: float  #: of training since it started or was resumed
+    took: float  #: seconds, of those
+    metric: str  #: by which networks are compared
+    metrics: dict[str, float]  #: as evaluation.evaluate returns them
+    best: bool  #: nothing was better before
+    ends: bool  #: training, since nothing better came
 
 
 @dataclass(frozen=True)
@@ -93,23 +93,23 @@ class CalibrationInfo:
     metric: str
     before: float
     after: float
-    used: bool  # the network is calibrated, since that is better
-    linear_cost: float = 0.0  # of errors in the linear classifiers that are mixed in; 0: none are
+    used: bool  #: the network is calibrated, since that is better
+    linear_cost: float = 0.0  #: of errors in the linear classifiers that are mixed in; 0: none are
 
 
 @dataclass(frozen=True)
 class FitResult:
     """Totals of a call of `Trainer.fit`."""
 
-    seconds: float  # without those of callbacks at the ends of epochs, such as testing
+    seconds: float  #: without those of callbacks at the ends of epochs, such as testing
     samples: int
     steps: int
-    epochs: int  # finished since training began, earlier calls included
+    epochs: int  #: finished since training began, earlier calls included
     samples_per_second: float
     active_neurons_mean: float
-    loss: float  # mean over the rows of the last epoch that were trained in this call
+    loss: float  #: mean over the rows of the last epoch that were trained in this call
     interrupted: bool
-    load_balance: dict[str, Any]  # over ranks
+    load_balance: dict[str, Any]  #: over ranks
 
 
 class Callback:

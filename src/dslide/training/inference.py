@@ -32,7 +32,7 @@ class Model:
     """A trained network, split over the ranks of a job. Prediction is collective: every rank calls it, with the same
     rows."""
 
-    saved: SavedModel  # options, names of labels and features, and what is known of the training data
+    saved: SavedModel  #: options, names of labels and features, and what is known of the training data
     network: Network
     comm: Communicator
 
@@ -44,9 +44,19 @@ class Model:
     def read(
         self, source: Source | Rows, *, history: str | Path | None = None, to_evaluate: bool = False, **options: Any
     ) -> Data:
-        """Data with the model's columns, from a file, or from a list of texts (of a model of text) or of lists of items
-        (of interactions). The options are those of `dslide.load`. `history` has the earlier interactions
-        of the users in `source`, which are not predicted again; `to_evaluate` on interactions, it is needed."""
+        """Data with the model's columns.
+
+        Parameters
+        ----------
+        source : path, Dataset, Tokens, list of texts or list of lists of items
+            Texts are for a model of text, items for one of interactions.
+        history : path
+            The earlier interactions of the users in `source`, which are not predicted again.
+        to_evaluate : bool
+            Labels, and on interactions a history, are needed.
+        **options
+            Those of `dslide.load`.
+        """
         for name in options:
             check_name(name, FILE_OPTIONS)
         reading = Reading.of(options)
@@ -87,9 +97,19 @@ class Model:
 
 def open_model(path: str | Path, *, threads: int = 0, verify: bool = True, comm: Communicator | None = None) -> Model:
     """Opens a model folder, or the newest checkpoint of a run, to predict with it. Weights are memory-mapped, so that
-    processes share them. The checksums of its files are checked, which reads them once, unless `verify` is off. On
-    several ranks every rank calls it, and each loads its part. `comm` is by default that of the job (mpiexec), or this
-    process alone."""
+    processes share them. On several ranks every rank calls it, and each loads its part.
+
+    Parameters
+    ----------
+    path : path
+        Folder of a run or of a model.
+    threads : int
+        0: one per core.
+    verify : bool
+        Check the checksums of the files, which reads them once.
+    comm : Communicator
+        The ranks; by default those of mpiexec, or this process alone.
+    """
     comm = comm or job()
     saved = load_on_all_ranks(path, comm, verify=verify)
     use_threads(threads or openmp_threads() or local_ranks(comm).threads)

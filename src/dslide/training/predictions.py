@@ -34,13 +34,13 @@ class Block:
 class Prediction:
     """The best labels of a row, best first."""
 
-    row: int  # counted from 0
-    user: str | None  # of interactions: the name or the number
-    labels: list[int]  # as the training data numbers them
-    names: list[str]  # the numbers as texts, if labels have no names
-    scores: list[float]  # logits
-    probabilities: list[float] | None  # None if none were asked for, or scores are good for ranking only
-    why: list[list[Reason]] | None = None  # for each label the features that moved its score most, if asked for
+    row: int  #: counted from 0
+    user: str | None  #: of interactions: the name or the number
+    labels: list[int]  #: as the training data numbers them
+    names: list[str]  #: the numbers as texts, if labels have no names
+    scores: list[float]  #: logits
+    probabilities: list[float] | None  #: None if none were asked for, or scores are good for ranking only
+    why: list[list[Reason]] | None = None  #: for each label the features that moved its score most, if asked for
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

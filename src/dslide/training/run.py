@@ -51,11 +51,11 @@ class RunResult:
     """The outcome of `dslide.train` or `dslide.resume`, on every rank."""
 
     folder: Path
-    summary: dict[str, Any]  # the content of RUN/summary.json
-    metrics: dict[str, float]  # on the test data, as `dslide.evaluate` returns them; empty if nothing was tested
-    ks: tuple[int, ...]  # that metrics are reported at
-    network: Network  # as it is at the end
-    profile: Profile | None  # of this rank, if requested
+    summary: dict[str, Any]  #: the content of RUN/summary.json
+    metrics: dict[str, float]  #: on the test data, as `dslide.evaluate` returns them; empty if nothing was tested
+    ks: tuple[int, ...]  #: that metrics are reported at
+    network: Network  #: as it is at the end
+    profile: Profile | None  #: of this rank, if requested
 
     @property
     def interrupted(self) -> bool:
