@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comm.contract import all_to_all, same
 from hypothesis import given
 from hypothesis import strategies as st
+from support.communicator_contract import all_to_all, same
 from support.inprocess import Fault, Injection, InProcess, Wires, rank_outcomes, run_ranks
 from support.mpi_run import run_mpi
 
@@ -95,7 +95,7 @@ def test_files_arrive_while_ranks_exchange(tmp_path: Path, size: int) -> None:
 MPI = """
 import sys, time
 from pathlib import Path
-from comm.contract import all_to_all, same
+from support.communicator_contract import all_to_all, same
 from dslide.checkpoint import replicator
 from dslide.comm import job
 replicator.SHARE = 0.9

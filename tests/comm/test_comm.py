@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from comm.contract import CONTRACT, LIMIT, all_to_all, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.communicator_contract import CONTRACT, LIMIT, all_to_all, same
 from support.inprocess import run_ranks
 from support.mpi_run import run_mpi
 

@@ -10,9 +10,9 @@ from collections import deque
 from typing import Any
 
 import pytest
-from comm.contract import PIECE, all_to_all, message, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.communicator_contract import PIECE, all_to_all, message, same
 from support.inprocess import Fault, Injection, InProcess, Wires, rank_outcomes, run_ranks
 
 from dslide.comm import Communicator, liveness
