@@ -9,8 +9,8 @@ Each rank computes its own neurons. The result is that of one process, up to rou
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +19,12 @@ from dslide import _core
 from dslide._core import ActiveSet
 from dslide.comm.future import Future
 from dslide.comm.votes import NO_VOTES, Vote, Votes
-from dslide.errors import Diverged
 from dslide.model import active_sets
 from dslide.model.activations import Activations, Arriving, Dense
 from dslide.model.collectives import NOTHING
 from dslide.model.label_prior import SCALE_STEP, Lengths, ScaleGradient, row_lengths
-from dslide.model.layer import Layer
 from dslide.model.lsh import hidden_sampling
-from dslide.model.micro_batches import micro_batches
+from dslide.model.output_stage import OutputStage
 from dslide.model.random_streams import Stream, stream_seed
 from dslide.util.arrays import Floats, aligned_zeros, padded
 from dslide.util.csr import Csr, Lists
@@ -45,11 +43,10 @@ class StepResult:
     votes: Votes = NO_VOTES
 
 
-class TrainStep:
+class TrainStep(OutputStage):
     """The step of one network. Its methods are the stages of the step."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    network: Network
 
     def __call__(self, x: Csr, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
         """One synchronous step on a batch. Raises Diverged if a gradient is not finite. The result has the votes of all
@@ -69,14 +66,9 @@ class TrainStep:
             arriving = self.forward(i, inputs[i], active_hidden[i], step)
 
         # The output layer: look up neurons, choose the active set, compute its loss and step.
-        # Activations travel meanwhile, unless they are hashed.
-        hits = self.look_up(arriving, step)
-        active = self.output_active(own, [*confusable, *hits], step)
-        if lengths is not None:
-            self.add_prior(x, lengths, active, own)
-        inputs.append(arriving.wait())
-        self.keep_recent(inputs[-1])
-        output = network.loss.learn(inputs[-1], active, own, self.parts(x.rows))
+        adjust = None if lengths is None else partial(self.add_prior, x, lengths, own)
+        last, active, output = self.learn_output(arriving, own, step, confusable, adjust)
+        inputs.append(last)
         scales = NOTHING if lengths is None else self.learn_prior(x, lengths, active, rate)
         summary = network.collectives.summary(output.loss, active.mean, output.finite, vote, scales)
         gradient = output.gradient.wait()  # reduce-scattered: of own activations, summed over ranks
@@ -146,10 +138,6 @@ class TrainStep:
         dz = self._deactivate(i, a, gradient, active, step)
         return self.network.layers[i].learn(x, active, dz, want_dx=i > 0)
 
-    def parts(self, rows: int) -> list[tuple[int, int]]:
-        """The micro-batches of a batch, whose exchange overlaps with computing the others."""
-        return micro_batches(rows, self.network.config.micro_batches if self.network.shard.size > 1 else 1)
-
     def _activate(self, i: int, z: Floats, step: int, first_row: int) -> None:
         """Sums become activations, in place."""
         if self.network.config.activation == "relu":
@@ -193,25 +181,7 @@ class TrainStep:
     def _dropout_seed(self, i: int, step: int) -> int:
         return stream_seed(self.network.config.seed, Stream.HIDDEN_DROPOUT, step, i)
 
-    # ---- the output layer -----------------------------------------------------------------------------------------
-
-    def look_up(self, arriving: Arriving, step: int) -> list[Future[Lists]]:
-        """Looks up output neurons, for each micro-batch as soon as its activations have arrived. Of the hits of all
-        ranks the best are kept. Empty if nothing is looked up."""
-        network, want = self.network, self.network.config.hits_per_row
-        retriever = network.retriever
-        if retriever is None or not retriever.built or want == 0:
-            return []
-        found = [
-            network.collectives.best_hits(retriever.look_up(x, want, step, first_row), want)
-            for first_row, x in arriving.parts()
-        ]
-        return [Future(lambda: Lists.concatenate([hits.wait() for hits in found]))]
-
-    def keep_recent(self, x: Activations) -> None:
-        """Keeps the hidden vectors that cells are made of."""
-        if self.network.recent is not None and isinstance(x, Dense):
-            self.network.recent.add(x.values)
+    # ---- the label prior ------------------------------------------------------------------------------------------
 
     def look_up_prior(self, x: Csr, lengths: Lengths, own: Csr) -> list[Future[Lists]]:
         """The labels that the label prior takes each row for, but which it has not; as `look_up`."""
@@ -222,18 +192,7 @@ class TrainStep:
         hits = network.prior.look_up(x, lengths, own, bias, want, network.shard)
         return [network.collectives.best_hits(hits, want)]
 
-    def output_active(self, own: Csr, hits: list[Future[Lists]], step: int) -> ActiveSet:
-        """The output layer's active set: all neurons, or labels, what was looked up, and random negatives."""
-        network, config = self.network, self.network.config
-        if config.output == "full":
-            return network.output.everything(own.rows)
-        found = Lists.side_by_side([each.wait() for each in hits]) if hits else None
-        seed = stream_seed(config.seed, Stream.OUTPUT_NEGATIVES, step)
-        return self._sampled(
-            network.output, own, found, config.random_negatives, seed, config.correction, network.inclusion
-        )
-
-    def add_prior(self, x: Csr, lengths: Lengths, active: ActiveSet, own: Csr) -> None:
+    def add_prior(self, x: Csr, lengths: Lengths, own: Csr, active: ActiveSet) -> None:
         """Adds the label prior to the logits of the active set."""
         if self.network.prior is not None:
             self.network.prior.add(x, lengths, active, own, 1 - self.network.config.dropout_input)
@@ -255,20 +214,3 @@ class TrainStep:
         """The learning rate of this step as a share of the full one."""
         full = self.network.config.learning_rate
         return rate / full if full > 0 else 0.0
-
-    def _sampled(
-        self, layer: Layer, labels: Lists, hits: Lists | None, negatives: int, seed: int, correct: bool,
-        probability: Floats | None = None,
-    ) -> ActiveSet:  # fmt: skip
-        return active_sets.sampled(
-            labels, hits, negatives, seed, per_row=self.network.config.active_sets == "row", neurons=layer.neurons,
-            total=layer.total, shard=self.network.shard, correct=correct, probability=probability,
-        )  # fmt: skip
-
-    def check(self, finite: bool, loss: float, layer: Layer, step: int, rate: float) -> None:
-        """Raises Diverged if a gradient or the loss is not finite."""
-        if not (finite and math.isfinite(loss)):
-            raise Diverged(
-                f"training diverged: a gradient in {layer.name} ({layer.inputs} x {layer.total}) is not finite at "
-                f"step {step + 1} with learning rate {rate:g}; try a smaller learning_rate"
-            )
