@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -90,3 +91,10 @@ def test_the_index_lists_every_page() -> None:
 def test_every_picture_is_shown() -> None:
     shown = {(page.parent / target).resolve() for page in PAGES for target in links(page.read_text())}
     assert set(DOCS.rglob("*.svg")) <= shown
+
+
+def test_pictures_of_concepts_are_those_of_the_script() -> None:
+    drawn = runpy.run_path(str(DOCS / "pictures.py"))["PICTURES"]
+    assert {path.stem: path.read_text() for path in (DOCS / "concepts").glob("*.svg")} == {
+        name: draw() for name, draw in drawn.items()
+    }
