@@ -6,7 +6,6 @@ the same rows, and give every rank the same result.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,19 +17,7 @@ from dslide.config import Config
 from dslide.data import Dataset, SparseRows
 from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
-from dslide.model.calibration import NAME as CALIBRATION
-from dslide.model.calibration import Calibration
-from dslide.model.cell_arrays import (
-    PREDICTION,
-    RECENT,
-    TRAINING,
-    VALUES,
-    has_prediction_cells,
-    has_training_cells,
-    prediction_labels,
-    training_labels,
-)
-from dslide.model.cells import Cells, RecentRows
+from dslide.model.cell_arrays import RECENT, VALUES
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import Discriminant, label_sums
@@ -39,14 +26,11 @@ from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.linear import LinearClassifiers
-from dslide.model.negatives import NAME as INCLUSION
-from dslide.model.negatives import by_frequency, inclusion_probabilities
-from dslide.model.output_losses import OUTPUT_LOSSES
+from dslide.model.output_network import OutputNetwork
 from dslide.model.random_streams import layer_seed
-from dslide.model.retriever import Retriever
 from dslide.model.sharding import Shard
 from dslide.model.state_layout import array_dtype, array_layouts
-from dslide.model.storage import SCALE, ChangeListener, checked, copy_array
+from dslide.model.storage import SCALE, ChangeListener, checked
 from dslide.model.train_step import StepResult, TrainStep
 from dslide.util.arrays import Array, Floats, Ids, padded
 from dslide.util.csr import Csr
@@ -57,7 +41,7 @@ FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 LENGTH, LENGTH_EXCLUSIVE = 10.0, 3.0
 
 
-class Network:
+class Network(OutputNetwork):
     """A network over `features` sparse inputs with `labels` outputs.
 
     `trainable=False` leaves out optimizer state and the hash tables of training; `weights`, a mapping of array names to
@@ -69,48 +53,34 @@ class Network:
         self, config: Config, features: int, labels: int, *, comm: Communicator | None = None, trainable: bool = True,
         weights: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        self.config = config = resolve(config, labels)
+        config = resolve(config, labels)
         if trainable and config.weights == "int8":
             raise known_to_all(
                 ConfigError(
                     "weights: int8 is for prediction only; train with float32, then make a small model by export"
                 )
             )
-        self.features, self.labels = features, labels
-        self.comm = comm or solo()
-        self.collectives = Collectives(self.comm, config.wire)
-        self.shard: Shard = self.collectives.shard
-        self.layers: list[Layer] = []
+        collectives = Collectives(comm or solo(), config.wire)
+        shard = collectives.shard
+        layers: list[Layer] = []
         for spec in layer_specs(config, features, labels):
-            if spec.neurons < self.shard.size:
+            if spec.neurons < shard.size:
                 what = "labels" if spec.is_output else "neurons of a hidden layer"
                 raise known_to_all(
-                    ConfigError(f"{spec.neurons} {what} can't be split over {self.shard.size} ranks; use fewer ranks")
+                    ConfigError(f"{spec.neurons} {what} can't be split over {shard.size} ranks; use fewer ranks")
                 )
-            self.layers.append(
+            layers.append(
                 Layer(
                     spec, config, layer_seed(config.seed, spec.index), scale=initial_scale(config, spec),
-                    shard=self.shard, trainable=trainable,
-                    weights=None if weights is None else self._layer_weights(weights, spec),
+                    shard=shard, trainable=trainable,
+                    weights=None if weights is None else layer_weights(weights, spec, config, shard),
                 )
             )  # fmt: skip
-        self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives)
+        super().__init__(config, labels, collectives, layers, trainable=trainable, weights=weights)
+        self.features = features
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
-        self.calibration = self._calibration(weights)
-        self.inclusion: Floats | None = None  # (own labels): probability of being a random negative; None: all alike
-        if trainable and by_frequency(config):
-            self.inclusion = self._inclusion(None)
-        self._make_cells(weights, trainable)
         self.keeps_linear = False  # whether linear classifiers stay while the network is trained
-        self.version = 0  # incremented whenever weights change
         self.step = TrainStep(self)
-        self._tables: tuple[int, Retriever] | None = None  # hash tables for prediction, and the version they are of
-        self._making_index = threading.Lock()
-
-    @property
-    def output(self) -> Layer:
-        """The output layer."""
-        return self.layers[-1]
 
     @property
     def linear(self) -> LinearClassifiers | None:
@@ -122,30 +92,6 @@ class Network:
         """Trainable numbers on all ranks together, padding not counted."""
         return sum(layer.spec.parameters for layer in self.layers)
 
-    @property
-    def retriever(self) -> Retriever | None:
-        """What training looks output neurons up in."""
-        return self.output.lsh or self.cells
-
-    def _make_cells(self, weights: Mapping[str, Array] | None, trainable: bool) -> None:
-        """Cells that training and prediction look output neurons up in, and what they are made of; None: without."""
-        config, spec = self.config, self.output.spec
-        self.cells = self.index = self.recent = None
-        if trainable and has_training_cells(config, spec):
-            self.cells = Cells(self.output, training_labels(spec), self.collectives)
-        if has_prediction_cells(config, spec):
-            self.index = Cells(self.output, prediction_labels(config, spec), self.collectives)
-            self.recent = RecentRows(self.output.inputs)
-        if weights is not None:
-            self._load_cells(weights)
-
-    def _load_cells(self, arrays: Mapping[str, Array]) -> None:
-        if self.cells is not None:
-            self.cells.load(arrays, TRAINING)
-        if self.index is not None and self.recent is not None:
-            self.index.load(arrays, PREDICTION)
-            self.recent.load(arrays)
-
     # ---- training ---------------------------------------------------------------------------------------------------
 
     def train_step(self, x: Csr, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
@@ -155,41 +101,14 @@ class Network:
 
     def begin_step(self, step: int, rate: float) -> None:
         """What comes before a step: hash tables exist, the learning rate is set."""
-        self.version += 1
-        self.calibration.reset()
-        if self.index is not None and self.index.built:
-            self.index.forget()
+        super().begin_step(step, rate)
         if self.prior is not None and not self.keeps_linear:
             self.prior.set_linear(None)
-        self.comm.step = step + 1
-        for layer in self.layers:
-            if layer.lsh is not None and not layer.lsh.built:
-                layer.rebuild_tables()
-            layer.optimizer.rate = rate
-
-    def rebuild_tables(self) -> int:
-        """Brings what is looked up in training up to date with the weights; returns how many neurons were hashed."""
-        if self.cells is not None and self.recent is not None and len(self.recent.rows):
-            self.cells.build(self.recent.rows)
-        return sum(layer.rebuild_tables() for layer in self.layers)
 
     def reconfigure(self, config: Config) -> None:
         """Uses other options from now on. Those that shape the network must be the same."""
         self.config = resolve(config, self.labels)
         self.collectives.wire = config.wire
-
-    def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
-        """Lets an untrained network predict every label as often as it occurs."""
-        self.output.set_bias(self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32))
-
-    def set_negatives(self, frequencies: npt.NDArray[np.float64]) -> None:
-        """Samples negatives by how often labels occur, if the options say so."""
-        if self.inclusion is not None:
-            self.inclusion = self._inclusion(frequencies)
-
-    def _inclusion(self, frequencies: npt.NDArray[np.float64] | None) -> Floats:
-        every = inclusion_probabilities(frequencies, self.labels, self.config.random_negatives)
-        return np.ascontiguousarray(every[self.shard.own])
 
     def set_label_prior(self, x: SparseRows, y: SparseRows, same: bool) -> None:
         """Counts the label prior in training data; `same`: features and labels are the same items."""
@@ -236,21 +155,6 @@ class Network:
         where these are fewer than k."""
         return prediction.predict_topk_approximate(self, x, k, exclude)
 
-    def prediction_index(self) -> Retriever | None:
-        """What approximate prediction looks labels up in, made if it is not there yet, and kept until weights change.
-        None: all labels are scored, for there are few of them, or the network has not been trained."""
-        with self._making_index:
-            if self.output.spec.sampled or self.output.sparse_input:
-                if self._tables is None or self._tables[0] != self.version:
-                    self._tables = None  # frees its memory before new tables are made
-                    self._tables = self.version, prediction.make_tables(self)
-                return self._tables[1]
-            if self.index is None or self.recent is None or len(self.recent.rows) == 0:
-                return None
-            if not self.index.built:
-                self.index.build(self.recent.rows)
-            return self.index
-
     def scores(self, x: SparseRows, labels: Ids) -> Floats:
         """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels))."""
         return prediction.scores(self, x, labels)
@@ -271,26 +175,13 @@ class Network:
     def state(self) -> dict[str, Array]:
         """Every array that makes up this rank's part of the network, and of what training resumes from, by name; no
         copies."""
-        layers = {f"{layer.name}.{name}": array for layer in self.layers for name, array in layer.state.items()}
-        layers[CALIBRATION] = self.calibration.array
-        if self.inclusion is not None:
-            layers[INCLUSION] = self.inclusion
-        for prefix, owner in ((TRAINING, self.cells), (PREDICTION, self.index), (RECENT, self.recent)):
-            if owner is not None:
-                layers |= {prefix + name: array for name, array in owner.state.items()}
-        return layers | ({} if self.prior is None else self.prior.state())
+        return super().state() | ({} if self.prior is None else self.prior.state())
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
         """Copies arrays given by name over the network's own; all must be there. The label prior is the given one, or
         none."""
-        for layer in self.layers:
-            layer.load_state(arrays)
+        super().load_state(arrays)
         self.prior = self._saved_prior({name: np.array(array) for name, array in prior_arrays(arrays).items()})
-        self.calibration = self._calibration({CALIBRATION: np.array(arrays[CALIBRATION])})
-        if self.inclusion is not None:
-            copy_array(arrays, INCLUSION, self.inclusion)
-        self._load_cells(arrays)
-        self.version += 1
 
     def load_smaller(self, arrays: Mapping[str, Array], features: int, labels: int) -> None:
         """Takes over what a network of the same options with fewer features or labels has learned; `arrays` as its
@@ -333,20 +224,20 @@ class Network:
             return None
         return LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config)
 
-    def _calibration(self, arrays: Mapping[str, Array] | None) -> Calibration:
-        return Calibration(self.output.neurons, self.config.loss == "softmax", arrays)
 
-    def _layer_weights(self, weights: Mapping[str, Array], spec: LayerSpec) -> dict[str, Array]:
-        """A layer's weights and bias out of a mapping, checked."""
-        neurons = self.shard.count(spec.neurons)
-        rows, width = (spec.inputs, neurons) if spec.sparse_input else (neurons, spec.inputs)
-        shapes = {"weights": (rows, padded(width)), "bias": (neurons, 1)}
-        if self.config.weights == "int8":
-            shapes[f"weights{SCALE}"] = (rows, 1)
-        return {
-            which: checked(weights, f"{spec.name}.{which}", array_dtype(self.config, which), shape)
-            for which, shape in shapes.items()
-        }
+def layer_weights(
+    weights: Mapping[str, Array], spec: LayerSpec, config: ResolvedConfig, shard: Shard
+) -> dict[str, Array]:
+    """A layer's weights and bias out of a mapping, checked."""
+    neurons = shard.count(spec.neurons)
+    rows, width = (spec.inputs, neurons) if spec.sparse_input else (neurons, spec.inputs)
+    shapes = {"weights": (rows, padded(width)), "bias": (neurons, 1)}
+    if config.weights == "int8":
+        shapes[f"weights{SCALE}"] = (rows, 1)
+    return {
+        which: checked(weights, f"{spec.name}.{which}", array_dtype(config, which), shape)
+        for which, shape in shapes.items()
+    }
 
 
 def initial_scale(config: ResolvedConfig, spec: LayerSpec) -> float:

@@ -28,6 +28,7 @@ from dslide.util.memory import check_memory, rss_bytes
 
 if TYPE_CHECKING:
     from dslide.model.network import Network
+    from dslide.model.output_network import OutputNetwork
 
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take
 PRIOR_ROWS = 128  # predicted together if there is a label prior, whose logits take memory
@@ -200,7 +201,7 @@ def with_prior(network: Network, x: SparseRows, active: ActiveSet, boost: float 
     return active
 
 
-def make_tables(network: Network) -> LshIndex:
+def make_tables(network: OutputNetwork) -> LshIndex:
     """Hash tables over the output weights as they are now: not those of training, which lag behind on purpose, and more
     of them, since every candidate counts."""
     output, config = network.output, network.config.replace(tables=network.config.tables or TABLES)
