@@ -319,7 +319,7 @@ def test_damage_on_a_shared_disk_is_reported_once(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_read(tmp_path: Path) -> None:
     """A file in its place: that is not taken for a run without checkpoints."""
     (tmp_path / "file").write_text("")
-    words = f"rank 1: {tmp_path}/file: can't be read: Not a directory"
+    words = f"rank 1: {tmp_path}/file: is not a folder"
     assert set(errors_of([tmp_path / "none", tmp_path / "file"])) == {f"no checkpoint can be used: {words}"}
 
 

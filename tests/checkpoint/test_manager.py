@@ -280,9 +280,8 @@ def test_ranks_abandon_a_checkpoint_together(tmp_path):
         with pytest.raises(ModelError, match=r"rank 1: .*step-.*can't be written") as caught:
             manager.save()
         assert caught.value.collective
-        return newest(run)
 
-    assert run_ranks(2, train) == [None, None]
+    run_ranks(2, train)
     assert not list((tmp_path / "disk0/checkpoints").iterdir())
 
 

@@ -10,6 +10,7 @@ All ranks make the same exchanges in the same order, since every decision depend
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from dslide.checkpoint.disks import on_disks
 from dslide.checkpoint.manifest import COMMON_FILES, MANIFEST, Manifest, check_file
 from dslide.checkpoint.remote_arrays import Providers, RemoteArrays, open_arrays, send_named
 from dslide.checkpoint.reshard import SavedArrays, ShardFile, shard_files
-from dslide.checkpoint.run_folder import CHECKPOINTS, checkpoints, steps_of
+from dslide.checkpoint.run_folder import CHECKPOINTS, checkpoints, folders, steps_of
 from dslide.checkpoint.saved_model import SavedModel, load_model, model_folder, read_model
 from dslide.checkpoint.tensor_file import TensorFile
 from dslide.comm import Communicator, ranks_in_words
@@ -27,6 +28,7 @@ from dslide.errors import ModelError, known_to_all, raised_as
 from dslide.model.network import Network
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Array
+from dslide.util.plain import open_plain
 
 Problems = dict[str, list[int]]  # messages, and the ranks that report them
 
@@ -72,7 +74,8 @@ def open_on_all_ranks(
     """As `load_on_all_ranks`, but arrays that lie on other disks stay there until `restore_network`."""
     if comm.size == 1:
         return load_model(folder, optimizer=optimizer, verify=verify)
-    if any(comm.gather_objects("runs on disk", bool(checkpoints(folder)))):
+    is_run = comm.together("checkpoints on disk", lambda: bool(checkpoints(folder)))
+    if any(comm.gather_objects("runs on disk", is_run)):
         newest = open_newest(Path(folder) / CHECKPOINTS, comm, optimizer=optimizer, verify=verify)
         assert newest is not None
         return newest[1]
@@ -123,13 +126,11 @@ def _survey(place: Path, comm: Communicator, is_run: bool) -> tuple[list[_Save],
     names, own, problems = [""], {}, []
     try:
         if is_run:
-            names = [path.name for path in sorted(place.iterdir()) if steps_of(path.name) is not None]
-    except FileNotFoundError:
-        names = []  # other ranks may have checkpoints
-    except OSError as error:
-        names, problems = [], [f"{place}: can't be read: {error.strerror or error}"]
+            names = [path.name for path in folders(place)]  # none if only other ranks have checkpoints
+    except ModelError as error:
+        names, problems = [], [str(error)]
     for name in names:
-        if (place / name / MANIFEST).exists():
+        if os.path.lexists(place / name / MANIFEST):
             try:
                 own[name] = Manifest.read(place / name).checksum()
             except ModelError as error:
@@ -232,11 +233,16 @@ def _small_files(folder: Path, save: _Save, comm: Communicator, verify: bool) ->
 
     def read() -> dict[str, bytes]:
         names = [MANIFEST, *(name for name in COMMON_FILES if own and name in own[0].files)]
-        return {name: (folder / name).read_bytes() for name in names if comm.rank == sender}
+        return {name: _content(folder / name) for name in names if comm.rank == sender}
 
     content = on_disks(comm, "small files to send", f"{folder}: can't be read", read)
     came = send_named(comm, "small files", dict.fromkeys(lacking, content) if comm.rank == sender else {})
     return comm.together("small files received", lambda: own or _read_copies(came[sender], verify))
+
+
+def _content(path: Path) -> bytes:
+    with open_plain(path, ModelError) as file:
+        return file.read()
 
 
 def _read_copies(content: Mapping[str, bytearray], verify: bool) -> tuple[Manifest, SavedModel]:

@@ -8,10 +8,11 @@ ranks see at the same step that all are done; they then gather the results and b
 
 from __future__ import annotations
 
-import shutil
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,20 +22,29 @@ import numpy as np
 
 from dslide.checkpoint.collective_load import open_checkpoint, restore_network
 from dslide.checkpoint.disks import buddy, find_disks, leads, on_disks
-from dslide.checkpoint.manifest import MANIFEST, OPTIMIZER, WEIGHTS, Entry, shard_file
+from dslide.checkpoint.manifest import (
+    MANIFEST,
+    OPTIMIZER,
+    WEIGHTS,
+    Entry,
+    is_model_file,
+    remove_model,
+    shard_file,
+)
 from dslide.checkpoint.replicator import Replicator
-from dslide.checkpoint.run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, steps_of
+from dslide.checkpoint.run_folder import CHECKPOINTS, LATEST, checkpoint_name, checkpoints, folders
 from dslide.checkpoint.saved_model import SavedModel, write_rest, write_shard
 from dslide.checkpoint.snapshot import Cancelled, Snapshot, buffer_bytes
 from dslide.comm import Communicator, ranks_in_words
 from dslide.comm.votes import Vote, Votes
-from dslide.errors import Diverged, ModelError, known_to_all
+from dslide.errors import Diverged, ModelError, UserError, known_to_all
 from dslide.model.label_prior import PREFIX
 from dslide.model.network import Network
 from dslide.model.state_layout import is_parameter
 from dslide.model.storage import widened
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
+from dslide.util.plain import make_plain_folder
 
 COPY_POLL = 0.05  # seconds between checks whether copies have arrived
 
@@ -66,7 +76,7 @@ class CheckpointManager:
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
         self._warn, self._on_complete = warn, on_complete
-        make = partial(self.folder.mkdir, parents=True, exist_ok=True)
+        make = partial(make_plain_folder, self.folder, ModelError)
         on_disks(comm, "folder of checkpoints", f"{self.folder}: can't be made", make)
         disks = find_disks(self.folder, comm)
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
@@ -124,7 +134,7 @@ class CheckpointManager:
         restore_network(self._training.network, saved.state)
         now = self.folder / checkpoint_name(self._training.step)
         if self.last == now:  # which has another network than this
-            on_disks(self.comm, "checkpoint to remove", f"{now}: can't be removed", partial(shutil.rmtree, now))
+            on_disks(self.comm, "checkpoint to remove", f"{now}: can't be removed", partial(remove_model, now))
             self.last = self.folder / checkpoint_name(step)
 
     def save(self) -> None:
@@ -189,7 +199,7 @@ class CheckpointManager:
 
     def _write_arrays(self, folder: Path, model: SavedModel, snapshot: Snapshot) -> dict[str, Entry]:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_plain_folder(folder, ModelError)
             return write_shard(folder, model, self.comm, read=lambda name: finite_pieces(name, snapshot.read(name)))
         finally:
             snapshot.close()  # after an error too: training must not wait for a writer that has ended
@@ -197,7 +207,7 @@ class CheckpointManager:
     def _complete(self, folder: Path, model: SavedModel, entries: dict[str, Entry]) -> None:
         if self._leads:
             for path in folder.iterdir():
-                if path.name not in entries:
+                if path.name not in entries and is_model_file(path.name):
                     path.unlink()  # left by a crash
             write_rest(folder, model, self.comm.size, entries, before=self._written)
             name_latest(self.folder, folder.name)
@@ -220,9 +230,9 @@ class CheckpointManager:
             return
         complete = [path for path in checkpoints(self.folder.parent).values() if path.name <= newest.name]
         kept = {path.name for path in complete[-self._kept :]} | {self._copied, self._kept_name}
-        for path in self.folder.iterdir():
-            if steps_of(path.name) is not None and path.name < newest.name and path.name not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+        for path in folders(self.folder):
+            if path.name < newest.name and path.name not in kept:
+                _try_to_remove(path)
 
     def _next_stage(self, pending: _PendingCheckpoint) -> None:
         """Ends a stage on all ranks and begins the next; if it failed on one, abandons the checkpoint and raises."""
@@ -251,8 +261,8 @@ class CheckpointManager:
     def _abandon(self, pending: _PendingCheckpoint) -> None:
         pending.end()
         self._pending = None
-        if self._leads and not (pending.folder / MANIFEST).exists():  # an earlier start may have completed this step's
-            shutil.rmtree(pending.folder, ignore_errors=True)
+        if self._leads and not os.path.lexists(pending.folder / MANIFEST):  # else an earlier start has completed it
+            _try_to_remove(pending.folder)
 
 
 class _PendingCheckpoint:
@@ -295,6 +305,8 @@ class _PendingCheckpoint:
         except OSError as error:
             name = f"{error.filename}: " if error.filename else ""
             self.problem = f"{name}{error.strerror or error}"
+        except UserError as error:
+            self.problem = str(error)
         except Exception as error:  # the thread must survive
             self.problem = f"{type(error).__name__}: {error}"
         finally:
@@ -322,6 +334,11 @@ def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
         if checked and not np.isfinite(widened(piece)).all():
             raise Diverged(f"{name.replace('.', ': ')} not finite")
         yield piece
+
+
+def _try_to_remove(folder: Path) -> None:
+    with suppress(OSError):
+        remove_model(folder)
 
 
 def name_latest(folder: Path, name: str) -> None:

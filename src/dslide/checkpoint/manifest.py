@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ from dslide.checkpoint.tensor_file import Read, stream_tensors
 from dslide.errors import ModelError, raised_as
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
-from dslide.util.json_files import open_plain, read_plain_json
+from dslide.util.json_files import read_plain_json
+from dslide.util.plain import open_plain, remove_plain_folder
 
 FORMAT = 13  # the version number of model folders; no other is read
 MANIFEST = "manifest.json"
@@ -36,6 +38,9 @@ READ_SIZE = 1 << 20  # bytes
 
 Entry = dict[str, int]  # size in bytes and crc32 of a file
 
+_ARRAYS = re.compile(r"(weights|optimizer)(-[0-9]{1,5}-of-[0-9]{1,5})?\.safetensors", re.ASCII)
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial|[0-9a-f]{32}", re.ASCII)  # of AtomicFile, of find_disks
+
 
 def shard_file(name: str, rank: int, shards: int) -> str:
     """The name of a rank's file of arrays: weights-2-of-4.safetensors; with one rank, weights.safetensors."""
@@ -43,6 +48,19 @@ def shard_file(name: str, rank: int, shards: int) -> str:
         return name
     stem, suffix = name.split(".")
     return f"{stem}-{rank}-of-{shards}.{suffix}"
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a file of this name belongs to a model folder, or is what a crash left of one."""
+    if (temporary := _TEMPORARY.fullmatch(name)) is not None:
+        return temporary[1] is None or is_model_file(temporary[1])
+    return name in (MANIFEST, *COMMON_FILES) or _ARRAYS.fullmatch(name) is not None
+
+
+def remove_model(folder: Path) -> bool:
+    """Removes the files of a model, the manifest first, so that it never passes for a complete one, and the folder if
+    nothing else is in it; whether it is gone. OSError if something can't be removed, or if the folder is a link."""
+    return remove_plain_folder(folder, is_model_file, MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class Manifest:
         path = folder / MANIFEST
         if not folder.is_dir():
             raise ModelError(f"{folder}: there is no such model folder")
-        if not path.exists():
+        if not os.path.lexists(path):
             raise ModelError(f"{folder}: not a complete model folder: there is no {MANIFEST}")
         content = read_json(path, dict)
         written = content.get("format")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,7 @@ def relabel(
     rename : dict
         New names of labels, by the old ones.
     """
-    if Path(out).exists():
+    if os.path.lexists(out):
         raise DataError(f"{out}: exists already, give another name or remove it")
     optimizer = PROGRESS in Manifest.read(model_folder(model)).files
     saved = load_model(model, optimizer=optimizer, verify=True)

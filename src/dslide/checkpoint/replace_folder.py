@@ -6,15 +6,17 @@ ranks of a job write it together. Of those that share a disk the lowest makes, r
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dslide.checkpoint.disks import T, find_disks, leads, on_disks
+from dslide.checkpoint.manifest import remove_model
 from dslide.comm import Communicator
 from dslide.errors import ModelError
 from dslide.util.atomic import sync
+from dslide.util.plain import is_plain_folder
 
 
 def beside(folder: Path, suffix: str) -> Path:
@@ -42,10 +44,10 @@ class Replacement:
     def prepare(self, holds: Callable[[Path], bool]) -> None:
         """Makes the new folder, empty."""
         recover(self.folder)
-        if self.folder.exists() and not holds(self.folder):
+        if is_plain_folder(self.folder, ModelError) and not holds(self.folder):
             raise ModelError(f"{self.folder}: exists and is not a model folder, so it is not replaced")
-        if self.new.exists():
-            shutil.rmtree(self.new)  # left by a crash
+        if is_plain_folder(self.new, ModelError):
+            _remove(self.new)  # left by a crash
         self.new.mkdir(parents=True)
         self.made = True
 
@@ -59,11 +61,11 @@ class Replacement:
 
     def undo(self) -> None:
         """Restores the old folder and removes what this rank has made."""
-        with suppress(OSError):  # in the worst case NAME.old stays, which loading finds
+        with suppress(OSError, ModelError):  # in the worst case NAME.old stays, which loading finds
             if self.in_place:
                 self.folder.rename(self.new)
             if self.made:
-                shutil.rmtree(self.new, ignore_errors=True)
+                remove_model(self.new)
                 recover(self.folder)
             else:
                 self.new.rmdir()  # fails if it is not empty: then other ranks remove it
@@ -90,14 +92,20 @@ def replacement(folder: Path, comm: Communicator, holds: Callable[[Path], bool])
             work.undo()
         raise
     if work.leads:
-        shutil.rmtree(work.old, ignore_errors=True)
+        with suppress(OSError):
+            remove_model(work.old)
 
 
 def recover(folder: Path) -> None:
     """Ends a replacement that was interrupted: restores the old folder, or removes it if the new one is in place."""
     old = beside(folder, ".old")
-    if old.exists():
-        if folder.exists():
-            shutil.rmtree(old)
+    if is_plain_folder(old, ModelError):
+        if os.path.lexists(folder):
+            _remove(old)
         else:
             old.rename(folder)
+
+
+def _remove(folder: Path) -> None:
+    if not remove_model(folder):
+        raise ModelError(f"{folder}: has files that are not of a model, so it is not removed; move it away")

@@ -28,6 +28,7 @@ from typing import Literal
 from dslide.checkpoint.manifest import CheckedFile
 from dslide.comm import Communicator
 from dslide.errors import CommError
+from dslide.util.plain import make_plain_folder
 
 SHARE = 0.1  # of the time that files may occupy a link during training
 PIECE_LEAST, PIECE_MOST = 1 << 16, (1 << 20) - 64  # bytes; with its header the largest is no larger than other frames
@@ -194,7 +195,7 @@ class Replicator:
         if not NAME.fullmatch(name):
             raise _Refused(f"{name!r} is not the name of a file of a checkpoint")
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_plain_folder(path.parent, _Refused)
         return CheckedFile(path)
 
 

@@ -7,6 +7,7 @@ of its ranks and all small files. Any number of ranks reads what any other numbe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from dslide.checkpoint.manifest import (
     Entry,
     Manifest,
     check_file,
+    is_model_file,
     read_json,
     read_names,
     read_number,
@@ -51,6 +53,7 @@ from dslide.errors import ConfigError, DataError, ModelError, raised_as
 from dslide.model.sharding import WHOLE, Shard
 from dslide.model.state_layout import is_parameter
 from dslide.util.arrays import Array
+from dslide.util.plain import is_plain_folder
 
 MOST_ROWS = 2**62
 # in config.json beside the options, with the smallest and the largest value
@@ -83,7 +86,7 @@ def model_folder(path: str | Path) -> Path:
     """The model's folder, given it or the folder of the run that made it: of a run, its newest checkpoint."""
     folder = newest(path) or Path(path)
     old = beside(folder, ".old")  # if a replacement was interrupted
-    return old if not folder.exists() and old.is_dir() else folder
+    return old if not os.path.lexists(folder) and is_plain_folder(old, ModelError) else folder
 
 
 def save_model(
@@ -93,11 +96,17 @@ def save_model(
     Without `optimizer` the folder is smaller and training can't be resumed from it. With `comm` this is a collective:
     every rank calls it with its own `state` and the same of everything else; if a rank fails, all raise its error."""
     comm = comm or solo()
-    with replacement(Path(folder), comm, lambda place: (place / MANIFEST).is_file()) as work:
+    with replacement(Path(folder), comm, _is_model) as work:
         own = work.together("arrays saved", lambda: write_shard(work.new, model, comm, optimizer))
         of_ranks = comm.gather_objects("checksums of saved arrays", own)
         shards = {name: entry for entries in of_ranks for name, entry in entries.items()}
         work.leaders("model saved", lambda: write_rest(work.new, model, comm.size, shards, optimizer))
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds a model, and nothing else that would be lost with it."""
+    names = {path.name for path in folder.iterdir()}
+    return MANIFEST in names and all(map(is_model_file, names))
 
 
 def load_model(

@@ -17,7 +17,8 @@ import numpy as np
 
 from dslide.errors import ModelError, raised_as
 from dslide.util.arrays import Array
-from dslide.util.json_files import open_plain, strict_json
+from dslide.util.json_files import strict_json
+from dslide.util.plain import open_plain
 
 ALIGNMENT = 64  # bytes: where the data begins, so that mapped arrays suit vector instructions
 HEADER_LIMIT = 1 << 20  # bytes: a header needs some hundred bytes per array; more is damage

@@ -20,6 +20,7 @@ from dslide.launch.launcher import launch
 from dslide.launch.mpiexec import Host
 from dslide.launch.rank_table import Outcome
 from dslide.launch.remote_shell import who_answers
+from dslide.util.plain import open_to_append
 from dslide.util.signals import handling
 from dslide.util.units import counted
 
@@ -166,6 +167,6 @@ class Supervisor:
             if self._last_step > 0:
                 self._folder.mkdir(parents=True, exist_ok=True)
             if self._folder.is_dir():
-                with open(self._folder / "events.jsonl", "a", encoding="utf-8") as file:
-                    file.writelines(self._held)
+                with open_to_append(self._folder / "events.jsonl", OSError) as file:
+                    file.write("".join(self._held).encode())
                 self._held.clear()

@@ -14,7 +14,7 @@ from dslide.errors import ConfigError, DataError
 from dslide.report.history import read_run
 from dslide.report.page import HEAD, page
 from dslide.util.atomic import AtomicFile
-from dslide.util.json_files import open_plain
+from dslide.util.plain import open_plain
 
 __all__ = ["write_report"]
 

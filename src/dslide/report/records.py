@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dslide.errors import DataError
-from dslide.util.json_files import open_plain, strict_json
+from dslide.util.json_files import strict_json
+from dslide.util.plain import open_plain
 
 LONGEST_LINE = 1 << 20  # bytes; a start record with all options has some 3,000
 LARGEST = 1e18  # accepted as a number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,7 @@ def export_model(
     """Writes the model of a folder, or the newest checkpoint of a run, to a new folder, which opens wherever a model
     opens. `weights`: their type, by default as they are; `optimizer`: with the state that resuming needs, which is only
     possible with the type that they have."""
-    if Path(out).exists():
+    if os.path.lexists(out):
         raise DataError(f"{out}: exists already, give another name or remove it")
     saved = load_model(path, optimizer=optimizer, verify=True)
     if weights is not None and weights != saved.config.weights:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dslide import _core
+from dslide.errors import ModelError
 from dslide.training.callbacks import (
     CalibrationInfo,
     Callback,
@@ -29,6 +30,7 @@ from dslide.training.callbacks import (
 )
 from dslide.training.trainer import Trainer
 from dslide.util.memory import rss_bytes
+from dslide.util.plain import open_to_append
 from dslide.util.terminal import launcher_columns
 from dslide.util.units import clock, metric_name
 
@@ -236,11 +238,20 @@ class RecordLog(Callback, ABC):
 
 
 class JsonLog(RecordLog):
-    """Appends records to a file, one JSON object per line, flushed at once."""
+    """Appends records to a file, one JSON object per line, flushed at once. ModelError if the file is a link, or no
+    regular file."""
+
+    def __init__(
+        self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None,
+        trials: Sequence[TrialInfo] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(path, every_seconds, about, trials)
+        with suppress(OSError):  # which the first record reports
+            open_to_append(path, ModelError).close()
 
     def on_start(self, trainer: Trainer, total_steps: int) -> None:
         # Ends a line that a crash cut off, so that it does not damage the next one.
-        with suppress(OSError), open(self._path, "rb+") as file:
+        with suppress(OSError), open_to_append(self._path, ModelError) as file:
             if size := file.seek(0, os.SEEK_END):
                 file.seek(size - 1)
                 if file.read(1) != b"\n":
@@ -248,8 +259,10 @@ class JsonLog(RecordLog):
         super().on_start(trainer, total_steps)
 
     def _append(self, record: dict[str, Any]) -> None:
-        with open(self._path, "ab") as file:
-            file.write(json.dumps(finite(record)).encode() + b"\n")
+        line = json.dumps(finite(record)).encode() + b"\n"
+        with open_to_append(self._path, ModelError) as file:
+            while line := line[file.write(line) :]:  # a disk that is nearly full takes a part
+                pass
 
 
 def finite(value: Any) -> Any:

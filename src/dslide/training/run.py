@@ -33,6 +33,7 @@ from dslide.training.growth import GrowingData, go_on, grow
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
 from dslide.training.profiler import Profile
 from dslide.training.trainer import Trainer
+from dslide.util.atomic import AtomicFile
 from dslide.util.memory import peak_rss_bytes
 from dslide.util.signals import terminated
 
@@ -146,7 +147,8 @@ class Run:
     def _make_logs(self, tensorboard: bool, trials: Sequence[TrialInfo]) -> list[RecordLog]:
         name = "log.jsonl" if self.comm.rank == 0 else f"log-{self.comm.rank}.jsonl"
         about = {"data": self.data.source, "rows": len(self.data), "planned_bytes": self.planned_bytes}
-        logs: list[RecordLog] = [JsonLog(self.folder / name, about=about, trials=trials)]
+        make = partial(JsonLog, self.folder / name, about=about, trials=trials)
+        logs: list[RecordLog] = [self.comm.together("log", make)]
         if tensorboard and self.comm.rank == 0:
             from dslide.training.tensorboard import TensorBoardLog  # tensorboardX takes time and memory
 
@@ -282,4 +284,5 @@ def terminated_ranks(comm: Communicator) -> dict[int, str]:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(finite(dict(content)), indent=1) + "\n")
+    with AtomicFile(path, encoding="utf-8") as file:
+        file.write(json.dumps(finite(dict(content)), indent=1) + "\n")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dslide.errors import ConfigError
+from dslide.errors import ConfigError, ModelError
 from dslide.training.logging import RecordLog
+from dslide.util.plain import make_plain_folder
 
 try:
     # Not SummaryWriter: where a disk is full, its thread ends, and the next record waits for that thread forever.
@@ -40,8 +42,8 @@ class TensorBoardLog(RecordLog):
 
     def _append(self, record: dict[str, Any]) -> None:
         if self._writer is None:
-            self._path.mkdir(parents=True, exist_ok=True)
-            self._writer = EventsWriter(str(self._path / "events"), f".{os.getpid()}")
+            make_plain_folder(self._path, ModelError)
+            self._writer = EventsWriter(str(self._path / "events"), f".{os.getpid()}-{secrets.token_hex(8)}")
         event = Event(wall_time=record["time"], step=record.get("step", 0))
         if record["record"] == "start":
             self._before = {}

@@ -1,34 +1,18 @@
-"""Files in a folder from an untrusted source, and JSON in them."""
+"""JSON files from an untrusted source."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dslide.errors import UserError
 from dslide.util.memory import check_memory, rss_bytes
+from dslide.util.plain import open_plain
 
 SMALL = 1 << 24  # bytes; smaller files are read without a check of free memory
 JSON_GROWTH = 8  # bytes of memory per byte of JSON, about
-
-
-def open_plain(path: str | Path, error: type[UserError]) -> IO[bytes]:
-    """Opens a regular file for reading. Symbolic links are refused, since they may point out of the folder, and so are
-    pipes and devices, which may never end."""
-    try:
-        # without O_NONBLOCK, opening a pipe waits for a writer
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as problem:
-        reason = "is a link, expected a file" if problem.errno == errno.ELOOP else f"can't be read: {problem.strerror}"
-        raise error(f"{path}: {reason}") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise error(f"{path}: is not a regular file")
-    return os.fdopen(handle, "rb")
 
 
 def read_plain_json(path: str | Path, error: type[UserError]) -> Any:

@@ -24,7 +24,8 @@ from dslide.data.text import TextVectorizer
 from dslide.errors import DataError
 from dslide.util.arrays import Floats, Ids, Offsets
 from dslide.util.atomic import new_folder
-from dslide.util.json_files import open_plain, read_plain_json
+from dslide.util.json_files import read_plain_json
+from dslide.util.plain import open_plain
 
 MANIFEST = "dataset.json"
 VERSION = 1
