@@ -1,7 +1,7 @@
 """The pictures of the concept pages: `python docs/pictures.py` writes docs/concepts/*.svg.
 
-All are 400 units wide with text of 12 units or more, so that they can be read on a phone, and have a dark version. A test
-checks that the files are what this script writes.
+All are 400 units wide with text of 12 units or more, so that they can be read on a phone, and have a dark version. A
+test checks that the files are what this script writes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ text { fill: var(--ink); } .soft { fill: var(--soft); } .bold { font-weight: 600
 text.a { fill: var(--a); } text.b { fill: var(--b); } text.c { fill: var(--c); }
 .box { fill: var(--box); stroke: var(--rule); } .none { fill: var(--rule); }
 .fa { fill: var(--a); } .fb { fill: var(--b); } .fc { fill: var(--c); }
-.ta { fill: var(--at); stroke: var(--a); } .tb { fill: var(--bt); stroke: var(--b); } .tc { fill: var(--ct); stroke: var(--c); }
-.cell { stroke: var(--card); stroke-width: 3; } .cell.ta { stroke: var(--card); } .dash { stroke-dasharray: 3 3; }
+.ta { fill: var(--at); stroke: var(--a); } .tb { fill: var(--bt); stroke: var(--b); }
+.tc { fill: var(--ct); stroke: var(--c); }
+.cell { stroke: var(--card); stroke-width: 3; } .cell.ta { stroke: var(--card); }
 line { stroke: var(--soft); stroke-width: 1.5; } line.thin { stroke: var(--rule); stroke-width: 1; }
 line.a { stroke: var(--a); } line.b { stroke: var(--b); } line.c { stroke: var(--c); }
 #head path { fill: var(--soft); }
