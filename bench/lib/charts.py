@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dslide.report.svg import COLOURS, Axis, Box, Line, colour, draw, grid, marker, sample, text, tick_label
+from dslide.report.svg import COLOURS, Axis, Box, Line, LogAxis, colour, draw, grid, marker, sample, text
 
 Points = Sequence[tuple[float, float]]  # x, value
 SECONDS = "seconds of training"
 
 BOX = Box(880, 470, left=64, right=256, top=58, bottom=96)  # on the right are the names of lines
 TICKS = 9
-LOG_LEAST = 1e-3  # on a logarithmic axis; smaller values are drawn there
+LEAST_SECONDS = 1e-3  # on a logarithmic axis; smaller values are drawn there
 LINE_HEIGHT = 17
 MANY = 100  # from which values are shown without a fraction
 STYLE = (
@@ -43,7 +42,7 @@ def chart_svg(
     lines = [Line(i, sorted(curves[name]), each_marked=True) for i, name in enumerate(names)]
     every = [point for line in lines for point in line.points] or [(1.0, 0.0)]
     xs = [at for at, _ in every]
-    x = LogAxis(xs, *BOX.sides) if log_x else Axis(xs, *BOX.sides, TICKS)
+    x = LogAxis([max(at, LEAST_SECONDS) for at in xs], *BOX.sides) if log_x else Axis(xs, *BOX.sides, TICKS)
     y = Axis([value for _, value in every], *BOX.ends, TICKS, zero)
     (left, right), (bottom, top) = BOX.sides, BOX.ends
     size = f'width="{BOX.width}" height="{BOX.height}"'
@@ -82,26 +81,3 @@ def _apart(heights: Sequence[float]) -> list[float]:
         lowest = moved[i] = min(moved[i], lowest)
         lowest -= LINE_HEIGHT
     return moved
-
-
-class LogAxis(Axis):
-    """An axis on which every power of ten has the same length. Its ticks are 1, 2 and 5 times powers of ten around the
-    values, or only powers of ten where labels would overlap."""
-
-    def __init__(self, values: Iterable[float], begin: float, end: float) -> None:
-        found = [max(value, LOG_LEAST) for value in values]
-        low, high = min(found), max(found)
-        first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
-        steps = (1, 2, 5) if last - first <= 4 and high < 1e5 else (1,)
-        ticks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-        lowest = max(i for i, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
-        highest = min(i for i, tick in enumerate(ticks) if tick >= high and i > lowest)
-        self.begin, self.end, self.ticks = begin, end, ticks[lowest : highest + 1]
-        self.low, self.high = self.ticks[0], self.ticks[-1]
-
-    def position(self, value: float) -> float:
-        low, high, at = (math.log10(max(number, LOG_LEAST)) for number in (self.low, self.high, value))
-        return self.begin + (at - low) / (high - low) * (self.end - self.begin)
-
-    def label(self, tick: float) -> str:
-        return tick_label(tick, tick)

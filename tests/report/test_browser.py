@@ -30,13 +30,15 @@ for (const element of document.querySelectorAll("body *")) {
   if (box.width && (box.right > innerWidth + 0.5 || box.left < -0.5) && !element.closest(".small, svg, script"))
     found.outside.push(`${element.tagName} ${element.textContent.slice(0, 40)}`);
 }
-for (const chart of document.querySelectorAll("svg.chart")) {
-  const texts = [...chart.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+function check(chart) {
+  const found_texts = chart.querySelectorAll(chart.matches(".zoomed") ? ".axes text" : "text");
+  const texts = [...found_texts].map((text) => [text.textContent, text.getBoundingClientRect()]);
   for (const [i, [text, box]] of texts.entries()) {
     if (!inside(box, chart.getBoundingClientRect())) found.clipped.push(text);
     for (const [other, second] of texts.slice(i + 1)) if (!apart(box, second)) found.overlaps.push([text, other]);
   }
 }
+document.querySelectorAll("svg.chart").forEach(check);
 found.figures = [...document.querySelectorAll("figure")].map((figure) => ({
   title: figure.querySelector("h3").firstChild.textContent.trim(),
   points: [...figure.querySelectorAll("polyline.line")].map((line) => line.points.length),
@@ -46,6 +48,29 @@ const chart = document.querySelector("svg.chart"), middle = chart.getBoundingCli
 const at = { clientX: middle.left + middle.width / 2, clientY: middle.top + 5 };
 chart.dispatchEvent(new PointerEvent("pointermove", at));
 found.readout = chart.parentNode.querySelector("output").textContent;
+const loss = document.querySelector(".linear svg.chart"), losses = document.querySelector(".log svg.chart");
+const width = () => loss.querySelector("polyline.line").getBBox().width;
+const pointer = (on, name, share) => {
+  const box = on.getBoundingClientRect(), { x, width } = on.querySelector(".plot");
+  const at = (x.baseVal.value + share * width.baseVal.value) / on.viewBox.baseVal.width;
+  on.dispatchEvent(new PointerEvent(name, { clientX: box.left + at * box.width, clientY: box.top + 5 }));
+  return on.closest("figure").querySelector("output").textContent;
+};
+const drag = (on) => [["down", 0.4], ["move", 0.5], ["up", 0.6]].forEach(([name, at]) => pointer(on, `pointer${name}`, at));
+const before = { width: width(), ticks: loss.querySelector(".axes").textContent };
+found.values = [pointer(loss, "pointermove", 0.5)];
+drag(loss);
+found.values.push(pointer(loss, "pointermove", 0.5));
+found.enlarged = width() / before.width;
+check(loss);
+loss.closest("figure").querySelector("button").click();
+found.again = width() === before.width && loss.querySelector(".axes").textContent === before.ticks;
+document.querySelector("#logarithmic").click();
+found.hidden = [loss, losses].map((chart) => chart.getBoundingClientRect().width === 0);
+found.values.push(pointer(losses, "pointermove", 0.5));
+drag(losses);
+check(losses);
+found.ticks = losses.querySelectorAll(".axes text").length;
 const lines = [...chart.querySelectorAll("polyline.line")];
 const seen = () => lines.filter((line) => getComputedStyle(line).display !== "none").length;
 found.seen = [seen()];
@@ -112,6 +137,14 @@ def test_everything_is_drawn_and_fits(page, tmp_path, width):
         assert all(figure["points"]), figure["title"]
     assert len(found["figures"]) == 15
     assert re.match(r"[\d.]+ min of training:", found["readout"])  # under the pointer
+    at_middle = [re.findall(r" min of training:C ([\d.]+) $", values) for values in found["values"]]
+    whole, enlarged, logarithmic = (float(value) for (value,) in at_middle)  # the other runs have ended by then
+    assert enlarged == pytest.approx(whole, rel=0.02)
+    assert logarithmic == pytest.approx(whole, rel=0.02)
+    assert found["enlarged"] > 4
+    assert found["again"]
+    assert found["hidden"] == [True, False]
+    assert found["ticks"] >= 6
     assert found["seen"] == [4, 3]  # lines, before and after a run was hidden
 
 

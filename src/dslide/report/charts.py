@@ -42,6 +42,7 @@ class Chart:
     smooth: bool = False
     zero: bool = False  # y begins at 0
     each_marked: bool = False
+    log: bool = False  # drawn with a logarithmic axis too
     events: bool = False  # checkpoints and events are drawn too
 
 
@@ -79,10 +80,11 @@ def charts(runs: Sequence[RunHistory]) -> list[Chart]:
         *accuracy,
         Chart("validation", "Held-out rows", "nDCG after each epoch on rows held out of training; the best network is "
               "kept.", "no rows were held out to choose the best epoch", each_marked=True, events=True),
-        Chart("loss", "Loss over time", "Of single batches (faint), and smoothed.", old, smooth=True, events=True),
+        Chart("loss", "Loss over time", "Of single batches (faint), and smoothed.", old, smooth=True, log=True,
+              events=True),
         Chart("loss over samples", "Loss over samples", "The same against the rows trained on.",
-              old, samples=True, smooth=True),
-        Chart("test loss", "Test loss", "Over all labels, on test data.", untested, each_marked=True),
+              old, samples=True, smooth=True, log=True),
+        Chart("test loss", "Test loss", "Over all labels, on test data.", untested, each_marked=True, log=True),
         Chart("speed", "Speed", "Rows trained on in a second; faint: lowest and highest.", old, "samples/s",
               smooth=True, zero=True, events=True),
         Chart("bytes", "Sent in a step", "By rank 0 to all others.", alone, "", BYTES, zero=True),
@@ -137,7 +139,11 @@ def _drawn(chart: Chart, runs: Sequence[RunHistory]) -> str:
     label = f"{chart.title}, at the end: {last} {units[1]}"
     lacking = [i for i in range(len(runs)) if i not in dict(curves)]
     html = line_chart(label, lines, events, units, chart.zero, len(runs) > 1)
-    return _figure(chart.title, units[1], html + "\n<output></output>", chart.about, lacking)
+    if chart.log and all(y > 0 for _, curve in curves for _, y in curve.band):
+        log = line_chart(f"{label}, logarithmic", lines, events, units, chart.zero, len(runs) > 1, log=True)
+        html = f'<div class="linear">{html}</div>\n<div class="log">{log}</div>'
+    html += '\n<output></output> <button type="button" hidden>whole chart</button>'
+    return _figure(chart.title, units[1], html, chart.about, lacking)
 
 
 def _figure(title: str, unit_name: str, body: str, about: str, lacking: Sequence[int]) -> str:

@@ -23,9 +23,8 @@ HEAD = """<!doctype html>
 <meta charset="utf-8">
 <meta name="generator" content="dslide report">"""
 LONGEST_VALUE, MOST_OPTIONS = 60, 60  # characters of an option, and options of a run
-DIFFERING, NOT_DEFAULT = "options that differ", "options other than defaults"
 CELLS = {  # CSS classes of columns in the table of runs
-    **dict.fromkeys(("run", "data", DIFFERING, NOT_DEFAULT), "free"),
+    **dict.fromkeys(("run", "data"), "free"),
     **dict.fromkeys(("time", "most memory", "measured"), "whole"),
     **dict.fromkeys(("samples/s", "loss"), "number"),
 }
@@ -52,7 +51,9 @@ def page(runs: Sequence[RunHistory]) -> str:
         "<body>",
         f"<h1>{escape(title)}</h1>",
         _runs_table(runs),
+        _options_table(runs),
         "<h2>Charts</h2>",
+        '<p class="controls"><label><input type="checkbox" id="logarithmic"> logarithmic axis of losses</label></p>',
         '<div class="charts">',
         *drawn,
         "</div>",
@@ -60,7 +61,7 @@ def page(runs: Sequence[RunHistory]) -> str:
         _events_table(runs),
         f'<p class="none">Not shown: {escape(" ".join(missing))}</p>' if missing else "",
         "<footer>Time is that of training, without tests. Ticks at the bottom of a chart are checkpoints, dashed "
-        "vertical lines are events.</footer>",
+        "vertical lines are events. Drag over a part of a chart to enlarge it.</footer>",
         f"<script>{script}</script>",
         "</body>",
         "</html>",
@@ -69,8 +70,7 @@ def page(runs: Sequence[RunHistory]) -> str:
 
 
 def _runs_table(runs: Sequence[RunHistory]) -> str:
-    differing = _differing(runs)
-    rows = [_run_cells(i, run, len(runs) > 1, differing) for i, run in enumerate(runs)]
+    rows = [_run_cells(i, run, len(runs) > 1) for i, run in enumerate(runs)]
     head = "".join(f'<th class="{CELLS.get(name, "")}">{name}</th>' for row in rows[:1] for name in row)
     lines = []
     for row in rows:
@@ -82,7 +82,7 @@ def _runs_table(runs: Sequence[RunHistory]) -> str:
     return _table("runs", head, lines)
 
 
-def _run_cells(i: int, run: RunHistory, several: bool, differing: Sequence[str]) -> dict[str, str]:
+def _run_cells(i: int, run: RunHistory, several: bool) -> dict[str, str]:
     """The cells of a run in the table of runs, by column."""
     size = 'class="swatch" viewBox="0 0 40 12" width="40" height="12"'
     legend = f'<svg {size} aria-hidden="true">{sample(i, 1, 6, 38)}</svg>'
@@ -96,7 +96,6 @@ def _run_cells(i: int, run: RunHistory, several: bool, differing: Sequence[str])
     if run.planned_bytes is not None:
         memory += f"<br>planned: {format_bytes(round(run.planned_bytes))}"
     metrics = [name for name in run.metrics if name.startswith("p_")] or list(run.metrics)[:3]
-    options = [f"{escape(_short(name))} {escape(_short(run.config.get(name)))}" for name in differing[:MOST_OPTIONS]]
     return {
         "run": f"{name}<br>{run.state}",
         "data": f"{escape(_short(run.start.get('data', '–')))}<br>{_count(run.start.get('rows'))} rows",
@@ -107,17 +106,27 @@ def _run_cells(i: int, run: RunHistory, several: bool, differing: Sequence[str])
         "most memory": memory,
         "loss": "–" if run.loss is None else f"{run.loss:.4g}",
         "measured": "<br>".join(f"{metric_name(name)} {run.metrics[name]:.4f}" for name in metrics[:6]) or "–",
-        DIFFERING if several else NOT_DEFAULT: ", ".join(options) or "none",
     }
 
 
-def _differing(runs: Sequence[RunHistory]) -> list[str]:
-    """Options in which runs differ, or in which a single run differs from the defaults."""
+def _options_table(runs: Sequence[RunHistory]) -> str:
+    """Options in which runs differ, or in which a single run differs from the defaults, with their values."""
     configs = [run.config for run in runs]
-    if len(configs) == 1:
+    heads = [f'<th class="{classes(i)}"><span class="letter">{letter(i)}</span></th>' for i in range(len(runs))]
+    if alone := len(runs) == 1:
         configs.append(json.loads(json.dumps(Config().to_dict())))
+        heads = ["<th>value</th>", "<th>default</th>"]
     names = dict.fromkeys(name for config in configs for name in config)
-    return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
+    differing = [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
+    lines = []
+    for name in differing[:MOST_OPTIONS]:
+        values = (escape(_short(config.get(name))) for config in configs)
+        cells = "".join(f'<td class="free{f" of{i}" * (not alone)}">{value}</td>' for i, value in enumerate(values))
+        lines.append(f"<tr><th>{escape(_short(name))}</th>{cells}</tr>")
+    if not lines:
+        return ""
+    title = "Options other than defaults" if alone else "Options that differ"
+    return f"<h2>{title}</h2>\n" + _table("small", f"<th>option</th>{''.join(heads)}", lines)
 
 
 def _metrics_table(runs: Sequence[RunHistory]) -> str:

@@ -66,6 +66,30 @@ class Axis:
         return tick_label(tick, self.ticks[1] - self.ticks[0])
 
 
+class LogAxis(Axis):
+    """An axis of positive values on which every power of ten has the same length. Its ticks are 1, 2 and 5 times powers
+    of ten around the values, or only powers of ten where labels would overlap. Smaller values are drawn at
+    its begin."""
+
+    def __init__(self, values: Iterable[float], begin: float, end: float) -> None:
+        found = [*values]
+        low, high = min(found), max(found)
+        first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
+        steps = (1, 2, 5) if last - first <= 4 and high < 1e5 else (1,)
+        ticks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+        lowest = max(i for i, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
+        highest = min(i for i, tick in enumerate(ticks) if tick >= high and i > lowest)
+        self.begin, self.end, self.ticks = begin, end, ticks[lowest : highest + 1]
+        self.low, self.high = self.ticks[0], self.ticks[-1]
+
+    def position(self, value: float) -> float:
+        low, high, at = (math.log10(max(number, self.low)) for number in (self.low, self.high, value))
+        return self.begin + (at - low) / (high - low) * (self.end - self.begin)
+
+    def label(self, tick: float) -> str:
+        return tick_label(tick, tick)
+
+
 def tick_label(tick: float, step: float) -> str:
     """A number as text, with the digits that a multiple of the step needs."""
     digits = next((n for n in range(7) if abs(round(step, n) - step) < 1e-6 * step), None)
@@ -121,24 +145,32 @@ def classes(run: int) -> str:
 
 
 def line_chart(
-    label: str, lines: Sequence[Line], events: Sequence[EventLine], units: tuple[str, str], zero: bool, letters: bool
-) -> str:
+    label: str, lines: Sequence[Line], events: Sequence[EventLine], units: tuple[str, str], zero: bool, letters: bool,
+    log: bool = False,
+) -> str:  # fmt: skip
     """The chart; `label` describes it to screen readers, `units` are those of x and y. `letters`: each run's letter
-    stands at the end of its line."""
+    stands at the end of its line. `log`: y is logarithmic."""
     box = PAGE_BOX
     x = Axis([p[0] for line in lines if not line.level for p in line.points], *box.sides, zero=True)
-    y = Axis([p[1] for line in lines for p in [*line.points, *line.band]], *box.ends, zero=zero)
+    heights = [p[1] for line in lines for p in [*line.points, *line.band]]
+    y = LogAxis(heights, *box.ends) if log else Axis(heights, *box.ends, zero=zero)
+    left, top, width, height = box.left, box.top, x.end - x.begin, y.begin - y.end
     parts = [
         f'<svg class="chart" viewBox="0 0 {box.width} {box.height}" role="img" aria-label="{escape(label)}" '
-        f'data-x="{_scale(x)}" data-y="{_scale(y)}" data-units="{escape("|".join(units))}">',
+        f'data-x="{_scale(x)}" data-y="{_scale(y)}" data-units="{escape("|".join(units))}"{" data-log" * log}>',
+        '<g class="axes">',
         *grid(x, y),
+        "</g>",
         text(box.width - box.right, box.height - 6, units[0], "end"),
+        f'<svg class="plot" x="{left}" y="{top}" width="{width:g}" height="{height:g}" '
+        f'viewBox="{left} {top} {width:g} {height:g}">',
         *(_event(event, x.position(event.x)) for event in events if x.low <= event.x <= x.high),
     ]
     for line in lines:
         parts += draw(line, x, y)
     if letters:
         parts += _letters({line.run: line for line in lines if not line.level}, x, y)
+    parts.append("</svg>")
     parts.append(f'<line class="cursor" y1="{box.top}" y2="{box.height - box.bottom}" x1="-9" x2="-9"/></svg>')
     return "\n".join(parts)
 
@@ -205,7 +237,7 @@ def _event(event: EventLine, at: float) -> str:
 
 
 def _positions(points: Sequence[Point], x: Axis, y: Axis) -> str:
-    return " ".join(f"{x.position(at):.1f},{y.position(value):.1f}" for at, value in points)
+    return " ".join(f"{x.position(at):.2f},{y.position(value):.2f}" for at, value in points)  # finer, to be enlarged
 
 
 def _dashes(run: int) -> str:
