@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 CORE_SOURCES := $(shell find src/core src/bindings -name '*.[ch]pp')
 
-.PHONY: help demo report test test-waiting test-others lint docs format coverage fuzz bench micro sanitize clean
+.PHONY: help demo report test test-waiting test-others lint docs notebooks format coverage fuzz bench micro sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -40,6 +40,9 @@ lint: .venv/installed-tests ## check format, style, types and imports between pa
 
 docs: .venv/installed-tests ## the documentation site: build/docs/index.html
 	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
+
+notebooks: .venv/installed-tests ## run the notebooks of the documentation and store their outputs
+	$(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
 
 format: .venv/installed-tests ## format Python and C++, sort imports
 	$(BIN)/ruff check --select I --fix .

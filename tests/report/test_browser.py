@@ -56,7 +56,9 @@ const pointer = (on, name, share) => {
   on.dispatchEvent(new PointerEvent(name, { clientX: box.left + at * box.width, clientY: box.top + 5 }));
   return on.closest("figure").querySelector("output").textContent;
 };
-const drag = (on) => [["down", 0.4], ["move", 0.5], ["up", 0.6]].forEach(([name, at]) => pointer(on, `pointer${name}`, at));
+const drag = (on) => {
+  for (const [name, at] of [["down", 0.4], ["move", 0.5], ["up", 0.6]]) pointer(on, `pointer${name}`, at);
+};
 const before = { width: width(), ticks: loss.querySelector(".axes").textContent };
 found.values = [pointer(loss, "pointermove", 0.5)];
 drag(loss);
