@@ -38,9 +38,8 @@ from dslide.checkpoint.snapshot import Cancelled, Snapshot, buffer_bytes
 from dslide.comm import Communicator, ranks_in_words
 from dslide.comm.votes import Vote, Votes
 from dslide.errors import Diverged, ModelError, UserError, known_to_all
-from dslide.model.label_prior import PREFIX
 from dslide.model.network import Network
-from dslide.model.state_layout import is_parameter
+from dslide.model.state_layout import must_be_finite
 from dslide.model.storage import widened
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
@@ -332,9 +331,8 @@ def _start_worker() -> _Tasks:
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
     """The pieces of an array; Diverged if it is of weights that are not all finite, which must not be saved."""
-    checked = is_parameter(name) and (not name.startswith(PREFIX) or name.endswith(("trained", "linear_weight")))
     for piece in pieces:
-        if checked and not np.isfinite(widened(piece)).all():
+        if must_be_finite(name) and not np.isfinite(widened(piece)).all():
             raise Diverged(f"{name.replace('.', ': ')} not finite")
         yield piece
 
