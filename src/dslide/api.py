@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from dslide.training.autotune import autotune, given_options
 from dslide.training.callbacks import Callback, RunInfo
 from dslide.training.early_stopping import hold_out_rows, keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
-from dslide.training.folders import check_folder, free_folder
+from dslide.training.folders import check_folder, free_folder, lock_folder
 from dslide.training.growth import Earlier, GrowingData, check_base, check_start, growing_data, grown_config
 from dslide.training.inference import Model, Rows, open_model
 from dslide.training.logging import ProgressLine, TrialLine, warn
@@ -47,6 +48,7 @@ from dslide.training.reading import (
     read_training_data,
 )
 from dslide.training.run import Run, RunResult, load_run, resumed_config
+from dslide.training.run_lock import LONGEST_WAIT, NoLock, RunLock
 from dslide.util.threads import measure_speeds
 
 CONFIG_OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
@@ -275,64 +277,72 @@ def open_run(
     folder = _folder(data, out, resume, comm)
     if not resume_existing:
         comm.together("checking the folder", lambda: check_folder(folder, resume is not None))
-    saved = last = None
-    if resume is not None or resume_existing:
-        saved, last = load_run(folder, comm, must=resume is not None)
-    if saved is not None:
-        config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
-    base = None
-    if start_from is not None and saved is None:
-        base = open_on_all_ranks(start_from, comm, optimizer=True, verify=True)
-        comm.together("model to go on from", lambda: check_base(base, start_from))
-    comm.limit = config.watchdog
-    testing = comm.together("test options", lambda: testing.like(saved))
-    growing = None
-    if base is not None or (saved is not None and "earlier" in saved.progress):
-        begin = partial(_grow, data, replay, reading, testing, given, base, saved, start_from)
-        config, growing, test = comm.together("reading the data", begin)
-        rows: Data = growing.train
-    else:
-        rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
-    if comm.rank == 0 and saved is None and base is None and isinstance(rows, Dataset):
-        for suspicion in check_training_data(rows):
-            warn(suspicion)
-    here = local_ranks(comm)
-    line = [ProgressLine()] if progress and comm.rank == 0 else []
-    tuned = None
-    if config.autotune and saved is None and base is None:
-        tuned = autotune(
-            config, given, rows, comm, partial(_check_trial, rows, comm, here), ks=testing.ks,
-            callbacks=[*line, *callbacks], trial_callbacks=[TrialLine() for _ in line],
-        )  # fmt: skip
-        config, folder = tuned.config, _folder(data, out, resume, comm)
-        if not resume_existing:  # another run may have begun meanwhile
-            comm.together("checking the folder", lambda: check_folder(folder, False))
-    if growing is not None:
-        train_data, held_out = rows, growing.validation
-        comm.together("the data", partial(_check_same, data, rows, saved, folder))
-    else:
-        divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation, comm.size)
-        del rows
-        config, train_data, held_out, test = comm.together("dividing the data", divide)
-        del divide
+    with ExitStack() as held:  # the run's lock, given back if the run can't begin
+        saved = last = None
+        wait = LONGEST_WAIT if resume_existing else 0.0  # for the ranks of an earlier start to end
+        lock = _lock(held, folder, comm, wait) if comm.gather_objects("folder", folder.is_dir())[0] else None
+        if resume is not None or resume_existing:
+            saved, last = load_run(folder, comm, must=resume is not None)
+        if saved is not None:
+            config = comm.together("options", lambda: resumed_config(given, folder, saved, may_be_done=resume_existing))
+        base = None
+        if start_from is not None and saved is None:
+            base = open_on_all_ranks(start_from, comm, optimizer=True, verify=True)
+            comm.together("model to go on from", lambda: check_base(base, start_from))
+        comm.limit = config.watchdog
+        testing = comm.together("test options", lambda: testing.like(saved))
+        growing = None
+        if base is not None or (saved is not None and "earlier" in saved.progress):
+            begin = partial(_grow, data, replay, reading, testing, given, base, saved, start_from)
+            config, growing, test = comm.together("reading the data", begin)
+            rows: Data = growing.train
+        else:
+            rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
+        if comm.rank == 0 and saved is None and base is None and isinstance(rows, Dataset):
+            for suspicion in check_training_data(rows):
+                warn(suspicion)
+        here = local_ranks(comm)
+        line = [ProgressLine()] if progress and comm.rank == 0 else []
+        tuned = None
+        if config.autotune and saved is None and base is None:
+            tuned = autotune(
+                config, given, rows, comm, partial(_check_trial, rows, comm, here), ks=testing.ks,
+                callbacks=[*line, *callbacks], trial_callbacks=[TrialLine() for _ in line],
+            )  # fmt: skip
+            config, folder = tuned.config, _folder(data, out, resume, comm)
+            if not resume_existing:  # another run may have begun meanwhile
+                comm.together("checking the folder", lambda: check_folder(folder, False))
+        if growing is not None:
+            train_data, held_out = rows, growing.validation
+            comm.together("the data", partial(_check_same, data, rows, saved, folder))
+        else:
+            divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation, comm.size)
+            del rows
+            config, train_data, held_out, test = comm.together("dividing the data", divide)
+            del divide
 
-    planned = _plan(config, train_data, comm, here)
-    if growing is not None and saved is None:
-        counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
-        planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
-    threads = config.threads or here.threads
-    measured = None
-    if profile:
-        comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
-        measured = Profile(measure_speeds(threads))
-    for callback in callbacks:
-        callback.on_run(RunInfo(folder, train_data, held_out, test, planned.lines(), last, threads, measured, tuned))
-    comm.together("memory", lambda: planned.check(here.ranks))
-    return Run(
-        comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
-        planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
-        callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned, base=base, growing=growing,
-    )  # fmt: skip
+        planned = _plan(config, train_data, comm, here)
+        if growing is not None and saved is None:
+            counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
+            planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
+        threads = config.threads or here.threads
+        measured = None
+        if profile:
+            comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
+            measured = Profile(measure_speeds(threads))
+        for callback in callbacks:
+            callback.on_run(
+                RunInfo(folder, train_data, held_out, test, planned.lines(), last, threads, measured, tuned)
+            )
+        comm.together("memory", lambda: planned.check(here.ranks))
+        lock = lock or _lock(held, folder, comm, wait, new=not resume_existing)
+        held.pop_all()  # the run releases it
+        return Run(
+            comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
+            planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
+            callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned, base=base, growing=growing,
+            lock=lock,
+        )  # fmt: skip
 
 
 def _folder(data: Source, out: str | Path | None, resume: str | Path | None, comm: Communicator) -> Path:
@@ -341,6 +351,17 @@ def _folder(data: Source, out: str | Path | None, resume: str | Path | None, com
         return Path(given)
     name = data if isinstance(data, (str, Path)) else data.source
     return Path(comm.gather_objects("folder", str(free_folder(str(name))))[0])
+
+
+def _lock(held: ExitStack, folder: Path, comm: Communicator, wait: float, new: bool | None = None) -> RunLock | NoLock:
+    """Takes the lock of a run, which rank 0 has for all; `new` as in `lock_folder`."""
+
+    def take() -> RunLock | NoLock:
+        lock = lock_folder(folder, new, wait) if comm.rank == 0 else NoLock()
+        held.callback(lock.release)
+        return lock
+
+    return comm.together("lock of the run", take)
 
 
 def _read(

@@ -3,11 +3,13 @@ but what dslide wrote is removed."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.inprocess import run_ranks
 
@@ -228,3 +230,25 @@ def test_output_replaces_no_link(scene: Scene, capfd: pytest.CaptureFixture[str]
     assert main(["predict", str(scene.run), str(scene.data), "--output", str(out)]) == 2
     assert "out: exists already" in capfd.readouterr().err
     assert scene.contents() == scene.before
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["layer0.weights", "layer1.weights", "layer1.bias"])
+def test_weights_that_are_not_finite_are_refused(scene: Scene, name: str, number: float) -> None:
+    """Where checksums are verified, which reads all of them, when the model is opened; else by what they predict."""
+    saved = dslide.load_model(scene.run)
+    state = {key: np.array(array) for key, array in saved.state.items()}
+    state[name][:, :1] = number
+    model = scene.run.parent / "model"
+    saved_model.save_model(model, dataclasses.replace(saved, state=state), optimizer=False)
+    words = rf"weights\.safetensors: array {name} has numbers that are not finite"
+    for use in (lambda: dslide.open_model(model), lambda: dslide.load_model(model, verify=True)):
+        with pytest.raises(ModelError, match=words):
+            use()
+    opened = dslide.open_model(model, verify=False)
+    for predict in (lambda: list(dslide.predict(opened, scene.data)), lambda: dslide.evaluate(opened, scene.data)):
+        with pytest.raises(ModelError, match="has weights that are not finite, so it can't predict"):
+            predict()

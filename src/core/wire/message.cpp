@@ -28,6 +28,11 @@ template <class Fn> auto with_codec(WireFormat format, const Fn& fn) {
   }
 }
 
+// memcpy must not be given null pointers, which empty vectors have, even for no bytes.
+void copy_bytes(void* to, const void* from, size_t count) {
+  if (count) std::memcpy(to, from, count);
+}
+
 // Offsets and sizes of the parts of a message, in bytes.
 struct Layout {
   size_t rows, columns;
@@ -212,7 +217,7 @@ WirePlan wire_plan(const ColumnView<const float>& x, WireFormat format) {
       for (size_t r = begin; r < end; ++r) {
         const float scale = row.encode(x, r);
         if (!plan.scales.empty()) plan.scales[r] = scale;
-        std::memcpy(plan.values.data() + r * x.count * sizeof(Value), row.values.data(), x.count * sizeof(Value));
+        copy_bytes(plan.values.data() + r * x.count * sizeof(Value), row.values.data(), x.count * sizeof(Value));
         plan.before[r + 1] = row.count_nonzero();
       }
     });
@@ -233,7 +238,7 @@ void wire_write(const WirePlan& plan, std::span<uint8_t> message) {
     }
     uint8_t* const body = message.data() + layout.masks_at();
     if (plan.dense) {
-      if (!plan.values.empty()) std::memcpy(body, plan.values.data(), plan.values.size());
+      copy_bytes(body, plan.values.data(), plan.values.size());
       return;
     }
     const size_t row_bytes = plan.columns * layout.value_bytes;
@@ -267,7 +272,7 @@ void wire_decode(std::span<const uint8_t> message, const ColumnView<float>& out,
         std::memcpy(&scale, message.data() + HEADER_BYTES + r * layout.scale_bytes, layout.scale_bytes);
         const uint8_t* const body = message.data() + layout.masks_at();
         if (header.dense) {
-          std::memcpy(row.values.data(), body + r * out.count * layout.value_bytes, out.count * layout.value_bytes);
+          copy_bytes(row.values.data(), body + r * out.count * layout.value_bytes, out.count * layout.value_bytes);
         } else {
           row.read_nonzero(layout.mask_bytes(), body + r * layout.mask_bytes(),
                            message.data() + layout.sparse_bytes(before[r]));

@@ -38,9 +38,8 @@ from dslide.checkpoint.snapshot import Cancelled, Snapshot, buffer_bytes
 from dslide.comm import Communicator, ranks_in_words
 from dslide.comm.votes import Vote, Votes
 from dslide.errors import Diverged, ModelError, UserError, known_to_all
-from dslide.model.label_prior import PREFIX
 from dslide.model.network import Network
-from dslide.model.state_layout import is_parameter
+from dslide.model.state_layout import must_be_finite
 from dslide.model.storage import widened
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
@@ -66,16 +65,18 @@ class CheckpointManager:
     """The checkpoints of one run, on one of its ranks. `model` describes the run at present. One is written every
     `seconds` (0: only by `save`), and the newest `kept` are kept. On rank 0 `warn` is called with a sentence about each
     that failed; on all ranks `on_complete` with the number of steps of each complete one. `last` is the checkpoint that
-    training resumed from, and `kept_step` the step of the one that was kept by then."""
+    training resumed from, `kept_step` the step of the one that was kept by then, and `check` raises ModelError if
+    checkpoints must not be completed any more."""
 
     def __init__(
         self, run: Path, comm: Communicator, training: Training, model: Callable[[], SavedModel], *,
         seconds: float, kept: int, warn: Callable[[str], None],
         on_complete: Callable[[int], None] = lambda step: None, last: Path | None = None, kept_step: int = 0,
+        check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.folder, self.comm = run / CHECKPOINTS, comm
         self._training, self._model, self._seconds, self._kept = training, model, seconds, kept
-        self._warn, self._on_complete = warn, on_complete
+        self._warn, self._on_complete, self._check = warn, on_complete, check
         make = partial(make_plain_folder, self.folder, ModelError)
         on_disks(comm, "folder of checkpoints", f"{self.folder}: can't be made", make)
         disks = find_disks(self.folder, comm)
@@ -205,6 +206,7 @@ class CheckpointManager:
             snapshot.close()  # after an error too: training must not wait for a writer that has ended
 
     def _complete(self, folder: Path, model: SavedModel, entries: dict[str, Entry]) -> None:
+        self._check()
         if self._leads:
             for path in folder.iterdir():
                 if path.name not in entries and is_model_file(path.name):
@@ -329,9 +331,8 @@ def _start_worker() -> _Tasks:
 
 def finite_pieces(name: str, pieces: Iterable[Array]) -> Iterator[Array]:
     """The pieces of an array; Diverged if it is of weights that are not all finite, which must not be saved."""
-    checked = is_parameter(name) and (not name.startswith(PREFIX) or name.endswith(("trained", "linear_weight")))
     for piece in pieces:
-        if checked and not np.isfinite(widened(piece)).all():
+        if must_be_finite(name) and not np.isfinite(widened(piece)).all():
             raise Diverged(f"{name.replace('.', ': ')} not finite")
         yield piece
 

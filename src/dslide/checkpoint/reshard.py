@@ -22,9 +22,11 @@ from dslide.config import Config
 from dslide.errors import ModelError, raised_as
 from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
-from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter
-from dslide.model.storage import ArraySource, checked
+from dslide.model.state_layout import ArrayLayout, array_layouts, is_parameter, must_be_finite
+from dslide.model.storage import ArraySource, checked, widened
 from dslide.util.arrays import Array, aligned_zeros
+
+FINITE_BLOCK = 1 << 20  # numbers checked at a time
 
 Layouts = dict[str, ArrayLayout]
 Opened = Mapping["ShardFile", TensorFile]
@@ -75,7 +77,8 @@ class SavedArrays:
         return array_layouts(self.config, self.features, self.labels)
 
     def open(self, source: ShardFile, verify: bool) -> TensorFile:
-        """Maps a file. ModelError if it is missing, damaged or not of this network. `verify` checks its checksum."""
+        """Maps a file. ModelError if it is missing, damaged or not of this network. `verify` checks its checksum
+        and that weights are finite."""
         path, writer = self.folder / source.name, source.writer
         if writer.size > 1 and not path.exists():
             raise ModelError(
@@ -93,6 +96,8 @@ class SavedArrays:
                 raise ModelError(f"unexpected array {unexpected[0]!r}: the network that config.json describes has none")
             for name, layout in expected.items():
                 checked(file.arrays, name, layout.dtype, layout.shape(writer))
+            if verify:
+                _check_finite(file)
         return file
 
     def read(self, shard: Shard, optimizer: bool, verify: bool) -> ShardArrays:
@@ -110,6 +115,17 @@ class SavedArrays:
         if not priors[0][1] or priors[0][0] == shard:
             return priors[0][1]
         return regrouped(priors, shard)
+
+
+def _check_finite(file: TensorFile) -> None:
+    """ModelError if weights are not finite, with which nothing could be predicted."""
+    for name, array in file.arrays.items():
+        if must_be_finite(name):
+            rows = max(1, FINITE_BLOCK // max(1, array[:1].size))
+            for begin in range(0, len(array), rows):
+                if not np.isfinite(widened(array[begin : begin + rows])).all():
+                    raise ModelError(f"array {name} has numbers that are not finite")
+                file.release()
 
 
 class ShardArrays(ArraySource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dslide.cli.options import add_reading_options, reading_options
+from dslide.util.terminal import command, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,4 +19,4 @@ def run(arguments: argparse.Namespace) -> None:
     from dslide.training.reading import Reading
 
     convert(arguments.data, arguments.out, **Reading.of(reading_options(arguments)).load_options(arguments.data))
-    print(f"wrote {arguments.out}; use it like the file: dslide train {arguments.out}")
+    print(f"wrote {printable(arguments.out)}; use it like the file: {command('train', arguments.out)}")

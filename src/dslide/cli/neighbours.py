@@ -7,6 +7,7 @@ import argparse
 
 from dslide.cli.options import add_option, add_switch
 from dslide.errors import ConfigError
+from dslide.util.terminal import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,4 +34,4 @@ def run(arguments: argparse.Namespace) -> None:
         vectors = Vectors.of_model(saved, arguments.model, "labels" if arguments.labels else "features")
         found = [vectors.nearest(word, arguments.k) for word in arguments.words]
     for word, near in zip(arguments.words, found, strict=True):
-        print("\t".join([word, *(f"{name}:{score:.4f}" for name, score in near)]))
+        print("\t".join([printable(word), *(f"{printable(name)}:{score:.4f}" for name, score in near)]))

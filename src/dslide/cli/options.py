@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dslide.config import Config, literal_choices
 from dslide.errors import UserError
+from dslide.util.terminal import printable
 
 if TYPE_CHECKING:
     from dslide.data import Data
@@ -131,6 +132,7 @@ def describe(name: str, data: Data) -> str:
     """One line about a data set."""
     from dslide.data import Tokens
 
+    name = printable(name)
     if isinstance(data, Tokens):
         return f"{name}: {data.in_words()}"
     x, y, rows = data.x, data.y, max(len(data.x), 1)

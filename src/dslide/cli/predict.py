@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,8 +28,7 @@ from dslide.training.predictions import (
 )
 from dslide.training.reading import load_for
 from dslide.util.atomic import new_file
-
-_IN_ONE_LINE = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+from dslide.util.terminal import json_line, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,20 +83,20 @@ def write(
 def line_writer(arguments: argparse.Namespace) -> Callable[[Prediction], str]:
     """What makes lines of predictions: labels between tabs, after the user if there is one; or JSON."""
     if arguments.json:
-        return lambda found: json.dumps(found.to_dict(), ensure_ascii=False)
+        return lambda found: json_line(found.to_dict())
     return lambda found: text_line(found, arguments.scores, arguments.probabilities)
 
 
 def text_line(found: Prediction, scores: bool = False, probabilities: bool = False) -> str:
     """Labels between tabs, after the user if there is one; below it a line for each label that is explained."""
-    names = plain = [name.translate(_IN_ONE_LINE) for name in found.names]
+    names = plain = [printable(name) for name in found.names]
     if scores or probabilities:
         numbers = (found.probabilities or []) if probabilities else found.scores
         names = [f"{name}:{number:.6g}" for name, number in zip(names, numbers, strict=True)]
-    line = "\t".join(names if found.user is None else [found.user, *names])
+    line = "\t".join(names if found.user is None else [printable(found.user), *names])
     for name, reasons in zip(plain, found.why or [[]] * len(plain), strict=True):
         if reasons:
-            words = (f"{each.feature.translate(_IN_ONE_LINE)} {each.score:+.3g}" for each in reasons)
+            words = (f"{printable(each.feature)} {each.score:+.3g}" for each in reasons)
             line += f"\n  {name}: {', '.join(words)}"
     return line
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +75,7 @@ def _run_elastic(
     """Runs `dslide train --elastic`."""
     from dslide.launch.elastic import Supervisor
     from dslide.training.folders import free_folder
+    from dslide.training.run_lock import ELASTIC_JOB
 
     least = 1 if arguments.min_ranks is None else arguments.min_ranks
     if not 1 <= least <= ranks:
@@ -83,4 +86,8 @@ def _run_elastic(
         raise ConfigError("elastic: data from stdin can't be read again; give a file")
     folder = arguments.out or str(free_folder(arguments.data))
     command = [*command, "--out", folder]  # given twice, it is the same
-    return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
+    os.environ[ELASTIC_JOB] = secrets.token_hex(8)  # its restarts take over the run from each other
+    try:
+        return Supervisor(command, Path(folder), ranks, hosts, least, limit).run()
+    finally:
+        del os.environ[ELASTIC_JOB]

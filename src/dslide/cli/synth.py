@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dslide.cli.options import add_option
+from dslide.util.terminal import command, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,5 +25,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     out, test_rows = arguments.out, arguments.test_rows
     synthesize(out, arguments.rows, arguments.features, arguments.labels, test_rows, arguments.seed)
-    test = f" --test {out}/test.txt" if test_rows else ""
-    print(f"wrote {out}; next: dslide train {out}/train.txt{test} --label-names {out}/labels.txt")
+    test = ("--test", f"{out}/test.txt") if test_rows else ()
+    words = command("train", f"{out}/train.txt", *test, "--label-names", f"{out}/labels.txt")
+    print(f"wrote {printable(out)}; next: {words}")

@@ -24,6 +24,7 @@ from dslide.comm import launched_as
 from dslide.config import Config
 from dslide.errors import INTERRUPTED, ConfigError, Terminated
 from dslide.training.callbacks import Callback, RunInfo
+from dslide.util.terminal import command, printable
 from dslide.util.units import clock, format_bytes, metric_name
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     except Terminated as error:
         if console.folder is None:  # in trials, before the run
             raise
-        how = "--elastic --out" if arguments.elastic else "--resume"
-        again = f"{error}; to resume: dslide train {arguments.data} {how} {console.folder}"
+        how = ("--elastic", "--out") if arguments.elastic else ("--resume",)
+        again = f"{error}; to resume: {command('train', arguments.data, *how, console.folder)}"
         raise Terminated(again, error.blamed) from None
     if console.is_rank_0:
         console.print_result(result)
@@ -134,7 +135,8 @@ class _Console(Callback):
         if info.test is not None:
             print(describe(self._arguments.test or "held out of it", info.test))
         print("\n".join(info.plan))
-        print(f"run folder: {info.folder}{f', resumed from {info.resumed_from.name}' if info.resumed_from else ''}")
+        resumed = f", resumed from {info.resumed_from.name}" if info.resumed_from else ""
+        print(f"run folder: {printable(str(info.folder))}{resumed}")
         if info.profile is not None:
             from dslide.training.profiler import describe_speeds
 
@@ -168,13 +170,14 @@ class _Console(Callback):
             print(result.profile.table())
         if result.metrics:
             print(metrics_table(result.metrics, result.ks))
-        print(f"saved in {result.folder}")
+        print(f"saved in {printable(str(result.folder))}")
         data = self._arguments.data
         if result.interrupted:
             print(f"interrupted after {result.summary['steps']:,} steps; the network is saved, to resume:")
-            print(f"  dslide train {data} --resume {result.folder}")
+            print(f"  {command('train', data, '--resume', result.folder)}")
         else:
-            print(f"next: dslide predict {result.folder} {data if self._users else self._arguments.test or data}")
+            rows = data if self._users else self._arguments.test or data
+            print(f"next: {command('predict', result.folder, rows)}")
 
 
 def _tuned_in_words(tuned: Tuned) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from dslide import _core
 from dslide._core import ActiveSet
 from dslide.data import SparseRows
-from dslide.errors import DataError
+from dslide.errors import DataError, ModelError, known_to_all
 from dslide.model.activations import Activations, Dense
 from dslide.model.active_sets import of_batch, of_rows
 from dslide.model.calibration import Calibration
@@ -116,7 +116,7 @@ def _second_stage(network: Network, x: SparseRows, ids: Ids, logits: Floats, k: 
     """Ranks candidates, best first by logit, again with the scores of linear classifiers. Those after the first
     CANDIDATES, if so many are asked for, keep their order and come last."""
     if network.linear is None:
-        return ids, logits
+        return _checked(ids, logits)
     shard, calibration = network.shard, network.calibration
     rows, columns = np.nonzero((ids >= 0) & (ids % shard.size == shard.rank))
     own = np.full(ids.shape, -1, np.int32)
@@ -129,7 +129,14 @@ def _second_stage(network: Network, x: SparseRows, ids: Ids, logits: Floats, k: 
     order = np.tile(np.arange(ids.shape[1]), (len(ids), 1))
     order[:, :CANDIDATES] = np.lexsort((ids[:, :CANDIDATES], -scores[:, :CANDIDATES]), axis=1)
     ranked: Floats = np.minimum.accumulate(np.take_along_axis(scores, order, axis=1), axis=1)
-    return np.take_along_axis(ids, order, axis=1)[:, :k], ranked[:, :k]
+    return _checked(np.take_along_axis(ids, order, axis=1)[:, :k], ranked[:, :k])
+
+
+def _checked(ids: Ids, scores: Floats) -> TopK:
+    """The same; ModelError if scores are not finite. All ranks have the same ones, so all raise it."""
+    if not np.isfinite(scores[ids >= 0]).all():
+        raise known_to_all(ModelError("the network has weights that are not finite, so it can't predict"))
+    return ids, scores
 
 
 def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
@@ -151,6 +158,7 @@ def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
             z = z + network.linear.scores(some, np.broadcast_to(owned, z.shape))
         own = network.calibration.logits(z, owned)
         out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
+    _checked(np.zeros(out.shape, np.int32), out)
     return out
 
 

@@ -96,3 +96,8 @@ def is_parameter(name: str) -> bool:
     the others are the optimizer's."""
     of_output = name.startswith((PREFIX, PREDICTION, RECENT)) or name == CALIBRATION
     return of_output or name.endswith((".weights", f".weights{SCALE}", ".bias"))
+
+
+def must_be_finite(name: str) -> bool:
+    """Whether an array holds what training has learned, in which NaN or infinity means that it diverged."""
+    return is_parameter(name) and (not name.startswith(PREFIX) or name.endswith(("trained", "linear_weight")))

@@ -31,7 +31,7 @@ from dslide.training.callbacks import (
 from dslide.training.trainer import Trainer
 from dslide.util.memory import rss_bytes
 from dslide.util.plain import open_to_append
-from dslide.util.terminal import launcher_columns
+from dslide.util.terminal import launcher_columns, printable
 from dslide.util.units import clock, metric_name
 
 BAR_WIDTH = 20  # characters
@@ -136,7 +136,7 @@ def option_text(value: Any) -> str:
 
 def warn(message: str) -> None:
     """Prints a problem that does not end training."""
-    print(f"dslide: warning: {message}", file=sys.stderr, flush=True)
+    print(f"dslide: warning: {printable(message)}", file=sys.stderr, flush=True)
 
 
 class RecordLog(Callback, ABC):

@@ -32,6 +32,7 @@ from dslide.training.evaluation import EvaluationOptions, PeriodicTest, default_
 from dslide.training.growth import GrowingData, go_on, grow
 from dslide.training.logging import JsonLog, RecordLog, finite, warn
 from dslide.training.profiler import Profile
+from dslide.training.run_lock import NoLock, RunLock
 from dslide.training.trainer import Trainer
 from dslide.util.atomic import AtomicFile
 from dslide.util.memory import peak_rss_bytes
@@ -66,16 +67,17 @@ class RunResult:
 
 class Checkpointing(Callback):
     """Writes checkpoints of a trainer's run to its folder while it trains, as its options say; `manager` saves at other
-    times. `model`, `warn`, `last` and `kept_step` are as in `CheckpointManager`."""
+    times. `model`, `warn`, `last`, `kept_step` and `check` are as in `CheckpointManager`."""
 
     def __init__(
         self, trainer: Trainer, run: Path, model: Callable[[], SavedModel], warn: Callable[[str], None],
-        last: Path | None = None, kept_step: int = 0,
+        last: Path | None = None, kept_step: int = 0, check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         config = trainer.config
         self.manager = CheckpointManager(
             run, trainer.comm, trainer, model, seconds=config.checkpoint_seconds, kept=config.checkpoints_kept,
             warn=warn, on_complete=partial(trainer.notify, "on_checkpoint"), last=last, kept_step=kept_step,
+            check=check,
         )  # fmt: skip
 
     def vote(self, trainer: Trainer) -> Vote:
@@ -107,10 +109,12 @@ class Run:
         test: Data | None = None, testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None,
         last: Path | None = None, profile: Profile | None = None, tensorboard: bool = False,
         callbacks: Sequence[Callback] = (), estimator: Mapping[str, Any] | None = None, tuned: Tuned | None = None,
-        base: SavedModel | None = None, growing: GrowingData | None = None,
+        base: SavedModel | None = None, growing: GrowingData | None = None, lock: RunLock | NoLock | None = None,
     ) -> None:  # fmt: skip
-        """`growing` is what a model is trained on further: `base`, or that which was saved in the midst of it."""
+        """`growing` is what a model is trained on further: `base`, or that which was saved in the midst of it. `lock`
+        is released when training has ended."""
         self.folder, self.comm, self.data, self.test = folder, comm, data, test
+        self._lock = lock or NoLock()
         self.tuned = saved.progress.get("autotune") if saved is not None else tuned and tuned.to_dict()
         self.hold_out, self.split = testing.hold_out, testing.split
         self.planned_bytes, self.estimator = planned_bytes, estimator
@@ -132,7 +136,7 @@ class Run:
         best = Best() if saved is None else Best.of(saved.progress, folder)
         if saved is not None and config.epochs > saved.config.epochs:
             best = dataclasses.replace(best, ended=False)
-        checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last, best.step)
+        checkpointing = Checkpointing(self.trainer, folder, self.model, warn, last, best.step, self._lock.check)
         self.checkpoints = checkpointing.manager
         self.early_stopping: EarlyStopping | None = None
         if validation is not None:
@@ -158,6 +162,12 @@ class Run:
     def train(self) -> RunResult:
         """Trains until the end or Ctrl-C, saves the network, evaluates it on the test data and writes the summary.
         Terminated, on all ranks, if one of them received SIGTERM."""
+        try:
+            return self._train()
+        finally:
+            self._lock.release()
+
+    def _train(self) -> RunResult:
         result = self._fit()
         metrics: dict[str, float] = {}
         if self.test is not None and not result.interrupted:
