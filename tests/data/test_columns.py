@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dslide.data import Dataset, SparseRows, convert, load, open_dataset
-from dslide.data.formats.tsv import read_tsv
 from dslide.data.layout import Layout
 from dslide.errors import ConfigError, DataError
 
@@ -47,7 +46,7 @@ def test_columns_anywhere_equal_a_file_of_two_columns(
     assert wide.checksum == plain.checksum
     assert (wide.label_names, wide.feature_names) == (plain.label_names, plain.feature_names)
     with mock.patch("dslide.data.files.BLOCK_BYTES", block):
-        assert read_tsv(file, layout=Layout(**chosen((label, text)))).checksum == plain.checksum
+        assert load(file, **chosen((label, text))).checksum == plain.checksum
 
 
 def test_one_column_given_leaves_the_other_at_its_default(tmp_path: Path) -> None:

@@ -89,7 +89,11 @@ def add_reading_options(
     add_option(group, "--label-separator", "what is between labels, like ';'", "blanks", "TEXT")
     for flag, what, usual in (
         ("--label-column", "labels", "named labels or the like, or 1"),
-        ("--text-column", "text", "named text or the like, or 2"),
+        (
+            "--text-column",
+            "text, or several as title:3,abstract (words of the first count three times)",
+            "named text or the like, or 2",
+        ),
         ("--user-column", "users of interactions", "named user_id or the like, or 1"),
         ("--item-column", "items of interactions", "named item_id or the like, or 2"),
         ("--weight-column", "weights of interactions", "none"),

@@ -1,11 +1,12 @@
 """Data: files of all common formats as sparse rows."""
 
+from dslide.data.convert import convert
 from dslide.data.dataset import Dataset
 from dslide.data.files import read_names
 from dslide.data.formats.folder import open_dataset, write_dataset
 from dslide.data.formats.interactions import for_items
 from dslide.data.formats.tokens import load_tokens
-from dslide.data.load import FORMATS, convert, detect_format, load
+from dslide.data.load import FORMATS, detect_format, load
 from dslide.data.rows import SparseRows
 from dslide.data.synthetic import synthesize
 from dslide.data.text import TextOptions, TextVectorizer

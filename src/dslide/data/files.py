@@ -157,6 +157,11 @@ def decode(path: str | Path, first_line: int, block: bytes) -> str:
         raise DataError(f"{path}, line {line}: not UTF-8 text, found {found}") from None
 
 
+def source_of(paths: Sequence[str | Path]) -> str:
+    """Where rows come from, for messages."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
 def read_names(path: str | Path) -> list[str]:
     """A text file of names, one per line."""
     return [name for first, block in line_blocks(path) for name in decode_lines(path, first, block)]

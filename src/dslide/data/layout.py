@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,8 @@ USED_BY = {  # formats that each option is of use with
 }  # fmt: skip
 
 Column = str | int  # the name of a column, or its number, counted from 1
+TextColumns = Column | Sequence[Column] | Mapping[Column, int]  # several, or with the times that their words count
+MOST_WEIGHT = 1000  # of a column of text
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Layout:
     header: bool | None = None  # whether the first line has names of the columns
     label_separator: str | None = None  # between labels; None: blanks
     label_column: Column | None = None
-    text_column: Column | None = None
+    text_column: Column | None = None  # or several, as title:3,abstract
     user_column: Column | None = None
     item_column: Column | None = None
     weight_column: Column | None = None
@@ -43,6 +47,7 @@ class Layout:
                 object.__setattr__(self, name, SEPARATORS.get(value, value))
         if self.header not in (None, True, False):
             raise ConfigError(f"header: expected true or false, not {self.header!r}")
+        object.__setattr__(self, "text_column", text_option(self.text_column))
         for name, value in self.columns().items():
             if isinstance(value, str) and value.isascii() and value.isdigit():
                 value = int(value)
@@ -51,10 +56,28 @@ class Layout:
                 raise ConfigError(f"{name}: expected the name or the number of a column, not {value!r}")
             if isinstance(value, int) and value < 1:
                 raise ConfigError(f"{name}: columns are counted from 1, not {value}")
+        self.text_columns()
 
     def columns(self) -> dict[str, Column]:
         """The columns that are given."""
         return {name: value for name, value in self.to_dict().items() if name.endswith("_column")}
+
+    def text_columns(self) -> list[tuple[Column, int]]:
+        """The columns of text that are given, each with the number of times that its words count."""
+        if not isinstance(self.text_column, str):
+            return [] if self.text_column is None else [(self.text_column, 1)]
+        found: list[tuple[Column, int]] = []
+        for part in self.text_column.split(","):
+            name, weight = re.fullmatch(r"(.*?)(?::(\d{1,9}))?", part.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
+            column: Column = int(name) if name.isascii() and name.isdigit() else name
+            if column in ("", 0) or column in [other for other, _ in found]:
+                raise ConfigError(f"text_column: expected different columns, as title:3,abstract, not {part!r}")
+            if not 1 <= int(weight or 1) <= MOST_WEIGHT:
+                raise ConfigError(
+                    f"text_column: the words of a column can count 1 to {MOST_WEIGHT} times, not {weight}"
+                )
+            found.append((column, int(weight or 1)))
+        return found
 
     def over(self, other: Layout | None) -> Layout:
         """What is given here, and what the other has where this leaves it open."""
@@ -78,6 +101,17 @@ class Layout:
             return cls(**values)
         except (TypeError, ConfigError) as error:
             raise DataError(f"not the layout of a file: {error}") from None
+
+
+def text_option(columns: TextColumns | None) -> Column | None:
+    """Columns of text, with or without weights, as one option."""
+    if not isinstance(columns, (list, tuple, dict)):
+        return columns  # type: ignore[return-value]
+    pairs = columns.items() if isinstance(columns, dict) else [(column, 1) for column in columns]
+    for column, weight in pairs:
+        if not isinstance(column, (str, int)) or type(weight) is not int or "," in str(column):
+            raise ConfigError(f"text_column: expected columns, or a dict of these and whole numbers, not {columns!r}")
+    return ",".join(f"{column}:{weight}" for column, weight in pairs)
 
 
 LAYOUT_OPTIONS = tuple(field.name for field in dataclasses.fields(Layout))

@@ -1,33 +1,37 @@
-"""Loading a dataset of any format, or converting it to a dataset folder."""
+"""Loading a dataset of any format."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from dslide.config import check_name
 from dslide.data.dataset import Dataset
 from dslide.data.files import line_blocks, open_file, quoted
-from dslide.data.formats.folder import MANIFEST, RowsFiles, complete_folder, open_dataset, write_dataset
+from dslide.data.formats.folder import MANIFEST, open_dataset
 from dslide.data.formats.interaction_table import names_users_and_items
 from dslide.data.formats.interactions import item_count, read_any, read_with_history
-from dslide.data.formats.jsonl import read_jsonl
-from dslide.data.formats.labelled_text import read_text
+from dslide.data.formats.jsonl import jsonl_rows
+from dslide.data.formats.labelled_text import Row, labelled_text, plain_rows
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
 from dslide.data.formats.table import split_first_line
-from dslide.data.formats.tsv import is_labelled_text, read_tsv
-from dslide.data.layout import LAYOUT_OPTIONS, Column, Layout
+from dslide.data.formats.tsv import is_labelled_text, tsv_rows
+from dslide.data.layout import Column, Layout, TextColumns, text_option
 from dslide.data.rows import MAX_COLUMNS
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
-from dslide.util.atomic import new_folder
 
 Format = Literal["xmc", "libsvm", "npz", "tsv", "jsonl", "text", "csr", "interactions", "tokens"]
 TEXT_FORMATS = ("tsv", "jsonl", "text")  # raw text
+# Labels and texts of a file, whose layout may be given, or that of the file a model was trained on.
+TEXT_ROWS: dict[str, Callable[[str | Path, Layout, Layout | None], Iterator[Row]]] = {
+    "tsv": tsv_rows,
+    "jsonl": jsonl_rows,
+    "text": plain_rows,
+}
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -45,7 +49,7 @@ def load(
     header: bool | None = None,
     label_separator: str | None = None,
     label_column: Column | None = None,
-    text_column: Column | None = None,
+    text_column: TextColumns | None = None,
     user_column: Column | None = None,
     item_column: Column | None = None,
     weight_column: Column | None = None,
@@ -96,7 +100,8 @@ def load(
     label_column, text_column, user_column, item_column, weight_column, time_column : str or int
         Columns of tables, by their names in the header, or by numbers from 1 on; in JSON Lines they are keys. By
         default those with usual names, such as text and labels or user_id and item_id, or the first two. A weight is
-        that of an item as a label.
+        that of an item as a label. There may be several columns of text, whose words count so many times:
+        `{"title": 3, "abstract": 1}`, or `"title:3,abstract"`.
     layout : Layout
         What these leave open, as a Dataset has it.
     threads : int
@@ -106,10 +111,10 @@ def load(
         there, and items that it lacks are `unknown_labels`.
     """
     given = Layout(
-        separator, header, label_separator, label_column, text_column, user_column, item_column, weight_column,
-        time_column,
+        separator, header, label_separator, label_column, text_option(text_column), user_column, item_column,
+        weight_column, time_column,
     )  # fmt: skip
-    format = _checked(path, format, base, y, given, features=features, labels=labels, threads=threads)
+    format = checked_format(path, format, base, y, given, features=features, labels=labels, threads=threads)
     if history is not None and format != "interactions":
         raise ConfigError(f"history: only interactions have one, not {format} data")
     if format == "interactions":
@@ -118,12 +123,10 @@ def load(
             dataset = read_any(path, items, threads, both, label_names)
         else:
             dataset = read_with_history(path, items, threads, history, both)
-    elif format == "jsonl":
-        dataset = read_jsonl(path, vectorizer, label_names, given.over(layout))
-    elif format == "tsv":
-        dataset = read_tsv(path, vectorizer, label_names, given, layout)
-    elif format == "text":
-        dataset = read_text(path, vectorizer, label_names)
+    elif format in TEXT_ROWS:
+        check_words(path, format, vectorizer)
+        rows = TEXT_ROWS[format](path, given, layout)
+        dataset = labelled_text(path, rows, vectorizer, label_names, given.over(layout))
     elif format == "npz":
         dataset = read_npz_pair(path, y)
     elif format == "csr":
@@ -131,33 +134,7 @@ def load(
     else:
         header = format == "xmc"
         dataset = read_svm_text(path, header=header, base=base, features=features, labels=labels, threads=threads)
-    return _as_expected(dataset, features, labels, vectorizer, label_names)
-
-
-def convert(
-    path: str | Path, folder: str | Path, *, format: Format | Literal["auto"] = "auto", base: Base = "auto",
-    features: int | None = None, labels: int | None = None, y: str | Path | None = None,
-    vectorizer: TextVectorizer | None = None, label_names: Sequence[str] | None = None,
-    threads: int | None = None, **layout: Any,
-) -> None:  # fmt: skip
-    """Writes the result of `load` with the same options to a new folder. xmc and libsvm text may exceed memory."""
-    for name in layout:
-        check_name(name, LAYOUT_OPTIONS)
-    format = _checked(path, format, base, y, Layout(**layout), features=features, labels=labels, threads=threads)
-    if format not in ("xmc", "libsvm"):
-        dataset = load(
-            path, format=format, features=features, labels=labels, y=y, vectorizer=vectorizer,
-            label_names=label_names, **layout,
-        )  # fmt: skip
-        write_dataset(dataset, folder)
-        return
-    with new_folder(folder) as partial, RowsFiles(partial, "x") as x_files, RowsFiles(partial, "y") as y_files:
-        dataset = read_svm_text(
-            path, x_files, y_files, header=format == "xmc", base=base, features=features, labels=labels, threads=threads
-        )
-        if label_names is not None:
-            dataset = dataset.with_label_names(label_names)
-        complete_folder(partial, dataset, x_files, y_files)
+    return as_expected(dataset, features, labels, vectorizer, label_names)
 
 
 def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = False) -> Format:
@@ -197,7 +174,7 @@ def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = 
     )
 
 
-def _checked(
+def checked_format(
     path: str | Path, format: Format | Literal["auto"], base: Base, y: object, layout: Layout, **numbers: int | None
 ) -> Format:  # fmt: skip
     """The format; raises ConfigError for a bad value, or an option that the format does not have."""
@@ -224,7 +201,13 @@ def _checked(
     return format
 
 
-def _as_expected(
+def check_words(path: str | Path, format: Format, vectorizer: TextVectorizer | None) -> None:
+    """DataError for texts without labels that nothing knows the words of."""
+    if format == "text" and (vectorizer is None or not vectorizer.words):
+        raise DataError(f"{path}: lines of text without labels are only for models that were trained on text")
+
+
+def as_expected(
     dataset: Dataset, features: int | None, labels: int | None,
     vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
 ) -> Dataset:  # fmt: skip

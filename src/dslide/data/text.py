@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import re
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
@@ -21,6 +22,7 @@ from dslide.errors import ConfigError, DataError, UserError
 from dslide.util.arrays import Floats, Ids
 from dslide.util.csr import indptr_of, scale_rows
 
+Text = str | tuple[tuple[str, int], ...]  # a text, or several, each with the number of times that its words count
 _WORD = re.compile(r"[^\W_]{2,}")  # two or more letters or digits of any script
 _BLOCK_ROWS = 4096
 SHORTEST_PART = 3  # characters
@@ -68,7 +70,7 @@ class TextVectorizer:
         """Rows of the texts, as a scipy matrix; words outside the vocabulary are ignored."""
         return self.transform_rows(texts).to_scipy()
 
-    def fit_transform_rows(self, texts: Iterable[str]) -> SparseRows:
+    def fit_transform_rows(self, texts: Iterable[Text]) -> SparseRows:
         """`fit_transform`, as SparseRows."""
         number_of: defaultdict[str, int] = defaultdict()
         number_of.default_factory = number_of.__len__  # a new word gets the next number
@@ -82,18 +84,38 @@ class TextVectorizer:
         self.words, self.df = [words[i] for i in kept], df[kept]
         return self._weigh(_keep_known(column_of[block.indices], block.indptr, block.data) for block in blocks)
 
-    def transform_rows(self, texts: Iterable[str]) -> SparseRows:
+    def learn(self, counts: Iterable[tuple[str, int]], rows: int) -> None:
+        """Learns words from the number of rows, of so many, that each occurs in; rare ones are left out."""
+        enough = (pair for pair in counts if pair[1] >= self.options.min_df)
+        most, by_rank = self.options.max_features, lambda pair: (-pair[1], pair[0])
+        kept = heapq.nsmallest(most, enough, by_rank) if most else sorted(enough, key=by_rank)
+        if not kept:
+            raise DataError(f"no word of the texts occurs in {self.options.min_df} rows or more")
+        self.words, self.df, self.rows = [word for word, _ in kept], np.array([df for _, df in kept], np.int64), rows
+
+    def document_frequencies(self, texts: Iterable[Text]) -> Counter[str]:
+        """The number of the texts that each word occurs in."""
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update({word for part, _ in parts_of(text) for word in self._words_of(part)})
+        return counts
+
+    def transform_rows(self, texts: Iterable[Text]) -> SparseRows:
         """`transform`, as SparseRows."""
         if isinstance(texts, str):
             raise DataError("expected a list of texts, not a single one")
         if not self.words:
             raise UserError("the vectorizer has not learned any words yet: fit it first")
-        if self._column_of[0] is not self.words:
-            self._column_of = self.words, {word: column for column, word in enumerate(self.words)}
-        column_of = self._column_of[1]
+        column_of = self.column_of()
         return self._weigh(self._count(texts, lambda words: map(column_of.get, words, repeat(-1))))
 
-    def grow(self, texts: Iterable[str]) -> None:
+    def column_of(self) -> dict[str, int]:
+        """The number of each known word; it is kept for the next texts."""
+        if self._column_of[0] is not self.words:
+            self._column_of = self.words, {word: column for column, word in enumerate(self.words)}
+        return self._column_of[1]
+
+    def grow(self, texts: Iterable[Text]) -> None:
         """Learns further words, which get the columns after those known, and how frequent all words are now."""
         number_of: defaultdict[str, int] = defaultdict(None, {word: number for number, word in enumerate(self.words)})
         number_of.default_factory = number_of.__len__
@@ -157,17 +179,24 @@ class TextVectorizer:
         return found
 
     def _count(
-        self, texts: Iterable[str], columns: Callable[[Sequence[str]], Iterable[int]]
+        self, texts: Iterable[Text], columns: Callable[[Sequence[str]], Iterable[int]]
     ) -> Iterator[sp.csr_matrix]:
         """The counts of each column in each row, `_BLOCK_ROWS` rows at a time; column -1 is ignored."""
         texts = iter(texts)
         while block := list(islice(texts, _BLOCK_ROWS)):
-            found, ends = array("i"), [0]
+            found, ends, heavy = array("i"), [0], []
             for text in block:
-                found.extend(columns(self._words_of(text)))
+                for part, weight in parts_of(text):
+                    begin = len(found)
+                    found.extend(columns(self._words_of(part)))
+                    if weight != 1:
+                        heavy.append((begin, len(found), weight))
                 ends.append(len(found))
             numbers = np.frombuffer(found, np.int32) if found else np.zeros(0, np.int32)
-            yield _keep_known(numbers, np.array(ends, np.int64), np.ones(len(numbers), np.float32))
+            counts = np.ones(len(numbers), np.float32)
+            for begin, end, weight in heavy:
+                counts[begin:end] = weight
+            yield _keep_known(numbers, np.array(ends, np.int64), counts)
 
     def _weigh(self, blocks: Iterable[sp.csr_matrix]) -> SparseRows:
         builder, rows = RowsBuilder(), 0
@@ -179,6 +208,11 @@ class TextVectorizer:
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
+
+
+def parts_of(text: Text) -> tuple[tuple[str, int], ...]:
+    """The texts that a row has, each with the number of times that its words count."""
+    return ((text, 1),) if isinstance(text, str) else text
 
 
 def _parts(word: str, longest: int) -> Iterator[str]:

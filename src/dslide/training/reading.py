@@ -239,9 +239,14 @@ def _load_like(
 def _format_of_texts(path: str | Path, options: Mapping[str, Any], layout: Layout) -> str:
     """The format of data for a model of text: a table if its first line has the name of the known column of texts."""
     given = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
-    if not Path(path).is_dir() and given.over(layout).text_column in split_first_line(path):
+    if not Path(path).is_dir() and _names_texts(given.over(layout), split_first_line(path)):
         return "tsv"
     return detect_format(path, given, texts=True)
+
+
+def _names_texts(layout: Layout, names: Sequence[str]) -> bool:
+    columns = [column for column, _ in layout.text_columns()]
+    return bool(columns) and all(column in names for column in columns)
 
 
 def _with_known_features(data: D, name: str | Path, features: int) -> D:

@@ -4,41 +4,35 @@ are ignored."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dslide.data.dataset import Dataset
 from dslide.data.files import decode_lines, line_blocks
-from dslide.data.formats.labelled_text import labelled_text
+from dslide.data.formats.labelled_text import Row
 from dslide.data.formats.table import one_line
 from dslide.data.layout import Layout
-from dslide.data.text import TextVectorizer
+from dslide.data.text import Text
 from dslide.errors import DataError
 
 
-def read_jsonl(
-    path: str | Path,
-    vectorizer: TextVectorizer | None = None,
-    label_names: Sequence[str] | None = None,
-    layout: Layout | None = None,
-) -> Dataset:
-    """Rows of a file, as `labelled_text` makes them. Labels are texts or whole numbers, and may have blanks; a row
-    without "labels" has none. Blank lines are skipped."""
-    layout = layout or Layout()
-    text_key = layout.text_column if isinstance(layout.text_column, str) else "text"  # tables may have numbers
+def jsonl_rows(path: str | Path, layout: Layout | None = None, known: Layout | None = None) -> Iterator[Row]:
+    """Names of labels and the text of every row. Labels are texts or whole numbers, and may have blanks; a row without
+    "labels" has none. Of several keys of text a row may lack some, but not all. Blank lines are skipped."""
+    layout = (layout or Layout()).over(known)
+    keys = [(column, weight) for column, weight in layout.text_columns() if isinstance(column, str)]
+    keys = keys or [("text", 1)]  # tables may have numbers
+    missing = {key for key, _ in keys}  # so far, in all rows
     label_key = layout.label_column if isinstance(layout.label_column, str) else "labels"
-    labels: list[list[str]] = []
-    texts: list[str] = []
     for first, block in line_blocks(path):
         for line, content in enumerate(decode_lines(path, first, block), first):
             if content.strip():
-                row = _parse(f"{path}, line {line}", content)
-                texts.append(_text(f"{path}, line {line}", row, text_key))
-                labels.append(_labels(f"{path}, line {line}", row, label_key))
-    if not texts:
-        raise DataError(f"{path}: there are no rows")
-    return labelled_text(path, labels, texts, vectorizer, label_names, layout)
+                where = f"{path}, line {line}"
+                row = _parse(where, content)
+                missing -= row.keys()
+                yield _labels(where, row, label_key), _texts(where, row, keys)
+    if len(keys) > 1 and missing:
+        raise DataError(f"{path}: text_column: no line has the key {min(missing)!r}")
 
 
 def _parse(where: str, content: str) -> dict[str, Any]:
@@ -49,6 +43,12 @@ def _parse(where: str, content: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with text and labels, not {type(row).__name__}")
     return row
+
+
+def _texts(where: str, row: dict[str, Any], keys: Sequence[tuple[str, int]]) -> Text:
+    present = [(key, weight) for key, weight in keys if row.get(key) is not None] or keys[:1]
+    texts = tuple((_text(where, row, key), weight) for key, weight in present)
+    return texts[0][0] if len(keys) == 1 and keys[0][1] == 1 else texts
 
 
 def _text(where: str, row: dict[str, Any], key: str) -> str:

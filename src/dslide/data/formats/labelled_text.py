@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +13,31 @@ from dslide.data.dataset import Dataset
 from dslide.data.files import decode_lines, line_blocks
 from dslide.data.layout import Layout
 from dslide.data.rows import SparseRows
-from dslide.data.text import TextVectorizer
+from dslide.data.text import Text, TextVectorizer
 from dslide.errors import DataError
 from dslide.util.csr import indptr_of
+
+Row = tuple[Collection[str], Text]  # names of labels, and a text
+NO_ROWS = "there are no rows"
 
 
 def labelled_text(
     path: str | Path,
-    labels: Sequence[Collection[str]],
-    texts: Sequence[str],
+    rows: Iterable[Row],
     vectorizer: TextVectorizer | None,
     label_names: Sequence[str] | None,
     layout: Layout | None = None,
 ) -> Dataset:
     """Texts vectorized (by a new vectorizer, if none has learned words), labels numbered by `number_names`."""
+    labels: list[Collection[str]] = []
+    texts: list[Text] = []
+    for of_row, text in rows:
+        labels.append(of_row)
+        texts.append(text)
+    if not texts:
+        raise DataError(f"{path}: {NO_ROWS}")
     names, number_of = number_names(Counter(label for row in labels for label in row), label_names)
-    indices = np.fromiter((number_of[label] for row in labels for label in row), np.int32)
-    indptr = indptr_of(np.array([len(row) for row in labels]))
-    y = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=(len(labels), len(names)))
+    y = label_rows(labels, number_of)
     try:
         if vectorizer is None or not vectorizer.words:
             vectorizer = vectorizer or TextVectorizer()
@@ -44,17 +51,24 @@ def labelled_text(
         raise DataError(f"{path}: {error}") from None
     unknown = 0 if label_names is None else len(names) - len(label_names)
     return Dataset(
-        x, SparseRows.from_scipy(y), names, vectorizer.words, vectorizer, str(path), unknown_labels=unknown,
+        x, y, names, vectorizer.words, vectorizer, str(path), unknown_labels=unknown,
         layout=layout or Layout(),
     )  # fmt: skip
 
 
-def read_text(path: str | Path, vectorizer: TextVectorizer | None, label_names: Sequence[str] | None) -> Dataset:
+def plain_rows(path: str | Path, layout: Layout | None = None, known: Layout | None = None) -> Iterator[Row]:
     """A row without labels for every line."""
-    if vectorizer is None or not vectorizer.words:
-        raise DataError(f"{path}: lines of text without labels are only for models that were trained on text")
-    texts = [line for first, block in line_blocks(path) for line in decode_lines(path, first, block)]
-    return labelled_text(path, [()] * len(texts), texts, vectorizer, label_names)
+    for first, block in line_blocks(path):
+        for line in decode_lines(path, first, block):
+            yield (), line
+
+
+def label_rows(labels: Sequence[Collection[str]], number_of: Mapping[str, int]) -> SparseRows:
+    """Names of labels as rows of numbers; one that is there twice counts twice."""
+    indices = np.fromiter((number_of[label] for row in labels for label in row), np.int32)
+    indptr = indptr_of(np.array([len(row) for row in labels]))
+    y = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), shape=(len(labels), len(number_of)))
+    return SparseRows.from_scipy(y)
 
 
 def number_names(counts: Mapping[str, int], known: Sequence[str] | None) -> tuple[list[str], dict[str, int]]:

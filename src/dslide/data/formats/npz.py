@@ -14,6 +14,7 @@ from dslide.data.rows import SparseRows
 from dslide.errors import DataError, MemoryNeeded
 from dslide.util.memory import check_memory, rss_bytes
 
+NOT_NPZ = "not a sparse matrix written by scipy.sparse.save_npz"
 _PAIRS = (("X.npz", "Y.npz"), ("X.trn.npz", "Y.trn.npz"))
 
 
@@ -31,16 +32,23 @@ def find_npz_pair(path: str | Path, y: str | Path | None) -> tuple[Path, Path] |
 
 def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
     """A dataset from two .npz files of scipy.sparse.save_npz; nothing in them is ever unpickled."""
+    x_path, y_path = npz_pair(path, y)
+    return Dataset(read_matrix(x_path), read_matrix(y_path), source=str(path))
+
+
+def npz_pair(path: str | Path, y: str | Path | None) -> tuple[Path, Path]:
+    """The files of features and labels for a path; DataError if they are not known."""
     pair = find_npz_pair(path, y)
     if pair is None:
         if Path(path).is_dir():
             raise DataError(f"{path}: the folder has neither X.npz nor X.trn.npz")
         open_file(path).close()  # a missing file is reported first
         raise DataError(f"{path}: the labels' file is not known, give it as y")
-    return Dataset(_read_matrix(pair[0]), _read_matrix(pair[1]), source=str(path))
+    return pair
 
 
-def _read_matrix(path: Path) -> SparseRows:
+def read_matrix(path: Path) -> SparseRows:
+    """The rows of a matrix, read whole."""
     with open_file(path) as file:
         try:
             with zipfile.ZipFile(file) as parts:  # no more is read than the sizes declared there
@@ -51,7 +59,7 @@ def _read_matrix(path: Path) -> SparseRows:
         except MemoryNeeded:
             raise
         except Exception:  # numpy, zipfile and scipy raise many types for bad files
-            raise DataError(f"{path}: not a sparse matrix written by scipy.sparse.save_npz") from None
+            raise DataError(f"{path}: {NOT_NPZ}") from None
     # a matrix that is not stored by rows may declare any number of them
     check_memory(rss_bytes() + 16 * matrix.shape[0], f"{path}: a matrix of {matrix.shape[0]} rows", "it has to fit")
     try:

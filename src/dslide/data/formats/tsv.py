@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from dslide.data.dataset import Dataset
-from dslide.data.formats.labelled_text import labelled_text
+from dslide.data.formats.labelled_text import Row
 from dslide.data.formats.table import Table, as_names, first_line, guess_separator, one_line
 from dslide.data.layout import Layout
-from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 
 LABEL_NAMES = frozenset(
@@ -18,14 +16,8 @@ LABEL_NAMES = frozenset(
 TEXT_NAMES = frozenset({"text", "texts", "sentence", "content", "body", "document", "abstract", "description"})
 
 
-def read_tsv(
-    path: str | Path,
-    vectorizer: TextVectorizer | None = None,
-    label_names: Sequence[str] | None = None,
-    layout: Layout | None = None,
-    known: Layout | None = None,
-) -> Dataset:
-    """Rows of a file, as `labelled_text` makes them.
+def tsv_rows(path: str | Path, layout: Layout | None = None, known: Layout | None = None) -> Iterator[Row]:
+    """Names of labels and the text of every row.
 
     The layout has what is given, `known` that of the file a model was trained on. If columns are left open, they are
     those with usual names in the header, or else 1 and 2, and then the file must have these two and no others. A file
@@ -33,21 +25,19 @@ def read_tsv(
     given = layout or Layout()
     layout = given.over(known)
     table = Table(path, layout.separator or _separator(path), _has_header(layout))
-    label, text = _places(table, layout, may_lack_labels=known is not None and given.label_column is None)
-    labels: list[list[str]] = []
-    texts: list[str] = []
-    split, separator = str.split, layout.label_separator
+    label, texts = _places(table, layout, may_lack_labels=known is not None and given.label_column is None)
+    alone = texts[0][0] if len(texts) == 1 and texts[0][1] == 1 else None
     for _, cells in table.rows(skip_blank=False):
-        if label is None:
-            labels.append([])
-        elif separator is None:
-            labels.append(split(cells[label]))
-        else:
-            labels.append([name for part in cells[label].split(separator) if (name := one_line(part))])
-        texts.append(cells[text])
-    if not texts:
-        raise DataError(f"{path}: there are no rows")
-    return labelled_text(path, labels, texts, vectorizer, label_names, layout)
+        labels = [] if label is None else split_labels(cells[label], layout.label_separator)
+        text = cells[alone] if alone is not None else tuple((cells[place], weight) for place, weight in texts)
+        yield labels, text
+
+
+def split_labels(cell: str, separator: str | None) -> list[str]:
+    """The labels in a cell, between blanks unless a separator is given."""
+    if separator is None:
+        return cell.split()
+    return [name for part in cell.split(separator) if (name := one_line(part))]
 
 
 def is_labelled_text(cells: Sequence[str]) -> bool:
@@ -65,30 +55,36 @@ def _has_header(layout: Layout) -> bool | Callable[[list[str]], bool]:
     """Whether there is a header, or what tells it by the first line."""
     if layout.header is not None:
         return layout.header
-    named = any(isinstance(column, str) for column in (layout.label_column, layout.text_column))
+    columns = [layout.label_column, *(column for column, _ in layout.text_columns())]
+    named = any(isinstance(column, str) for column in columns)
     return True if named else is_labelled_text
 
 
-def _places(table: Table, layout: Layout, may_lack_labels: bool) -> tuple[int | None, int]:
-    """The columns of labels (None: there is none) and of texts."""
-    given, names = (layout.label_column, layout.text_column), table.names or []
-    if may_lack_labels and isinstance(given[0], str) and given[0] not in names:
+def _places(table: Table, layout: Layout, may_lack_labels: bool) -> tuple[int | None, list[tuple[int, int]]]:
+    """The columns of labels (None: there is none) and of texts, these with their weights."""
+    given, names = layout.label_column, table.names or []
+    if may_lack_labels and isinstance(given, str) and given not in names:
         label = None
     else:
-        label = table.find("label_column", given[0], LABEL_NAMES)
-    text = table.find("text_column", given[1], TEXT_NAMES)
+        label = table.find("label_column", given, LABEL_NAMES)
+    places = [(table.find("text_column", column), weight) for column, weight in layout.text_columns()]
+    texts = [(place, weight) for place, weight in places if place is not None]  # all of them, which are given
+    usual = table.find("text_column", None, TEXT_NAMES)
+    if not texts and usual is not None:
+        texts = [(usual, 1)]
+    text = texts[0][0] if texts else None
     if label is None and text is not None and may_lack_labels and table.names:
-        return None, text
+        return None, texts
     if label is None and text is None and table.width != 2:
         raise DataError(f"{table.path}, line 1: {_unexpected(table)}")
     if label is None:
         label = _other(table, "label_column", 0, text)
     if text is None:
-        text = _other(table, "text_column", 1, label)
-    if label == text:
+        texts = [(_other(table, "text_column", 1, label), 1)]
+    if label in (place for place, _ in texts):
         both = f"labels and text can't both be in column {label + 1}"
         raise ConfigError(f"label_column, text_column: {both}")
-    return label, text
+    return label, texts
 
 
 def _other(table: Table, option: str, usual: int, other: int | None) -> int:
