@@ -128,9 +128,8 @@ class SharedOutput(OutputNetwork):
     def _gather(self, name: str, make: Make, facts: Mapping[str, Any], exact: bool = False) -> Rows:
         rows = self.collectives.gather_rows(name, self.output.inputs, make, facts, exact)
         if len(rows[0]) == 0:
-            raise known_to_all(
-                DataError("the batch is empty, expected at least one row, with softmax one with a label")
-            )
+            wanted = "row with a label" if self.loss.needs_labels else "row"
+            raise known_to_all(DataError(f"the batch is empty, expected at least one {wanted}"))
         return rows
 
     @staticmethod
