@@ -3,7 +3,7 @@ ranks are named in messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,11 @@ MAY_DIFFER = ("threads",)  # options that need not be the same on all ranks
 def check_agreement(comm: Communicator, config: Config, facts: dict[str, Any]) -> None:
     """Raises ConfigError, the same on every rank, if ranks differ in version, options or other facts."""
     options = {name: value for name, value in config.to_dict().items() if name not in MAY_DIFFER}
-    every = comm.gather_objects("agreement", {"the version of dslide": version("dslide"), **facts, **options})
+    check_alike(comm.gather_objects("agreement", {"the version of dslide": version("dslide"), **facts, **options}))
+
+
+def check_alike(every: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ConfigError if the facts of some rank, each with its name, are not those of rank 0."""
     for what, expected in every[0].items():
         others = [rank for rank, given in enumerate(every) if given.get(what) != expected]
         if others:

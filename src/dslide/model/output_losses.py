@@ -16,7 +16,6 @@ import numpy.typing as npt
 from dslide import _core
 from dslide._core import ActiveSet, FoundLabels
 from dslide.comm.future import Future
-from dslide.data import SparseRows
 from dslide.model.activations import Activations, Dense
 from dslide.model.active_sets import of_rows
 from dslide.model.collectives import Collectives
@@ -50,7 +49,7 @@ class OutputLoss(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def targets(y: SparseRows) -> Csr:
+    def targets(y: Csr) -> Csr:
         """Label weights as training targets."""
 
     @staticmethod
@@ -84,6 +83,14 @@ class OutputLoss(abc.ABC):
         """Replaces logits by their gradients, times `scale`; returns the loss of own labels."""
 
     @abc.abstractmethod
+    def gradient(self, x: Dense, active: ActiveSet, own: Csr, scale: float) -> tuple[float, Floats]:
+        """As `exact`, with the gradient of `x` by the sum of losses, times `scale`: this rank's share of it."""
+
+    @abc.abstractmethod
+    def log_probabilities(self, x: Dense, active: ActiveSet, own: Csr) -> Floats:
+        """The logarithms of own labels' probabilities over all neurons, which `active` is: a value per element."""
+
+    @abc.abstractmethod
     def exact(self, h: Activations, active: ActiveSet, own: Csr) -> float:
         """What own labels add to the rows' losses over all neurons: `active` is all of them."""
 
@@ -102,6 +109,10 @@ class OutputLoss(abc.ABC):
             self._scratch = aligned_empty(1, size)[0]
         return self._scratch
 
+    def _label_logits(self, h: Activations, own: Csr) -> Floats:
+        """The logits of own labels: a value per element."""
+        return self.layer.forward(h, of_rows(own, self.layer.neurons)).reshape(-1)
+
     def _logits(self, h: Activations, active: ActiveSet) -> Floats:
         """Of all own neurons, row by row, without padding."""
         z = self.layer.forward(h, active)[:, : self.layer.neurons]
@@ -114,7 +125,7 @@ class SoftmaxLoss(OutputLoss):
     needs_labels = True
 
     @staticmethod
-    def targets(y: SparseRows) -> Csr:
+    def targets(y: Csr) -> Csr:
         return Csr(y.indptr, y.indices, _core.row_shares(y.indptr, y.values))
 
     @staticmethod
@@ -143,16 +154,28 @@ class SoftmaxLoss(OutputLoss):
         return _core.softmax_gradient(active, slots, own.indptr, own.indices, own.values, log_norm, scale)
 
     def exact(self, h: Activations, active: ActiveSet, own: Csr) -> float:
-        if isinstance(h, Dense):
-            reference, total = self._sums(h.rows)
-            self.layer.softmax_forward(h, active, None, reference, total)
-            log_norm = self.collectives.log_normaliser(reference, total).wait()
-        else:
-            log_norm = self._log_normaliser(active, self._logits(h, active))
-        z = self.layer.forward(h, of_rows(own, self.layer.neurons)).reshape(-1) + prior_logits(
-            active, own, self.layer.neurons
+        log_norm = (
+            self._dense_normaliser(h, active)
+            if isinstance(h, Dense)
+            else self._log_normaliser(active, self._logits(h, active))
         )
+        z = self._label_logits(h, own) + prior_logits(active, own, self.layer.neurons)
         return float(own.values @ (log_norm[own.row_numbers()].astype(np.float64) - z))
+
+    def gradient(self, x: Dense, active: ActiveSet, own: Csr, scale: float) -> tuple[float, Floats]:
+        labels, dx = self.find_labels(active, own), np.empty_like(x.values)
+        reference, total = self._sums(x.rows)
+        self.layer.softmax_forward(x, active, labels, reference, total, dx)
+        log_norm = self.collectives.log_normaliser(reference, total).wait()
+        return self.layer.softmax_backward(active, labels, reference, log_norm, scale, dx, 0, x.rows), dx
+
+    def log_probabilities(self, x: Dense, active: ActiveSet, own: Csr) -> Floats:
+        return self._label_logits(x, own) - self._dense_normaliser(x, active)[own.row_numbers()]
+
+    def _dense_normaliser(self, x: Dense, active: ActiveSet) -> Floats:
+        reference, total = self._sums(x.rows)
+        self.layer.softmax_forward(x, active, None, reference, total)
+        return self.collectives.log_normaliser(reference, total).wait()
 
     def _log_normaliser(self, active: ActiveSet, slots: Floats) -> Floats:
         reference, total = self._sums(active.rows)
@@ -170,7 +193,7 @@ class SigmoidLoss(OutputLoss):
     needs_labels = False
 
     @staticmethod
-    def targets(y: SparseRows) -> Csr:
+    def targets(y: Csr) -> Csr:
         return y
 
     @staticmethod
@@ -193,6 +216,14 @@ class SigmoidLoss(OutputLoss):
 
     def slot_gradient(self, active: ActiveSet, slots: Floats, own: Csr, scale: float) -> float:
         return _core.sigmoid_gradient(active, slots, own.indptr, own.indices, own.values, scale)
+
+    def gradient(self, x: Dense, active: ActiveSet, own: Csr, scale: float) -> tuple[float, Floats]:
+        dx, kept = np.empty_like(x.values), aligned_empty(1, self.layer.native.kept_size(active))[0]
+        labels = self.find_labels(active, own)
+        return self.layer.sigmoid_backward(x, active, labels, scale, dx, kept, 0, x.rows), dx
+
+    def log_probabilities(self, x: Dense, active: ActiveSet, own: Csr) -> Floats:
+        return -np.logaddexp(0, -self._label_logits(x, own))
 
     def exact(self, h: Activations, active: ActiveSet, own: Csr) -> float:
         return self.slot_gradient(active, self._logits(h, active), own, 1.0)

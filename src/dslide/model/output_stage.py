@@ -32,11 +32,14 @@ class HasOutput(Protocol):
     """What has an output layer, and what finds its neurons."""
 
     config: ResolvedConfig
-    collectives: Collectives
     shard: Shard
     loss: OutputLoss
     recent: RecentRows | None  # hidden vectors that cells are made of
     inclusion: Floats | None  # of each own neuron: its probability of being a random negative; None: all alike
+
+    @property
+    def collectives(self) -> Collectives:
+        """The exchanges between ranks."""
 
     @property
     def output(self) -> Layer:
