@@ -254,22 +254,39 @@ template <class Array> Csr check_sparse(const SparseLayer& l, const Offsets& off
   return x;
 }
 
+// The dense part of such an input: the last `inputs` ones, which are the first columns of an array with padding.
+template <class Array> DenseInputs check_dense_inputs(const SparseLayer& l, const std::optional<In<float, 2>>& x,
+                                                      size_t inputs, const ActiveSet& active, const Array& z) {
+  if (!x) return {};
+  const Parameters& weights = l.weights();
+  require(active.is_everything, "dense inputs are for active sets of all neurons");
+  require(x->shape(0) == active.rows && inputs <= x->shape(1) && inputs <= weights.rows, "x must be rows x inputs");
+  require(z.shape(1) >= weights.stride, "logits must be padded");
+  return {x->data(), active.rows, inputs, x->shape(1), weights.rows - inputs};
+}
+
 void bind_sparse(nb::module_& m) {
   nb::class_<SparseLayer> layer(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.");
   layer.def(nb::init<const Parameters&, const Parameters&>(), "weights"_a, "bias"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>());
-  define(layer, "forward", args("offsets"_a, "ids"_a, "values"_a, "active"_a, "z"_a),
-         [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, Out<float, 2> z) {
+  define(layer, "forward",
+         args("offsets"_a, "ids"_a, "values"_a, "active"_a, "z"_a, "dense"_a = nb::none(), "inputs"_a = 0),
+         [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, Out<float, 2> z,
+            std::optional<In<float, 2>> dense, size_t inputs) {
     const Csr x = check_sparse(l, offsets, ids, values, active, z, "logits must fill the slots");
-    l.forward(x, active, z.data(), z.shape(1));
+    l.forward(x, check_dense_inputs(l, dense, inputs, active, z), active, z.data(), z.shape(1));
   });
-  define(layer, "learn", args("offsets"_a, "ids"_a, "values"_a, "active"_a, "dz"_a, "dx"_a, "optimizer"_a),
+  define(layer, "learn",
+         args("offsets"_a, "ids"_a, "values"_a, "active"_a, "dz"_a, "dx"_a, "optimizer"_a, "dense"_a = nb::none(),
+              "inputs"_a = 0),
          [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, In<float, 2> dz,
-            std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
+            std::optional<Out<float, 1>> dx, const Optimizer& optimizer, std::optional<In<float, 2>> dense,
+            size_t inputs) {
     check_trainable(l.weights(), active);
     const Csr x = check_sparse(l, offsets, ids, values, active, dz, "gradients must fill the slots");
     require(!dx || has_shape(*dx, ids.shape(0)), "dx must have a value per element");
-    return l.learn(x, active, dz.data(), dz.shape(1), dx ? dx->data() : nullptr, optimizer);
+    return l.learn(x, check_dense_inputs(l, dense, inputs, active, dz), active, dz.data(), dz.shape(1),
+                   dx ? dx->data() : nullptr, optimizer);
   });
 }
 }  // namespace

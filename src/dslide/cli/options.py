@@ -129,16 +129,19 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def describe(name: str, data: Data) -> str:
     """One line about a data set."""
-    from dslide.data import Tokens
+    from dslide.data import Tokens, sparse_part
 
     if isinstance(data, Tokens):
         return f"{name}: {data.in_words()}"
-    x, y, rows = data.x, data.y, max(len(data.x), 1)
+    x, y, dense = sparse_part(data.x), data.y, data.dense_features
+    features, labels = data.values_per_row
+    which = f" ({dense:,} dense)" if 0 < dense < data.features else " (dense)" * (dense > 0)
+    each = "" if dense == data.features else f"{features:.1f}{' sparse' * (dense > 0)} features and "
     text = (
-        f"{name}: {len(x):,} rows, {x.columns:,} features, {y.columns:,} labels; a row has "
-        f"{x.nnz / rows:.1f} features and {y.nnz / rows:.1f} labels on average"
+        f"{name}: {len(data):,} rows, {data.features:,} features{which}, {data.labels:,} labels; a row has "
+        f"{each}{labels:.1f} labels on average"
     )
-    no_features, no_labels = x.empty_rows(), y.empty_rows()
+    no_features, no_labels = 0 if dense else x.empty_rows(), y.empty_rows()
     if data.users is not None and no_features:
         text += f"; {no_features:,} users have no history"
     elif no_features or no_labels:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dslide.config import Config
 from dslide.data import Data, Dataset, Tokens
+from dslide.errors import ConfigError
 from dslide.model.label_prior import has_label_prior, has_trained_prior
 from dslide.model.micro_batches import PARTS
 
@@ -109,7 +110,12 @@ class _Facts:
             return WORDS
         if self.data is not None and self.data.users is not None:
             return ITEMS
-        return DENSE if self.config.start == "discriminant" else ROWS
+        return DENSE if self.config.start == "discriminant" or self.all_dense else ROWS
+
+    @property
+    def all_dense(self) -> bool:
+        """Whether rows of data are held as a dense matrix."""
+        return isinstance(self.data, Dataset) and self.data.dense_features == self.data.features > 0
 
     def start(self) -> str:
         data, config = self.data, self.config
@@ -118,6 +124,7 @@ class _Facts:
         one = len(config.hidden) <= 1 and all(share == 1 for share in config.hidden_share)
         fits = one and config.activation != "relu" and config.prior_labels <= 0
         features_per_row, _ = data.values_per_row
+        features_per_row += data.dense_features
         dense = features_per_row >= DENSE_SHARE * data.features and LEAST_DENSE <= data.features <= MOST_DENSE
         return "discriminant" if fits and dense else "random"
 
@@ -200,7 +207,7 @@ class _Facts:
 
     def validation(self) -> float:
         data, config = self.data, self.config
-        if not isinstance(data, Dataset) or len(data) == 0 or data.data_bytes > MOST_COPIED:
+        if not isinstance(data, Dataset) or len(data) == 0 or data.copied_bytes > MOST_COPIED:
             return 0.0
         if data.users is not None and np.count_nonzero(np.diff(data.y.indptr) > 1) < LEAST_VALIDATION:
             return 0.0  # users with one item keep it
@@ -251,6 +258,9 @@ def resolve(config: Config, labels: int, data: Data | None = None, ranks: int = 
     for name, rule in _RULES.items():
         if is_open(name, getattr(config, name)):
             config = config.replace(**{name: rule(_Facts(config, labels, data, ranks))})
+    if _Facts(config, labels, data, ranks).all_dense and has_label_prior(config):
+        fit = "a label prior is for sparse features, and all features of the data are dense"
+        raise ConfigError(f"prior_labels: {fit}; a scipy.sparse matrix has sparse ones")
     return _resolved(config)
 
 

@@ -65,6 +65,7 @@ class Workload:
         return plan(
             self.config(nodes), trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
             trial.values_per_row[0], rows=trial.rows, labels_per_row=trial.values_per_row[1],
+            dense_features=trial.dense_features,
         )  # fmt: skip
 
     def calibrate(self, nodes: int, cores: int) -> Calibration:

@@ -145,12 +145,21 @@ def known_columns(data: Data, base: SavedModel) -> Dataset:
                 "names of all as label_names, those of the model first"
             )
         names = [*names, *known[len(names) :]]
+    if data.dense_features != base.dense_features or (base.dense_features and data.features > base.features):
+        raise DataError(
+            f"{data.source}: has {_in_words(data.features, data.dense_features)}, but the model was trained with "
+            f"{_in_words(base.features, base.dense_features)}, and with dense ones there can't be more"
+        )
     x = data.x.with_columns(max(data.features, base.features))
     y = data.y.with_columns(max(data.labels, base.labels))
     features = data.feature_names
     if features is None and base.feature_names is not None and x.columns == base.features:
         features = base.feature_names
     return Dataset(x, y, names, features, data.vectorizer, data.source, base.base, layout=data.layout)
+
+
+def _in_words(features: int, dense: int) -> str:
+    return f"{features:,} features" + (f", {dense:,} of them dense" if dense else "")
 
 
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
