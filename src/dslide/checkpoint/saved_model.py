@@ -54,7 +54,13 @@ from dslide.util.arrays import Array
 
 MOST_ROWS = 2**62
 # in config.json beside the options, with the smallest and the largest value
-SIZES = {"features": (1, LARGEST), "dense_features": (0, LARGEST), "labels": (1, LARGEST), "rows": (0, MOST_ROWS), "base": (0, 1)}
+SIZES = {
+    "features": (1, LARGEST),
+    "dense_features": (0, LARGEST),
+    "labels": (1, LARGEST),
+    "rows": (0, MOST_ROWS),
+    "base": (0, 1),
+}
 PROGRESS_NUMBERS = {"step": LARGEST, "epoch": LARGEST, "position": LARGEST, "samples": MOST_ROWS}  # largest values
 
 

@@ -77,7 +77,9 @@ def add_reading_options(
         "--base", type=_base, default="auto", metavar="{auto,0,1}",
         help="number of the first feature and label in text files (default: auto)",
     )  # fmt: skip
-    add_option(group, "--y", "file with the labels, where they are not in DATA", "none", "FILE")
+    add_option(group, "--y", "file with the labels, where they are not in DATA", "Y.npz beside X.npz", "FILE")
+    dense = "file with dense features of the rows, a matrix that numpy.save wrote, beside those in DATA"
+    add_option(group, "--embeddings", dense, "none", "FILE")
     add_option(
         group, "--separator", "what is between columns: a text, or tab, comma, semicolon, blank", "guessed", "TEXT"
     )

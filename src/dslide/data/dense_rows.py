@@ -13,6 +13,7 @@ from dslide import _core
 from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.errors import DataError
 from dslide.util.arrays import Floats, aligned_empty, padded
+from dslide.util.csr import Csr
 
 TYPES = ("float16", "float32", "float64")
 PIECE_BYTES = 16 << 20  # of rows that are checked at a time
@@ -50,7 +51,12 @@ class DenseRows:
     @property
     def is_mapped(self) -> bool:
         """Whether the numbers are in a file, and take no memory."""
-        return isinstance(self.values, np.memmap)
+        array: Any = self.values
+        while isinstance(array, np.ndarray):
+            if isinstance(array, np.memmap):
+                return True
+            array = array.base  # of a view
+        return False
 
     @property
     def memory_bytes(self) -> int:
@@ -186,9 +192,20 @@ def sparse_part(x: Features) -> SparseRows:
     return x
 
 
+def as_sparse(x: Features) -> SparseRows:
+    """All features of a few rows, copied, as sparse ones."""
+    if isinstance(x, SparseRows):
+        return x
+    rows = x.dense if isinstance(x, MixedRows) else x
+    dense = Csr.from_dense(rows.matrix()[:, : rows.columns])
+    if isinstance(x, MixedRows):
+        shifted = Csr(dense.indptr, dense.indices + np.int32(x.sparse.columns), dense.values)
+        dense = Csr.side_by_side([Csr(x.sparse.indptr, x.sparse.indices, x.sparse.values), shifted])
+    return SparseRows(dense.indptr, dense.indices, dense.values, x.columns)
+
+
 def dense_part(x: Features) -> DenseRows | None:
     """The dense features of rows, if they have any."""
     if isinstance(x, MixedRows):
         return x.dense
     return x if isinstance(x, DenseRows) else None
-

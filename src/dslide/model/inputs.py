@@ -9,8 +9,6 @@ from dslide.errors import DataError
 from dslide.model.activations import Dense, Input, Mixed
 from dslide.model.layer import Layer
 from dslide.util.arrays import Floats, aligned_zeros, padded
-from dslide.util.csr import Csr
-
 
 
 def network_input(x: Features | Input, first: Layer) -> Input:

@@ -37,10 +37,10 @@ COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they 
 class Layer:
     """Parameters and native code of one layer.
 
-    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron; the first layer
-    of a network with hidden layers has a row per input, and takes both. `arrays` has every array of the layer's state by name. Optimizer state exists only if the layer is trained, and is interleaved
-    with the weights row by row: one cache miss for all. Of the layer's `total` neurons only those of the shard are
-    here: `neurons`, numbered from 0.
+    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. The first layer
+    of a network with hidden layers has a row per input, and takes both. `arrays` has every array of the layer's state
+    by name. Optimizer state exists only if the layer is trained, and is interleaved with the weights row by row: one
+    cache miss for all. Of the layer's `total` neurons only those of the shard are here: `neurons`, numbered from 0.
 
     Weights change in methods of this class only. Each of them notifies the listener before and marks moved neurons in
     the LSH index after, so that neither a snapshot nor hash tables can miss a change.

@@ -5,6 +5,7 @@ All functions are called on all ranks alike, with the same rows, and give every 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -172,14 +173,14 @@ def exact_loss_sum(network: Network, x: Features, y: SparseRows) -> tuple[float,
 
 def last_hidden(network: Network, x: Features) -> Activations:
     """The input of the output layer, with every hidden neuron computed."""
-    last = network.input_of(x) if len(network.layers) == 1 else None
-    for last in hidden_activations(network, x):
-        pass
+    given = network.input_of(x)
+    hidden = deque(hidden_activations(network, given), maxlen=1)
+    last = hidden.pop() if hidden else given
     assert isinstance(last, Activations)
     return last
 
 
-def hidden_activations(network: Network, x: Features) -> Iterator[Activations]:
+def hidden_activations(network: Network, x: Features | Input) -> Iterator[Activations]:
     """What each layer after the first takes as input, with every hidden neuron computed."""
     a: Input = network.input_of(x)
     for layer, follower in zip(network.layers[:-1], network.layers[1:], strict=True):
@@ -198,7 +199,9 @@ def with_prior(network: Network, x: Features, active: ActiveSet, boost: float | 
     """The active set, with the label prior of the rows; None: with its boost in prediction."""
     if network.prior is not None:
         sparse = sparse_part(x)
-        network.prior.add(sparse, row_lengths(sparse), active, boost=network.config.prior_boost if boost is None else boost)
+        network.prior.add(
+            sparse, row_lengths(sparse), active, boost=network.config.prior_boost if boost is None else boost
+        )
     return active
 
 

@@ -59,7 +59,9 @@ class TrainStep(OutputStage):
         confusable = [] if lengths is None else self.look_up_prior(sparse_rows(x), lengths, own)  # travels meanwhile
 
         # Forward: every rank computes its own neurons; the all-gather gives all ranks all of them.
-        arriving, outputs, active_hidden = Arriving(x), [], []  # without hidden layers x is dense
+        outputs: list[Activations] = []
+        active_hidden = []
+        arriving = Arriving(x.dense if isinstance(x, Mixed) else x)  # is used without hidden layers only
         for i in hidden:
             if i > 0:
                 outputs.append(arriving.wait())

@@ -74,7 +74,9 @@ def rows_of(data: Data, batch_size: int, seed: int) -> TrialRows:
     labelled = epoch.with_labels()
     if len(labelled) == 0:
         raise DataError(f"{data.source}: there is no row with a label to learn from")
-    chosen = np.random.default_rng([seed, 0]).permutation(labelled)[: _count(batch_size, sum(data.values_per_row) + data.dense_features)]
+    chosen = np.random.default_rng([seed, 0]).permutation(labelled)[
+        : _count(batch_size, sum(data.values_per_row) + data.dense_features)
+    ]
     return TrialRows(*epoch.batch(chosen), data.rows_per_epoch)
 
 

@@ -56,10 +56,10 @@ def forward(layer: Layer, x: Input, active: ActiveSet) -> Work | None:
 
 
 def learn(layer: Layer, x: Input, active: ActiveSet, want_dx: bool = True) -> Work | None:
-    """`Layer.learn`. Dense input: gradients of weights and, behind another layer, inputs, 2 S K each; inputs B K and gradients S read,
-    gradients B K written, weights and moments U K read and written. Sparse input and all neurons: 2 n U for weights, as
-    much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read, weights and moments
-    d U read and written."""
+    """`Layer.learn`. Dense input: gradients of weights and, behind another layer, inputs, 2 S K each; inputs B K and
+    gradients S read, gradients B K written, weights and moments U K read and written. Sparse input and all neurons:
+    2 n U for weights, as much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read,
+    weights and moments d U read and written."""
     if isinstance(x, Dense):
         products = 1 + (want_dx or not layer.sparse_input)
         moved = 2 * _state(layer, active) + FLOAT * (products * x.rows * layer.inputs + active.slots)

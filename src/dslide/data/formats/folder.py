@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslide.data.dataset import Dataset, combined_checksum, crc32
-from dslide.data.files import read_names, write_names
 from dslide.data.dense_rows import sparse_part
+from dslide.data.files import read_names, write_names
 from dslide.data.layout import Layout
 from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer

@@ -37,10 +37,11 @@ def read_npz_pair(path: str | Path, y: str | Path | None = None) -> Dataset:
             raise DataError(f"{path}: the folder has neither X.npz nor X.trn.npz")
         open_file(path).close()  # a missing file is reported first
         raise DataError(f"{path}: the labels' file is not known, give it as y")
-    return Dataset(_read_matrix(pair[0]), _read_matrix(pair[1]), source=str(path))
+    return Dataset(read_matrix(pair[0]), read_matrix(pair[1]), source=str(path))
 
 
-def _read_matrix(path: Path) -> SparseRows:
+def read_matrix(path: Path) -> SparseRows:
+    """The matrix of one file."""
     with open_file(path) as file:
         try:
             with zipfile.ZipFile(file) as parts:  # no more is read than the sizes declared there
