@@ -174,8 +174,8 @@ def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     with raised_as(ModelError, folder / CONFIG, ConfigError, TypeError, DataError):
         Layout.from_dict(values["layout"] or {})
         config = Config.from_dict({name: value for name, value in options.items() if name not in values})
-    if not config.hidden:  # an empty list is resolved before a network is made
-        raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
+    if config.hidden == (-1,):  # is resolved before a network is made
+        raise ModelError(f"{folder / CONFIG}: hidden: a saved network has layers of known sizes, not -1")
     if LABEL_COUNTS in files:
         values["label_counts"] = open_tensors(folder / LABEL_COUNTS).arrays.get("label_counts")
     names = {LABELS: values["labels"], FEATURES: values["features"]}

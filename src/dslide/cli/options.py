@@ -171,6 +171,10 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, not {text!r}") from None
 
 
+def _numbers(text: str, item: Callable[[str], Any]) -> tuple[Any, ...]:
+    return () if text.strip() == "none" else tuple(item(part) for part in text.split(",") if part.strip())
+
+
 def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
     """How an option's text becomes a value of the type, and what help shows in its place. Ranges are for the
     dataclass to check."""
@@ -180,7 +184,7 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
         return str, "FILE"
     if typing.get_origin(hint) is tuple:
         item, _ = _converter(typing.get_args(hint)[0])
-        return lambda text: tuple(item(part) for part in text.split(",") if part.strip()), "N,N,..."
+        return lambda text: _numbers(text, item), "N,N,..."
     if hint is int:
         return whole_number, "N"
     if hint is float:

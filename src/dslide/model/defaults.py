@@ -86,7 +86,9 @@ class ResolvedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if still_open := [name for name in _RULES if is_open(name, getattr(self, name))]:
+        has_shares = bool(self.hidden)  # without hidden layers there is none to be open
+        names = [name for name in _RULES if name != "hidden_share" or has_shares]
+        if still_open := [name for name in names if is_open(name, getattr(self, name))]:
             raise ValueError(f"options left open: {', '.join(still_open)}")
 
     @property
@@ -121,7 +123,7 @@ class _Facts:
         data, config = self.data, self.config
         if not isinstance(data, Dataset) or data.users is not None:
             return "random"
-        one = len(config.hidden) <= 1 and all(share == 1 for share in config.hidden_share)
+        one = len(config.hidden) == 1 and all(share == 1 for share in config.hidden_share)
         fits = one and config.activation != "relu" and config.prior_labels <= 0
         features_per_row, _ = data.values_per_row
         features_per_row += data.dense_features
@@ -179,6 +181,8 @@ class _Facts:
         return 2 if one and self.kind is ROWS else 1
 
     def prior_labels(self) -> int:
+        if not self.config.hidden:
+            return 0
         return self.for_row(self.kind["prior_labels"], LINKS)
 
     def linear_negatives(self) -> int:
@@ -272,6 +276,8 @@ def resolve_like(config: Config, before: ResolvedConfig) -> ResolvedConfig:
 
 def is_open(name: str, value: Any) -> bool:
     """Whether a value leaves an option open."""
+    if name == "hidden":
+        return bool(value == (-1,))
     return value == 0 if name in ("batch_size", "micro_batches", "epochs") else value in (-1, "auto", ())
 
 

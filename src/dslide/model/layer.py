@@ -61,13 +61,17 @@ class Layer:
         self.arrays: dict[str, Array] = dict(weights or {})
         of_weights = self._make_parameters("weights", rows, width, padded(width), trainable, config)
         of_bias = self._make_parameters("bias", neurons, 1, 1, trainable, config)
+        unit, biased = spec.is_output and config.normalize == "both", config.output_bias or not spec.is_output
         if weights is None:
             axis = 1 if spec.sparse_input else 0
             _core.initialise(self.arrays["weights"], width, scale, seed, shard.rank, shard.size, axis)
+            if unit:
+                rows_of = self.arrays["weights"]
+                rows_of /= np.maximum(np.linalg.norm(rows_of, axis=1, keepdims=True), 1e-30)
         self.native: Any = (
             _core.SparseLayer(of_weights, of_bias)
             if spec.sparse_input
-            else _core.DenseLayer(of_weights, of_bias, config.products == "bf16")
+            else _core.DenseLayer(of_weights, of_bias, config.products == "bf16", unit, biased)
         )
         self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number that the first pass keeps for the second
         self.listener: ChangeListener | None = None
@@ -221,10 +225,10 @@ class Layer:
         self.native.softmax_forward(x.values, active, labels, reference, total, dx, kept, begin, end)
 
     def softmax_backward(
-        self, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats,
+        self, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats | None,
         begin: int, end: int,
     ) -> float:  # fmt: skip
-        """Completes the gradient of the input for rows begin to end; returns their loss."""
+        """Completes the gradient of the input, if it is wanted, for rows begin to end; returns their loss."""
         loss: float = self.native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
         return loss
 
@@ -236,14 +240,24 @@ class Layer:
             finite: bool = self.native.softmax_step(x.values, active, labels, log_norm, scale, self.optimizer, kept)
         return finite
 
-    def sigmoid_learn(self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats) -> tuple[bool, float]:
+    def sigmoid_learn(
+        self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats | None
+    ) -> tuple[bool, float]:
         """Loss, gradient of the input and step in one pass; returns whether all gradients were finite, and the loss."""
         with self._changing(x, active):
             finite, loss = self.native.sigmoid_learn(x.values, active, labels, scale, dx, self.optimizer)
         return finite, loss
 
     def sigmoid_backward(
-        self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats, kept: Floats, begin: int, end: int
+        self,
+        x: Dense,
+        active: ActiveSet,
+        labels: Any,
+        scale: float,
+        dx: Floats | None,
+        kept: Floats,
+        begin: int,
+        end: int,
     ) -> float:
         """Gradient of the input of rows begin to end, without a step; returns their loss."""
         loss: float = self.native.sigmoid_backward(x.values, active, labels, scale, dx, kept, begin, end)

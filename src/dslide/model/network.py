@@ -36,7 +36,7 @@ from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import Discriminant, label_sums
 from dslide.model.growth import larger_prior, with_counts
-from dslide.model.inputs import network_input
+from dslide.model.inputs import MOST_LINEAR, network_input
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
@@ -78,6 +78,9 @@ class Network:
                     "weights: int8 is for prediction only; train with float32, then make a small model by export"
                 )
             )
+        if not config.hidden and features > MOST_LINEAR:
+            most = f"at most {MOST_LINEAR:,} features, not {features:,}: each would be multiplied with every label"
+            raise known_to_all(ConfigError(f"hidden = none: is for rows of {most}"))
         self.features, self.labels = features, labels
         self.comm = comm or solo()
         self.collectives = Collectives(self.comm, config.wire)
@@ -96,7 +99,7 @@ class Network:
                     weights=None if weights is None else self._layer_weights(weights, spec),
                 )
             )  # fmt: skip
-        self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives)
+        self.loss = OUTPUT_LOSSES[config.loss](self.output, self.collectives, passes_gradient=bool(config.hidden))
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
         self.calibration = self._calibration(weights)
         self.inclusion: Floats | None = None  # (own labels): probability of being a random negative; None: all alike
@@ -152,7 +155,7 @@ class Network:
 
     def input_of(self, x: Features | Input) -> Input:
         """Rows as the first layer takes them."""
-        return network_input(x, self.layers[0])
+        return network_input(x, self.layers[0], self.config)
 
     def train_step(
         self, x: Features | Input, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE
@@ -188,6 +191,8 @@ class Network:
 
     def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
         """Lets an untrained network predict every label as often as it occurs."""
+        if not self.config.output_bias:
+            return
         self.output.set_bias(self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32))
 
     def set_negatives(self, frequencies: npt.NDArray[np.float64]) -> None:
@@ -325,6 +330,8 @@ class Network:
 
     def set_new_bias(self, frequencies: npt.NDArray[np.float64], first: int) -> None:
         """Lets the network predict labels from number `first` on as often as they occur."""
+        if not self.config.output_bias:
+            return
         bias = self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32)
         known = len(range(self.shard.rank, first, self.shard.size))
         bias[:known] = self.output.arrays["bias"][:known, 0]
@@ -361,10 +368,12 @@ class Network:
 
 
 def initial_scale(config: ResolvedConfig, spec: LayerSpec) -> float:
-    """The standard deviation of a layer's initial weights. Output weights beside a label prior that is trained begin at
-    0, so that labels which are rarely seen add no noise; unless they are hashed, which needs them to differ."""
+    """The standard deviation of a layer's initial weights. Output weights beside a label prior that is trained, and of
+    linear classifiers, begin at 0, so that labels which are rarely seen add no noise; unless they are hashed or of
+    length 1, which needs them to differ."""
     if spec.sparse_input:  # rows are taken to be normalised: their sum keeps the weights' own scale
         return config.init_scale * FIRST_SCALE
-    if spec.is_output and not spec.sampled and has_trained_prior(config):
+    must_differ = spec.sampled or config.normalize == "both"
+    if spec.is_output and not must_differ and (has_trained_prior(config) or not config.hidden):
         return 0.0
     return config.init_scale / float(np.sqrt(spec.inputs))

@@ -53,7 +53,7 @@ class Workload:
     @property
     def most_nodes(self) -> int:
         """The number of nodes that the narrowest layer can be split over."""
-        return min(self.trial.labels, *self.config().hidden)
+        return min([self.trial.labels, *self.config().hidden])
 
     def node_counts(self, nodes: int) -> list[int]:
         """Numbers of nodes to compare, this one among them, ascending."""

@@ -106,8 +106,8 @@ def plan(
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),
     }
     parameters = sum(spec.parameters for spec in specs)
-    layers = ", ".join(map(str, config.hidden))
-    return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
+    hidden = f"hidden layers of {', '.join(map(str, config.hidden))}" if config.hidden else "no hidden layer"
+    return Plan(f"{features:,} features, {hidden} and {labels:,} labels", parameters, parts, ranks)
 
 
 def _linear_bytes(

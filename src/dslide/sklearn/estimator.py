@@ -89,9 +89,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def __init__(
         self, *,
-        hidden: Sequence[int] = Config.hidden, activation: str = Config.activation,
-        hidden_share: Sequence[float] = Config.hidden_share, loss: str = Config.loss,
-        prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,
+        hidden: Sequence[int] = Config.hidden, normalize: str = Config.normalize,
+        temperature: float = Config.temperature, output_bias: bool = Config.output_bias,
+        activation: str = Config.activation, hidden_share: Sequence[float] = Config.hidden_share,
+        loss: str = Config.loss, prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,
         prior_boost: float = Config.prior_boost, prior_scale: float = Config.prior_scale,
         prior_learning_rate: float = Config.prior_learning_rate,
         linear_negatives: int = Config.linear_negatives, linear_items: int = Config.linear_items,
