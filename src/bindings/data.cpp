@@ -4,6 +4,7 @@
 #include <utility>
 #include "bindings.hpp"
 #include "data/csr.hpp"
+#include "data/gather_dense.hpp"
 #include "data/parse_rows.hpp"
 #include "runtime/thread_pool.hpp"
 
@@ -47,6 +48,20 @@ nb::tuple gather(In<int64_t, 1> indptr, In<int32_t, 1> indices, In<float, 1> val
   const size_t nnz = std::min(indices.size(), values.size());
   return arrays(released([&] { return gather_rows(from, nnz, columns, {ids.data(), ids.size()}); }));
 }
+
+// numpy has no type for float16 that nanobind knows: its numbers come as uint16.
+Stored stored_type(const nb::dlpack::dtype& type) {
+  if (type == nb::dtype<uint16_t>()) return Stored::float16;
+  if (type == nb::dtype<float>()) return Stored::float32;
+  require(type == nb::dtype<double>(), "expected numbers of uint16 (as float16), float32 or float64");
+  return Stored::float64;
+}
+
+void gather_matrix(const InStored<2>& from, const In<int64_t, 1>& ids, const Out<float, 2>& out) {
+  require(out.shape(0) == ids.size() && out.shape(1) >= from.shape(1), "out must be ids x at least the columns");
+  const StoredMatrix matrix{from.data(), stored_type(from.dtype()), from.shape(0), from.shape(1)};
+  released([&] { gather_dense(matrix, {ids.data(), ids.size()}, out.data(), out.shape(1)); });
+}
 }  // namespace
 
 void bind_data(nb::module_& m) {
@@ -54,5 +69,7 @@ void bind_data(nb::module_& m) {
         "threads"_a = 0, "Parses lines `label,label:weight feature:value ...`; threads = 0: the number of the core.");
   m.def("gather_rows", &gather, "indptr"_a, "indices"_a, "values"_a, "columns"_a, "ids"_a,
         "The selected rows of a CSR matrix: (indptr, indices, values).");
+  m.def("gather_dense", &gather_matrix, "matrix"_a, "ids"_a, "out"_a,
+        "Copies the selected rows of a matrix, of float16 (as uint16), float32 or float64, and fills the rest with 0.");
 }
 }  // namespace dslide

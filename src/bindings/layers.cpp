@@ -140,8 +140,9 @@ void bind_parameters(nb::module_& m) {
 void bind_dense(nb::module_& m) {
   nb::class_<DenseLayer> layer(m, "DenseLayer", "A layer over dense inputs, one row of weights per neuron.");
   layer.def_static("kept_size", &DenseLayer::kept_size, "active"_a);
-  layer.def(nb::init<const Parameters&, const Parameters&, bool>(), "weights"_a, "bias"_a, "bf16_products"_a = false,
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+  layer.def(nb::init<const Parameters&, const Parameters&, bool, bool, bool>(), "weights"_a, "bias"_a,
+            "bf16_products"_a = false, "unit_rows"_a = false, "steps_bias"_a = true, nb::keep_alive<1, 2>(),
+            nb::keep_alive<1, 3>());
   define(layer, "forward", args("x"_a, "active"_a, "z"_a),
          [](DenseLayer& l, In<float, 2> x, const ActiveSet& active, Out<float, 2> z) {
     check_dense(l, x, active);
@@ -174,13 +175,13 @@ void bind_dense(nb::module_& m) {
       layer, "softmax_backward",
       args("active"_a, "labels"_a, "reference"_a, "log_norm"_a, "scale"_a, "dx"_a, "begin"_a = 0, "end"_a = nb::none()),
       [](const DenseLayer& l, const ActiveSet& active, const FoundLabels& labels, Floats reference, Floats log_norm,
-         float scale, Out<float, 2> dx, size_t begin, std::optional<size_t> end) {
+         float scale, std::optional<Out<float, 2>> dx, size_t begin, std::optional<size_t> end) {
     check_blocks(l, active, &labels);
-    check_dx(dx, active, l);
+    if (dx) check_dx(*dx, active, l);
     require(has_shape(reference, active.rows) && has_shape(log_norm, active.rows),
             "one reference and normaliser per row");
     return l.softmax_backward(active, row_range(active, begin, end), labels, reference.data(), log_norm.data(), scale,
-                              dx.data());
+                              dx ? dx->data() : nullptr);
   });
   define(layer, "softmax_step",
          args("x"_a, "active"_a, "labels"_a, "log_norm"_a, "scale"_a, "optimizer"_a, "kept"_a = nb::none()),
@@ -192,22 +193,22 @@ void bind_dense(nb::module_& m) {
     return l.softmax_step(x.data(), active, labels, log_norm.data(), scale, kept_logits(kept, active), optimizer);
   });
   define(layer, "sigmoid_learn", args("x"_a, "active"_a, "labels"_a, "scale"_a, "dx"_a, "optimizer"_a),
-         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, float scale, Out<float, 2> dx,
-            const Optimizer& optimizer) {
+         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, float scale,
+            std::optional<Out<float, 2>> dx, const Optimizer& optimizer) {
     check_trainable(l.weights(), active);
     check_blocks(l, x, active, &labels);
-    check_dx(dx, active, l);
+    if (dx) check_dx(*dx, active, l);
     double loss = 0;
-    const bool finite = l.sigmoid_learn(x.data(), active, labels, scale, dx.data(), optimizer, &loss);
+    const bool finite = l.sigmoid_learn(x.data(), active, labels, scale, dx ? dx->data() : nullptr, optimizer, &loss);
     return std::pair(finite, loss);
   });
   define(layer, "sigmoid_backward",
          args("x"_a, "active"_a, "labels"_a, "scale"_a, "dx"_a, "kept"_a, "begin"_a, "end"_a),
-         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, float scale, Out<float, 2> dx,
-            Out<float, 1> kept, size_t begin, size_t end) {
+         [](DenseLayer& l, In<float, 2> x, ActiveSet& active, const FoundLabels& labels, float scale,
+            std::optional<Out<float, 2>> dx, Out<float, 1> kept, size_t begin, size_t end) {
     check_blocks(l, x, active, &labels);
-    check_dx(dx, active, l);
-    return l.sigmoid_backward(x.data(), active, row_range(active, begin, end), labels, scale, dx.data(),
+    if (dx) check_dx(*dx, active, l);
+    return l.sigmoid_backward(x.data(), active, row_range(active, begin, end), labels, scale, dx ? dx->data() : nullptr,
                               kept_logits(kept, active));
   });
   define(layer, "sigmoid_step", args("x"_a, "active"_a, "kept"_a, "optimizer"_a),
@@ -254,22 +255,39 @@ template <class Array> Csr check_sparse(const SparseLayer& l, const Offsets& off
   return x;
 }
 
+// The dense part of such an input: the last `inputs` ones, which are the first columns of an array with padding.
+template <class Array> DenseInputs check_dense_inputs(const SparseLayer& l, const std::optional<In<float, 2>>& x,
+                                                      size_t inputs, const ActiveSet& active, const Array& z) {
+  if (!x) return {};
+  const Parameters& weights = l.weights();
+  require(active.is_everything, "dense inputs are for active sets of all neurons");
+  require(x->shape(0) == active.rows && inputs <= x->shape(1) && inputs <= weights.rows, "x must be rows x inputs");
+  require(z.shape(1) >= weights.stride, "logits must be padded");
+  return {x->data(), active.rows, inputs, x->shape(1), weights.rows - inputs};
+}
+
 void bind_sparse(nb::module_& m) {
   nb::class_<SparseLayer> layer(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.");
   layer.def(nb::init<const Parameters&, const Parameters&>(), "weights"_a, "bias"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>());
-  define(layer, "forward", args("offsets"_a, "ids"_a, "values"_a, "active"_a, "z"_a),
-         [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, Out<float, 2> z) {
+  define(layer, "forward",
+         args("offsets"_a, "ids"_a, "values"_a, "active"_a, "z"_a, "dense"_a = nb::none(), "inputs"_a = 0),
+         [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, Out<float, 2> z,
+            std::optional<In<float, 2>> dense, size_t inputs) {
     const Csr x = check_sparse(l, offsets, ids, values, active, z, "logits must fill the slots");
-    l.forward(x, active, z.data(), z.shape(1));
+    l.forward(x, check_dense_inputs(l, dense, inputs, active, z), active, z.data(), z.shape(1));
   });
-  define(layer, "learn", args("offsets"_a, "ids"_a, "values"_a, "active"_a, "dz"_a, "dx"_a, "optimizer"_a),
+  define(layer, "learn",
+         args("offsets"_a, "ids"_a, "values"_a, "active"_a, "dz"_a, "dx"_a, "optimizer"_a, "dense"_a = nb::none(),
+              "inputs"_a = 0),
          [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, In<float, 2> dz,
-            std::optional<Out<float, 1>> dx, const Optimizer& optimizer) {
+            std::optional<Out<float, 1>> dx, const Optimizer& optimizer, std::optional<In<float, 2>> dense,
+            size_t inputs) {
     check_trainable(l.weights(), active);
     const Csr x = check_sparse(l, offsets, ids, values, active, dz, "gradients must fill the slots");
     require(!dx || has_shape(*dx, ids.shape(0)), "dx must have a value per element");
-    return l.learn(x, active, dz.data(), dz.shape(1), dx ? dx->data() : nullptr, optimizer);
+    return l.learn(x, check_dense_inputs(l, dense, inputs, active, dz), active, dz.data(), dz.shape(1),
+                   dx ? dx->data() : nullptr, optimizer);
   });
 }
 }  // namespace

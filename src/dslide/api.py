@@ -446,6 +446,7 @@ def _plan(config: Config, data: Data, comm: Communicator, here: LocalRanks, tria
     planned = partial(
         plan, config, data.features, data.labels, data.data_bytes * (1 + trial), comm.size, here.threads,
         isinstance(data, Dataset), features_per_row, rows=len(data), labels_per_row=labels_per_row,
+        dense_features=data.dense_features,
     )  # fmt: skip
     return planned(keeps_best=trial and keeps_best(planned().parameters, len(data)))
 

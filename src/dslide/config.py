@@ -42,8 +42,15 @@ class Config:
 
     # fmt: off
     # the network
-    hidden: tuple[int, ...] = option((), "neurons of each hidden layer, in order; empty: one layer of "
-        "256, or of as many as a discriminant has directions, at most 512", 1, 2**24)
+    hidden: tuple[int, ...] = option((-1,), "neurons of each hidden layer, in order; none (an empty list): no hidden "
+        "layer, features are straight before labels, which makes a linear classifier; -1: one layer of 256, or of as "
+        "many as a discriminant has directions, at most 512", -1, 2**24)
+    normalize: Literal["none", "rows", "both"] = option("none", "without hidden layers: what is scaled to length 1; "
+        "rows: rows of features; both: these and each label's weights, so that logits are cosines over the temperature")
+    temperature: float = option(1.0, "without hidden layers: what products of rows and weights are divided by", 1e-6,
+        1e6)
+    output_bias: bool = option(True, "without hidden layers: whether labels have a bias; it begins at the log of their "
+        "frequency")
     activation: Literal["auto", "relu", "linear"] = option("auto", "activation function of hidden layers; auto: linear "
         "with one hidden layer, relu with more")
     hidden_share: tuple[float, ...] = option((), "share of each hidden layer's neurons that are active for a row, in "
@@ -172,7 +179,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        layers = len(self.hidden) or 1  # the default has one
+        if any(neurons < 1 for neurons in self.hidden) and self.hidden != (-1,):
+            raise ConfigError(f"hidden: a layer has 1 to {2**24} neurons, not {min(self.hidden)}")
+        layers = len(self.hidden)  # the default has one
         if self.hidden_share and len(self.hidden_share) != layers:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
@@ -183,6 +192,7 @@ class Config:
             raise ConfigError("negative_sampling = frequency is for active_sets = shared, not for active_sets = row")
         if self.output == "cells" and any(share < 1 for share in self.hidden_share[-1:]):
             raise ConfigError("output = cells is for a dense last hidden layer, not for hidden_share below 1 there")
+        self._check_linear()
         unfit = {
             "loss": self.loss == "sigmoid",
             "active_sets": self.active_sets == "row",
@@ -193,9 +203,20 @@ class Config:
             fit = "loss = softmax, active_sets = shared and dense hidden layers"
             raise ConfigError(f"products = bf16 is for {fit}, not for {name} = {getattr(self, name)}")
 
+    def _check_linear(self) -> None:
+        """Options of networks without hidden layers."""
+        default = Config if self.hidden else self
+        for name in ("normalize", "temperature", "output_bias"):
+            if getattr(self, name) != getattr(default, name):
+                raise ConfigError(f"{name}: is for networks without hidden layers, hidden = none")
+        if not self.hidden and self.prior_labels > 0:
+            raise ConfigError("prior_labels: a network without hidden layers has no label prior")
+        if self.normalize == "both" and self.weights == "bf16":
+            raise ConfigError("weights = bf16: weights of length 1 (normalize = both) are trained as float32")
+
     def _check_start(self, layers: int) -> None:
         unfit = {
-            "hidden": layers > 1,
+            "hidden": layers != 1,
             "activation": self.activation == "relu",
             "hidden_share": any(share < 1 for share in self.hidden_share),
             "prior_labels": self.prior_labels > 0,

@@ -247,7 +247,7 @@ def dense_layer(labels: int) -> Any:
     parameters = [
         _core.Parameters(array, none, none, clock.copy(), width) for array, width in ((weights, 16), (bias, 1))
     ]
-    return _core.DenseLayer(*parameters, False)
+    return _core.DenseLayer(*parameters)
 
 
 def test_a_row_does_not_count_for_itself():

@@ -1,6 +1,7 @@
 #include "layers/dense_layer.hpp"
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include "layers/block.hpp"
 #include "runtime/checks.hpp"
@@ -27,9 +28,11 @@ struct DenseLayer::Pass {
   int parts = threads();
 };
 
-DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products)
-    : weights_(weights), bias_(bias), bf16_products_(bf16_products) {
+DenseLayer::DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products, bool unit_rows,
+                       bool steps_bias)
+    : weights_(weights), bias_(bias), bf16_products_(bf16_products), unit_rows_(unit_rows), steps_bias_(steps_bias) {
   check_bias(bias, weights.rows);
+  require(!unit_rows || !weights.clock || !weights.value.is_bf16, "rows of length 1 are trained as floats");
   require(weights.stride % 16 == 0, "rows of weights must be padded to a multiple of 16");
 }
 
@@ -110,8 +113,24 @@ void DenseLayer::forward(const float* x, const ActiveSet& active, float* z, size
   });
 }
 
+// Optimizer step of a neuron; the gradient of its weights may change. False: some number was not finite.
+bool DenseLayer::step_neuron(size_t neuron, float* gradient, const float* bias_gradient,
+                             const Optimizer& optimizer) const {
+  const size_t inputs = weights_.width;
+  float* const w = unit_rows_ ? static_cast<float*>(weights_.value_of(neuron).data) : nullptr;
+  if (w) kernels().axpy(-kernels().dot(gradient, w, inputs), w, gradient, inputs);
+  bool finite = weights_.update(neuron, gradient, optimizer);
+  if (w) {
+    const float square = kernels().dot(w, w, inputs);
+    const float factor = square > 0 ? 1 / std::sqrt(square) : 1;
+    for (size_t j = 0; j < inputs; ++j) w[j] *= factor;
+  }
+  if (steps_bias_) finite = bias_.update(neuron, bias_gradient, optimizer) && finite;
+  return finite;
+}
+
 // Optimizer step of a block's neurons; gradients: (count x inputs, padded) and (count). False: some were not finite.
-bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
+bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count, float* gradient,
                             const float* bias_gradient, const Optimizer& optimizer) const {
   bool finite = true;
   for (size_t c = 0; c < count; ++c) {
@@ -120,9 +139,8 @@ bool DenseLayer::step_block(const ActiveSet& active, size_t first, size_t count,
       weights_.prefetch_row(later);
       bias_.prefetch_row(later);
     }
-    const size_t neuron = active.ids[first + c];
-    finite = weights_.update(neuron, gradient + c * padded_stride(weights_.stride), optimizer) && finite;
-    finite = bias_.update(neuron, bias_gradient + c, optimizer) && finite;
+    float* const row = gradient + c * padded_stride(weights_.stride);
+    finite = step_neuron(active.ids[first + c], row, bias_gradient + c, optimizer) && finite;
   }
   return finite;
 }
@@ -198,9 +216,7 @@ bool DenseLayer::learn_per_row(const float* x, const ActiveSet& active, const fl
         kernel.axpy(g, w, &s.dx[row * padded_stride(inputs)], inputs);
         bias_gradient += g;
       }
-      if (!weights_.update(neuron, s.gradient.data(), optimizer) || !bias_.update(neuron, &bias_gradient, optimizer)) {
-        finite = false;
-      }
+      if (!step_neuron(neuron, s.gradient.data(), &bias_gradient, optimizer)) finite = false;
     }
   });
   sum_dx({0, active.rows}, dx);

@@ -40,8 +40,10 @@ struct Calibration {
 class DenseLayer {
  public:
   // weights: (neurons x inputs), bias: (neurons x 1). With `bf16_products` the operands of softmax's matrix products
-  // are rounded to bf16; sums are floats.
-  DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products);
+  // are rounded to bf16; sums are floats. With `unit_rows` a neuron's weights have length 1, and steps keep it: they
+  // are along the part of the gradient that changes no length, as for weights divided by their length. Without
+  // `steps_bias` biases stay as they are.
+  DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products, bool unit_rows, bool steps_bias);
   const Parameters& weights() const { return weights_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
@@ -58,8 +60,8 @@ class DenseLayer {
   // Softmax takes three calls.
   //   softmax_forward, for some rows at a time (from a multiple of CHUNK on): sums, the labels' logits (labels may be
   //     null) and, in `kept`, the exponentials.
-  //   softmax_backward, given the logarithms of the normalisers of these rows: turns `dx`, which must hold sums.mean,
-  //     into the gradients of the inputs; returns the loss.
+  //   softmax_backward, given the logarithms of the normalisers of these rows: turns `dx`, which must hold sums.mean or
+  //     be null, into the gradients of the inputs; returns the loss.
   //   softmax_step, after all rows, while dx is exchanged between ranks: the optimizer step of the active neurons.
   //     False: some gradient was not finite.
   // `kept` has kept_size() floats, or is null: then the step recomputes the logits.
@@ -116,8 +118,9 @@ class DenseLayer {
                                std::vector<CacheLines>& ranges) const;
   void pack(const ActiveSet& active, size_t first, size_t count, float* packed, AlignedFloats& widened) const;
   void gather(const ActiveSet& active, size_t first, size_t count, AlignedFloats& gathered) const;
-  bool step_block(const ActiveSet& active, size_t first, size_t count, const float* gradient,
-                  const float* bias_gradient, const Optimizer& optimizer) const;
+  bool step_block(const ActiveSet& active, size_t first, size_t count, float* gradient, const float* bias_gradient,
+                  const Optimizer& optimizer) const;
+  bool step_neuron(size_t neuron, float* gradient, const float* bias_gradient, const Optimizer& optimizer) const;
   void join_sums(const ActiveSet& active, Range range, const SoftmaxSums& sums, int parts) const;
   template <class Number> struct Softmax;  // the algorithm for one operand type
   struct Pass;
@@ -128,7 +131,7 @@ class DenseLayer {
   void sum_dx(Range rows, float* dx) const;
 
   Parameters weights_, bias_;
-  bool bf16_products_;
+  bool bf16_products_, unit_rows_, steps_bias_;
   std::vector<Scratch> scratch_;  // one per thread, kept between calls
   // (inputs x rows), by chunk: the current inputs as right operand of softmax
   std::tuple<AlignedFloats, Aligned<Bf16Pair>> transposed_;

@@ -333,11 +333,12 @@ double DenseLayer::softmax_backward(const ActiveSet& active, Range range, const 
       next.clear();
       if (i + 1 < end) each_label(row + 1, [&](int64_t, size_t neuron) { weights_.add_value(neuron, next); });
       for (const CacheLines& range_of : next) prefetch(range_of);
-      float* const out = dx + row * inputs;
+      float* const out = dx ? dx + row * inputs : nullptr;
       const float factor = scale * std::exp(reference[row] - log_norm[row]);
-      for (size_t j = 0; j < inputs; ++j) out[j] *= factor;
+      for (size_t j = 0; out && j < inputs; ++j) out[j] *= factor;
       each_label(row, [&](int64_t e, size_t neuron) {
         losses[i] += softmax_label_loss(labels.lists.values[e], labels.logits[e], log_norm[row]);
+        if (!out) return;
         kernel.axpy(-scale * labels.lists.values[e], weights_.row(neuron, widened.data()), out, inputs);
       });
     }

@@ -18,7 +18,7 @@ SparseLayer::SparseLayer(const Parameters& weights, const Parameters& bias) : we
   check_bias(bias, weights.width);
 }
 
-void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_t ldz) const {
+void SparseLayer::forward(const Csr& x, const DenseInputs& dense, const ActiveSet& active, float* z, size_t ldz) {
   std::vector<float> bias(bias_.rows);
   for (size_t j = 0; j < bias.size(); ++j) bias[j] = bias_.at(j, 0);
   parallel_for_dynamic(active.rows, ROWS, threads(), [&](size_t begin, size_t end, int) {
@@ -42,10 +42,11 @@ void SparseLayer::forward(const Csr& x, const ActiveSet& active, float* z, size_
       }
     }
   });
+  products_.add(weights_, dense, z, ldz);
 }
 
-bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
-                        const Optimizer& optimizer) {
+bool SparseLayer::learn(const Csr& x, const DenseInputs& dense, const ActiveSet& active, const float* dz, size_t ldz,
+                        float* dx, const Optimizer& optimizer) {
   group_by_input(x, groups_);
   std::atomic<bool> finite = true;
   const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
@@ -57,6 +58,7 @@ bool SparseLayer::learn(const Csr& x, const ActiveSet& active, const float* dz, 
       finite = false;
     }
   });
+  if (!products_.step(weights_, dense, dz, ldz, optimizer)) finite = false;
   return learn_bias(active, dz, ldz, optimizer) && finite;
 }
 

@@ -1,11 +1,13 @@
-// A layer over sparse input. Weights are stored one row per input, so a batch touches only the rows of its inputs.
+// A layer over sparse input. Weights are stored one row per input, so a batch touches only the rows of its inputs. Some
+// inputs may be dense: those that every row has.
 //
-// This is the first layer of every network, and any layer behind a sampled one. If the layer itself is sampled, only
-// the columns of active neurons are read and updated.
+// This is the first layer of networks with hidden layers, and any layer behind a sampled one. If the layer itself is
+// sampled, only the columns of active neurons are read and updated.
 #pragma once
 #include <vector>
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
+#include "layers/dense_inputs.hpp"
 #include "layers/input_groups.hpp"
 #include "layers/parameters.hpp"
 #include "runtime/memory.hpp"
@@ -19,12 +21,13 @@ class SparseLayer {
   const Parameters& weights() const { return weights_; }
 
   // Logits, bias included: z[row * ldz + neuron] if all neurons are active, else z[slot]. An input occurs at most once
-  // in a row of x.
-  void forward(const Csr& x, const ActiveSet& active, float* z, size_t ldz) const;
+  // in a row, in x or among the dense ones. Those are only for active sets of all neurons, with z padded.
+  void forward(const Csr& x, const DenseInputs& dense, const ActiveSet& active, float* z, size_t ldz);
 
   // Computes gradients from dz (laid out as z) and applies the optimizer step to the rows of present inputs. dx, one
   // value per element of x, may be null. False: some gradient was not finite.
-  bool learn(const Csr& x, const ActiveSet& active, const float* dz, size_t ldz, float* dx, const Optimizer& optimizer);
+  bool learn(const Csr& x, const DenseInputs& dense, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
+             const Optimizer& optimizer);
 
  private:
   // Update some inputs of a group.
@@ -36,5 +39,6 @@ class SparseLayer {
 
   Parameters weights_, bias_;
   std::vector<InputGroups> groups_;  // one per thread, kept between calls
+  DenseInputProducts products_;
 };
 }  // namespace dslide

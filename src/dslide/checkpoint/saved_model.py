@@ -57,7 +57,13 @@ from dslide.util.plain import is_plain_folder
 
 MOST_ROWS = 2**62
 # in config.json beside the options, with the smallest and the largest value
-SIZES = {"features": (1, LARGEST), "labels": (1, LARGEST), "rows": (0, MOST_ROWS), "base": (0, 1)}
+SIZES = {
+    "features": (1, LARGEST),
+    "dense_features": (0, LARGEST),
+    "labels": (1, LARGEST),
+    "rows": (0, MOST_ROWS),
+    "base": (0, 1),
+}
 PROGRESS_NUMBERS = {"step": LARGEST, "epoch": LARGEST, "position": LARGEST, "samples": MOST_ROWS}  # largest values
 
 
@@ -77,6 +83,7 @@ class SavedModel:
     rows: int = 0  # of the training data
     base: int = 0  # the first index (0 or 1) in the files of the training data
     tokens: dict[str, Any] | None = None  # TokenOptions, if it was trained on a stream of words
+    dense_features: int = 0  # of the features, the last ones, which every row has
     interactions: bool = False  # features and labels are the same items: those that a row has are not recommended
     layout: dict[str, Any] | None = None  # Layout of the file of the training data, as far as it was given
     estimator: dict[str, Any] | None = None  # how SlideClassifier encodes its labels
@@ -167,6 +174,7 @@ def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     if CONFIG not in files:
         raise ModelError(f"{folder}: there is no {CONFIG}")
     options = read_json(folder / CONFIG, dict)
+    options.setdefault("dense_features", 0)  # older models have none
     values: dict[str, Any] = {key: read_number(folder / CONFIG, options, key, *SIZES[key]) for key in SIZES}
     values["interactions"] = interactions = options.get("interactions")
     if not isinstance(interactions, bool):
@@ -175,8 +183,8 @@ def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     with raised_as(ModelError, folder / CONFIG, ConfigError, TypeError, DataError):
         Layout.from_dict(values["layout"] or {})
         config = Config.from_dict({name: value for name, value in options.items() if name not in values})
-    if not config.hidden:  # an empty list is resolved before a network is made
-        raise ModelError(f"{folder / CONFIG}: hidden: a saved network has a hidden layer, but the list is empty")
+    if config.hidden == (-1,):  # is resolved before a network is made
+        raise ModelError(f"{folder / CONFIG}: hidden: a saved network has layers of known sizes, not -1")
     if LABEL_COUNTS in files:
         values["label_counts"] = open_tensors(folder / LABEL_COUNTS).arrays.get("label_counts")
     names = {LABELS: values["labels"], FEATURES: values["features"]}
@@ -191,14 +199,16 @@ def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
 
 def _check_model(folder: Path, model: SavedModel) -> None:
     """ModelError if parts of the model but its arrays, which may come from anyone, are invalid or contradictory."""
+    if model.dense_features > model.features:
+        raise ModelError(f"{folder / CONFIG}: dense_features: {model.dense_features} of {model.features} features")
     if model.interactions and model.features != model.labels:
         raise ModelError(f"{folder / CONFIG}: with interactions, features and labels must be as many")
     if model.vectorizer is not None:
         path = folder / VECTORIZER
         with raised_as(ModelError, f"{path}: damaged", DataError):
             words = len(TextVectorizer.from_dict(model.vectorizer).words)
-        if words != model.features:
-            raise ModelError(f"{path}: damaged: it has {words} words for {model.features} features")
+        if words != (sparse := model.features - model.dense_features):
+            raise ModelError(f"{path}: damaged: it has {words} words for {sparse} features")
     if model.tokens is not None:
         if model.label_names is None or model.feature_names != model.label_names:
             raise ModelError(f"{folder}: a model of words must have them in {LABELS} and the same in {FEATURES}")

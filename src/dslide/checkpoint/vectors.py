@@ -38,13 +38,16 @@ class Vectors:
         if of == "labels":
             weights = _floats(saved, f"layer{len(config.hidden)}.weights")
             by_input = config.hidden_share[-1:] and config.hidden_share[-1] < 1  # the layer before is sampled
-            matrix = weights[:, : saved.labels].T if by_input else weights[:, : config.hidden[-1]]
+            width = config.hidden[-1] if config.hidden else saved.features
+            matrix = weights[:, : saved.labels].T if by_input else weights[:, :width]
             return cls(saved.label_names or [str(n + saved.base) for n in range(saved.labels)], matrix)
         names = saved.feature_names
         if names is None and saved.interactions:
             names = saved.label_names or [str(item) for item in range(saved.features)]
         if names is None:
             raise ModelError(f"{source}: its features have numbers but no names, so it has no vectors of words")
+        if not config.hidden:
+            raise ModelError(f"{source}: it has no hidden layer, and so no vectors of features, only of labels")
         return cls(names, _floats(saved, "layer0.weights")[:, : config.hidden[0]])
 
     @classmethod

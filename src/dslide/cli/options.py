@@ -78,7 +78,9 @@ def add_reading_options(
         "--base", type=_base, default="auto", metavar="{auto,0,1}",
         help="number of the first feature and label in text files (default: auto)",
     )  # fmt: skip
-    add_option(group, "--y", "file with the labels, where they are not in DATA", "none", "FILE")
+    add_option(group, "--y", "file with the labels, where they are not in DATA", "Y.npz beside X.npz", "FILE")
+    dense = "file with dense features of the rows, a matrix that numpy.save wrote, beside those in DATA"
+    add_option(group, "--embeddings", dense, "none", "FILE")
     add_option(
         group, "--separator", "what is between columns: a text, or tab, comma, semicolon, blank", "guessed", "TEXT"
     )
@@ -134,17 +136,20 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def describe(name: str, data: Data) -> str:
     """One line about a data set."""
-    from dslide.data import Tokens
+    from dslide.data import Tokens, sparse_part
 
     name = printable(name)
     if isinstance(data, Tokens):
         return f"{name}: {data.in_words()}"
-    x, y, rows = data.x, data.y, max(len(data.x), 1)
+    x, y, dense = sparse_part(data.x), data.y, data.dense_features
+    features, labels = data.values_per_row
+    which = f" ({dense:,} dense)" if 0 < dense < data.features else " (dense)" * (dense > 0)
+    each = "" if dense == data.features else f"{features:.1f}{' sparse' * (dense > 0)} features and "
     text = (
-        f"{name}: {len(x):,} rows, {x.columns:,} features, {y.columns:,} labels; a row has "
-        f"{x.nnz / rows:.1f} features and {y.nnz / rows:.1f} labels on average"
+        f"{name}: {len(data):,} rows, {data.features:,} features{which}, {data.labels:,} labels; a row has "
+        f"{each}{labels:.1f} labels on average"
     )
-    no_features, no_labels = x.empty_rows(), y.empty_rows()
+    no_features, no_labels = 0 if dense else x.empty_rows(), y.empty_rows()
     if data.users is not None and no_features:
         text += f"; {no_features:,} users have no history"
     elif no_features or no_labels:
@@ -172,6 +177,10 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, not {text!r}") from None
 
 
+def _numbers(text: str, item: Callable[[str], Any]) -> tuple[Any, ...]:
+    return () if text.strip() == "none" else tuple(item(part) for part in text.split(",") if part.strip())
+
+
 def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
     """How an option's text becomes a value of the type, and what help shows in its place. Ranges are for the
     dataclass to check."""
@@ -181,7 +190,7 @@ def _converter(hint: Any) -> tuple[Callable[[str], Any], str]:
         return str, "FILE"
     if typing.get_origin(hint) is tuple:
         item, _ = _converter(typing.get_args(hint)[0])
-        return lambda text: tuple(item(part) for part in text.split(",") if part.strip()), "N,N,..."
+        return lambda text: _numbers(text, item), "N,N,..."
     if hint is int:
         return whole_number, "N"
     if hint is float:

@@ -51,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recommend", metavar="FILE", help=f"{items} (default: none)")
     group = parser.add_argument_group("testing")
     add_option(group, "--test", "data to evaluate the trained network on", "none", "FILE")
+    add_option(
+        group, "--test-y", "file with the labels of --test, as --y has those of DATA", "Y.npz beside X.npz", "FILE"
+    )
+    add_option(group, "--test-embeddings", "file with dense features of the rows of --test", "none", "FILE")
     share = "share of DATA's rows, chosen at random, to evaluate on instead of training on them"
     add_option(group, "--hold-out", share, "none", "SHARE", number)
     how = "how interactions are held out: random, the newest by time, or the last one of each user"

@@ -2,6 +2,7 @@
 
 from dslide.data.convert import convert
 from dslide.data.dataset import Dataset
+from dslide.data.dense_rows import DenseRows, Features, MixedRows, dense_part, sparse_part
 from dslide.data.files import read_names
 from dslide.data.formats.folder import open_dataset, write_dataset
 from dslide.data.formats.interactions import for_items
@@ -16,6 +17,9 @@ __all__ = [
     "FORMATS",
     "Data",
     "Dataset",
+    "DenseRows",
+    "Features",
+    "MixedRows",
     "Rows",
     "SparseRows",
     "TextOptions",
@@ -23,12 +27,14 @@ __all__ = [
     "TokenOptions",
     "Tokens",
     "convert",
+    "dense_part",
     "detect_format",
     "for_items",
     "load",
     "load_tokens",
     "open_dataset",
     "read_names",
+    "sparse_part",
     "synthesize",
     "write_dataset",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dslide.data.dataset import Dataset
+from dslide.data.dense_rows import sparse_part
 from dslide.data.formats.tsv import LABEL_NAMES
 
 WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
@@ -23,7 +24,9 @@ def check_training_data(data: Dataset) -> list[str]:
 def check_features(data: Dataset, known: str = "the model knows") -> list[str]:
     """Rows without a feature, which say nothing: all of them get the same labels. Of interactions, users all of whose
     items are unknown."""
-    empty = np.diff(data.x.indptr) == 0
+    if data.dense_features:
+        return []
+    empty = np.diff(sparse_part(data.x).indptr) == 0
     if data.users is not None:
         empty &= np.diff(data.y.indptr) > 0
     without = int(np.count_nonzero(empty))

@@ -8,12 +8,13 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dslide.data.dense_rows import DenseRows, Features, MixedRows, dense_part, sparse_part
 from dslide.data.layout import Layout
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
@@ -30,7 +31,7 @@ _HELD_OUT_OF = 5  # items of a user: one of so many is held out
 class Dataset:
     """Rows of features `x` and of label weights `y`; labels of weight 0 are dropped."""
 
-    x: SparseRows
+    x: Features
     y: SparseRows
     label_names: Sequence[str] | None = None
     feature_names: Sequence[str] | None = None
@@ -72,16 +73,25 @@ class Dataset:
     @property
     def seen(self) -> SparseRows | None:
         """Labels to exclude from predictions: of interactions, the items in a user's history."""
-        return None if self.users is None else self.x
+        return None if self.users is None else sparse_part(self.x)
+
+    @property
+    def dense_features(self) -> int:
+        """The number of feature columns, at the end, of which every row has a value."""
+        dense = dense_part(self.x)
+        return 0 if dense is None else dense.columns
 
     @cached_property
     def checksum(self) -> str:
         """A digest of all features and labels; that of a dataset folder is stored in its manifest."""
+        sparse = {"y": self.y} if isinstance(self.x, DenseRows) else {"x": sparse_part(self.x), "y": self.y}
         sums = {
             f"{name}_{part}": crc32(getattr(rows, part))
-            for name, rows in (("x", self.x), ("y", self.y))
+            for name, rows in sparse.items()
             for part in ("indptr", "indices", "values")
         }
+        if (dense := dense_part(self.x)) is not None:
+            sums["x_dense"] = reduce(lambda before, piece: crc32(piece.view(np.uint8), before), dense.pieces(), 0)
         return combined_checksum(self.x.columns, self.y.columns, sums)
 
     @property
@@ -100,14 +110,19 @@ class Dataset:
 
     @property
     def values_per_row(self) -> tuple[float, float]:
-        """The mean number of features and of labels of a row."""
+        """The mean number of sparse features and of labels of a row."""
         rows = max(len(self), 1)
-        return self.x.nnz / rows, self.y.nnz / rows
+        return sparse_part(self.x).nnz / rows, self.y.nnz / rows
 
     @property
     def data_bytes(self) -> int:
-        """The size of the rows in memory."""
-        return rows_bytes(len(self), self.x.nnz + self.y.nnz)
+        """The size of the rows in memory; that of a mapped file of dense rows is not counted."""
+        return self.x.memory_bytes + self.y.memory_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """The size of a copy of the rows, as `take` makes one: dense features stay where they are."""
+        return sparse_part(self.x).memory_bytes + self.y.memory_bytes
 
     def epoch(self, number: int, seed: int) -> Dataset:
         """The rows of an epoch: always all of them."""
@@ -117,11 +132,11 @@ class Dataset:
         """The indices of rows with labels."""
         return np.flatnonzero(np.diff(self.y.indptr) > 0)
 
-    def batch(self, rows: ArrayLike) -> tuple[SparseRows, SparseRows]:
-        """Features and labels of the chosen rows, copied, in the order given."""
+    def batch(self, rows: ArrayLike) -> tuple[Features, SparseRows]:
+        """Features and labels of the chosen rows, in the order given; copied, but for dense features."""
         return self.x.take(rows), self.y.take(rows)
 
-    def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
+    def rows(self, begin: int, end: int) -> tuple[Features, SparseRows]:
         """Features and labels of rows begin to end."""
         return self.x.part(begin, end), self.y.part(begin, end)
 
@@ -192,14 +207,15 @@ class Dataset:
         return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
-        """The chosen rows, copied, in the order given."""
+        """The chosen rows, in the order given; copied, but for dense features."""
         users = None if self.users is None else self.users[row_ids]
         return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users, times=None)
 
     def and_rows(self, others: Dataset) -> Dataset:
         """These rows and then others with the same columns, copied; not for interactions."""
-        x, y = SparseRows.concatenate([self.x, others.x]), SparseRows.concatenate([self.y, others.y])
-        return dataclasses.replace(self, x=x, y=y)
+        return dataclasses.replace(
+            self, x=_concatenated(self.x, others.x), y=SparseRows.concatenate([self.y, others.y])
+        )
 
     def with_checksum(self, checksum: str) -> Dataset:
         """This dataset itself, with a known checksum set."""
@@ -210,6 +226,17 @@ class Dataset:
         """A copy with other label names and the same checksum, if that is known."""
         copy = dataclasses.replace(self, label_names=names)
         return copy.with_checksum(self.checksum) if "checksum" in self.__dict__ else copy
+
+
+def _concatenated(x: Features, others: Features) -> Features:
+    """Rows and then others of the same kind."""
+    if isinstance(x, SparseRows) and isinstance(others, SparseRows):
+        return SparseRows.concatenate([x, others])
+    if isinstance(x, DenseRows) and isinstance(others, DenseRows):
+        return DenseRows.concatenate([x, others])
+    if isinstance(x, MixedRows) and isinstance(others, MixedRows):
+        return MixedRows.concatenate([x, others])
+    raise DataError("rows of different kinds, sparse and dense ones, can't be joined")
 
 
 def item_features(items: SparseRows, counts: NDArray[np.integer]) -> SparseRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,22 +10,24 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dslide.data.dataset import Dataset
+from dslide.data.dense_rows import MixedRows
 from dslide.data.files import line_blocks, open_file, quoted
 from dslide.data.formats.folder import MANIFEST, open_dataset
 from dslide.data.formats.interaction_table import names_users_and_items
 from dslide.data.formats.interactions import item_count, read_any, read_with_history
 from dslide.data.formats.jsonl import jsonl_rows
 from dslide.data.formats.labelled_text import Row, labelled_text, plain_rows
+from dslide.data.formats.matrix import ARCHIVE, MAGIC, dense_rows, is_dense_archive, read_dense
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
 from dslide.data.formats.table import split_first_line
 from dslide.data.formats.tsv import is_labelled_text, tsv_rows
 from dslide.data.layout import Column, Layout, TextColumns, text_option
-from dslide.data.rows import MAX_COLUMNS
+from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 
-Format = Literal["xmc", "libsvm", "npz", "tsv", "jsonl", "text", "csr", "interactions", "tokens"]
+Format = Literal["xmc", "libsvm", "npz", "npy", "tsv", "jsonl", "text", "csr", "interactions", "tokens"]
 TEXT_FORMATS = ("tsv", "jsonl", "text")  # raw text
 # Labels and texts of a file, whose layout may be given, or that of the file a model was trained on.
 TEXT_ROWS: dict[str, Callable[[str | Path, Layout, Layout | None], Iterator[Row]]] = {
@@ -43,6 +46,7 @@ def load(
     features: int | None = None,
     labels: int | None = None,
     y: str | Path | None = None,
+    embeddings: str | Path | None = None,
     vectorizer: TextVectorizer | None = None,
     label_names: Sequence[str] | None = None,
     separator: str | None = None,
@@ -70,6 +74,8 @@ def load(
         - `xmc`: XMLRepository text with a header
         - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
         - `npz`: scipy matrices X.npz and Y.npz (or `y`)
+        - `npy`: a dense matrix of float16, float32 or float64, which is mapped into memory: an .npy file, or an .npz
+          archive that numpy.savez wrote; labels are `y` or an array y of the archive
         - `tsv`: `label label<TAB>text`, or a table with other separators and columns, vectorized with `vectorizer` or
           a new one
         - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
@@ -85,7 +91,11 @@ def load(
     features, labels : int
         Numbers of columns that are expected: data that differs is refused.
     y : path
-        File of the labels, of `npz`.
+        File of the labels, of `npz` and `npy`; by default that of a file X.<any> is Y.<any> beside it. Of `npy` it is
+        a .npy file of classes (whole numbers from 0 on, or texts) or of a matrix, a scipy matrix in an .npz file, or
+        text with the names of a row's labels in each line.
+    embeddings : path
+        File of a dense matrix, as of `npy`, with further features of the rows.
     vectorizer : TextVectorizer
         Makes features of texts; by default a new one learns their words.
     label_names : list of str
@@ -129,12 +139,29 @@ def load(
         dataset = labelled_text(path, rows, vectorizer, label_names, given.over(layout))
     elif format == "npz":
         dataset = read_npz_pair(path, y)
+    elif format == "npy":
+        dataset = read_dense(path, y, label_names, labels)
     elif format == "csr":
         dataset = open_dataset(path)
     else:
         header = format == "xmc"
         dataset = read_svm_text(path, header=header, base=base, features=features, labels=labels, threads=threads)
+    if embeddings is not None:
+        dataset = _with_embeddings(dataset, embeddings, format)
     return as_expected(dataset, features, labels, vectorizer, label_names)
+
+
+def _with_embeddings(data: Dataset, path: str | Path, format: Format) -> Dataset:
+    """The rows with those of a file of dense features beside."""
+    if format in ("npy", "interactions") or not isinstance(data.x, SparseRows):
+        raise ConfigError(f"embeddings: are beside rows of sparse features or texts, not beside {format} data")
+    dense = dense_rows(path)
+    if len(dense) != len(data):
+        raise DataError(f"{path}: has {len(dense)} rows, but {data.source} has {len(data)}")
+    names = data.feature_names
+    if names is not None:
+        names = [*names, *(f"dense {number}" for number in range(dense.columns))]
+    return dataclasses.replace(data, x=MixedRows(data.x, dense), feature_names=names)
 
 
 def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = False) -> Format:
@@ -147,8 +174,11 @@ def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = 
             return "npz"
         raise DataError(f"{path}: the folder holds no dataset, neither {MANIFEST} nor X.npz nor X.trn.npz")
     with open_file(path) as file:
-        if file.read(4) == b"PK\x03\x04":
-            return "npz"
+        start = file.read(len(MAGIC))
+    if start == MAGIC or (start[:4] == ARCHIVE and is_dense_archive(path)):
+        return "npy"
+    if start[:4] == ARCHIVE:
+        return "npz"
     cells, columns = split_first_line(path), () if layout is None else layout.columns()
     if names_users_and_items(cells) or "user_column" in columns or "item_column" in columns:
         return "interactions"
@@ -191,7 +221,7 @@ def checked_format(
         raise ConfigError(f"base: expected auto, 0 or 1, not {base!r}")
     if base == 1 and format not in ("xmc", "libsvm"):
         raise ConfigError(f"base: {format} data always counts from 0")
-    if y is not None and format != "npz":
+    if y is not None and format not in ("npz", "npy"):
         raise ConfigError(f"y: {format} data has labels and features together")
     for name, number in numbers.items():
         high = 1024 if name == "threads" else MAX_COLUMNS

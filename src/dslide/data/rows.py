@@ -67,6 +67,11 @@ class SparseRows(Csr):
             place = f"row {self.row_of(where)}, column {self.indices[where]}"
             raise DataError(f"{place}: expected a finite 32-bit number, found {self.values[where]}")
 
+    @property
+    def memory_bytes(self) -> int:
+        """The size of the rows in memory."""
+        return 8 * (len(self) + 1) + 8 * self.nnz
+
     def row_of(self, position: int) -> int:
         """The row of the value at a position of `values`."""
         return int(np.searchsorted(self.indptr, position, side="right")) - 1

@@ -105,6 +105,7 @@ class Tokens:
     users: ClassVar[None] = None
     seen: ClassVar[None] = None
     base: ClassVar[int] = 0
+    dense_features: ClassVar[int] = 0
 
     def __len__(self) -> int:
         return len(self.words)

@@ -12,6 +12,7 @@ import numpy as np
 
 from dslide.config import Config
 from dslide.data import Data, Dataset, Tokens
+from dslide.errors import ConfigError
 from dslide.model.label_prior import has_label_prior, has_trained_prior
 from dslide.model.micro_batches import PARTS
 
@@ -85,7 +86,9 @@ class ResolvedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if still_open := [name for name in _RULES if is_open(name, getattr(self, name))]:
+        has_shares = bool(self.hidden)  # without hidden layers there is none to be open
+        names = [name for name in _RULES if name != "hidden_share" or has_shares]
+        if still_open := [name for name in names if is_open(name, getattr(self, name))]:
             raise ValueError(f"options left open: {', '.join(still_open)}")
 
     @property
@@ -109,15 +112,21 @@ class _Facts:
             return WORDS
         if self.data is not None and self.data.users is not None:
             return ITEMS
-        return DENSE if self.config.start == "discriminant" else ROWS
+        return DENSE if self.config.start == "discriminant" or self.all_dense else ROWS
+
+    @property
+    def all_dense(self) -> bool:
+        """Whether rows of data are held as a dense matrix."""
+        return isinstance(self.data, Dataset) and self.data.dense_features == self.data.features > 0
 
     def start(self) -> str:
         data, config = self.data, self.config
         if not isinstance(data, Dataset) or data.users is not None:
             return "random"
-        one = len(config.hidden) <= 1 and all(share == 1 for share in config.hidden_share)
+        one = len(config.hidden) == 1 and all(share == 1 for share in config.hidden_share)
         fits = one and config.activation != "relu" and config.prior_labels <= 0
         features_per_row, _ = data.values_per_row
+        features_per_row += data.dense_features
         dense = features_per_row >= DENSE_SHARE * data.features and LEAST_DENSE <= data.features <= MOST_DENSE
         return "discriminant" if fits and dense else "random"
 
@@ -172,6 +181,8 @@ class _Facts:
         return 2 if one and self.kind is ROWS else 1
 
     def prior_labels(self) -> int:
+        if not self.config.hidden:
+            return 0
         return self.for_row(self.kind["prior_labels"], LINKS)
 
     def linear_negatives(self) -> int:
@@ -200,7 +211,7 @@ class _Facts:
 
     def validation(self) -> float:
         data, config = self.data, self.config
-        if not isinstance(data, Dataset) or len(data) == 0 or data.data_bytes > MOST_COPIED:
+        if not isinstance(data, Dataset) or len(data) == 0 or data.copied_bytes > MOST_COPIED:
             return 0.0
         if data.users is not None and np.count_nonzero(np.diff(data.y.indptr) > 1) < LEAST_VALIDATION:
             return 0.0  # users with one item keep it
@@ -251,6 +262,9 @@ def resolve(config: Config, labels: int, data: Data | None = None, ranks: int = 
     for name, rule in _RULES.items():
         if is_open(name, getattr(config, name)):
             config = config.replace(**{name: rule(_Facts(config, labels, data, ranks))})
+    if _Facts(config, labels, data, ranks).all_dense and has_label_prior(config):
+        fit = "a label prior is for sparse features, and all features of the data are dense"
+        raise ConfigError(f"prior_labels: {fit}; a scipy.sparse matrix has sparse ones")
     return _resolved(config)
 
 
@@ -262,6 +276,8 @@ def resolve_like(config: Config, before: ResolvedConfig) -> ResolvedConfig:
 
 def is_open(name: str, value: Any) -> bool:
     """Whether a value leaves an option open."""
+    if name == "hidden":
+        return bool(value == (-1,))
     return value == 0 if name in ("batch_size", "micro_batches", "epochs") else value in (-1, "auto", ())
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.comm import Communicator
-from dslide.data import SparseRows
+from dslide.data import DenseRows, Features, MixedRows, SparseRows
 from dslide.model.sharding import WHOLE, Shard
 
 Doubles = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Discriminant:
     spread: Doubles  # (kept): the variance of labels' means along each, if that of a label's rows is 1
 
     @classmethod
-    def of_all_ranks(cls, comm: Communicator, x: SparseRows, y: SparseRows, most: int) -> Discriminant:
+    def of_all_ranks(cls, comm: Communicator, x: Features, y: SparseRows, most: int) -> Discriminant:
         """That of the data, which rank 0 finds for all: directions are not unique, and rounding differs between
         machines."""
         if comm.size == 1:
@@ -65,7 +65,7 @@ class Discriminant:
         return np.vstack([self.directions, self.offset, self.spread]).tobytes()
 
 
-def find_discriminant(x: SparseRows, y: SparseRows, most: int) -> Discriminant:
+def find_discriminant(x: Features, y: SparseRows, most: int) -> Discriminant:
     """The discriminant of training data, with at most so many directions. Every label of a row counts as a row."""
     counts = y.column_counts().astype(np.float64)
     weights = np.diff(y.indptr).astype(np.float64) if y.nnz else np.ones(len(x))
@@ -94,7 +94,7 @@ def find_discriminant(x: SparseRows, y: SparseRows, most: int) -> Discriminant:
     return Discriminant(directions, mean @ directions, spread)
 
 
-def label_sums(x: SparseRows, y: SparseRows, shard: Shard = WHOLE) -> Iterator[tuple[LabelIds, Doubles]]:
+def label_sums(x: Features, y: SparseRows, shard: Shard = WHOLE) -> Iterator[tuple[LabelIds, Doubles]]:
     """Labels of the shard that have rows, ascending, by own number, and the sums of their rows, (labels, features),
     piece by piece."""
     own = np.flatnonzero(y.indices % shard.size == shard.rank)
@@ -116,7 +116,7 @@ def label_sums(x: SparseRows, y: SparseRows, shard: Shard = WHOLE) -> Iterator[t
         yield np.array([label]), rest[None]
 
 
-def _moments(x: SparseRows, weights: Doubles) -> tuple[Doubles, Doubles]:
+def _moments(x: Features, weights: Doubles) -> tuple[Doubles, Doubles]:
     """The weighted mean of rows and the sum of squares and products around it, (features, features)."""
     step = max(1, PIECE_BYTES // (8 * x.columns))
     used = np.flatnonzero(weights)
@@ -132,8 +132,12 @@ def _moments(x: SparseRows, weights: Doubles) -> tuple[Doubles, Doubles]:
     return origin + sums / total, squares - np.outer(sums, sums) / total
 
 
-def _dense(x: SparseRows, rows: npt.NDArray[np.integer]) -> Doubles:
+def _dense(x: Features, rows: npt.NDArray[np.integer]) -> Doubles:
     """Some rows, (rows, features)."""
+    if isinstance(x, DenseRows):
+        return np.asarray(x.matrix(rows)[:, : x.columns], np.float64)
+    if isinstance(x, MixedRows):
+        return np.hstack([_dense(x.sparse, rows), _dense(x.dense, rows)])
     dense = np.zeros((len(rows), x.columns))
     if x.nnz == len(x) * x.columns:
         dense[...] = x.values.reshape(len(x), x.columns)[rows]

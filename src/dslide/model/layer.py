@@ -12,7 +12,7 @@ import numpy as np
 from dslide import _core
 from dslide._core import ActiveSet
 from dslide.config import Config
-from dslide.model.activations import Activations, Dense
+from dslide.model.activations import Dense, Input, Mixed, sparse_elements
 from dslide.model.active_sets import all_neurons
 from dslide.model.hash_parameters import HashParameters, training_family
 from dslide.model.layout import LayerSpec
@@ -37,10 +37,10 @@ COPIED_BYTES = 32 << 20  # most memory for weights that can't be hashed as they 
 class Layer:
     """Parameters and native code of one layer.
 
-    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. `arrays` has
-    every array of the layer's state by name. Optimizer state exists only if the layer is trained, and is interleaved
-    with the weights row by row: one cache miss for all. Of the layer's `total` neurons only those of the shard are
-    here: `neurons`, numbered from 0.
+    Weights over a sparse input are stored a row per input, weights over a dense input a row per neuron. The first layer
+    of a network with hidden layers has a row per input, and takes both. `arrays` has every array of the layer's state
+    by name. Optimizer state exists only if the layer is trained, and is interleaved with the weights row by row: one
+    cache miss for all. Of the layer's `total` neurons only those of the shard are here: `neurons`, numbered from 0.
 
     Weights change in methods of this class only. Each of them notifies the listener before and marks moved neurons in
     the LSH index after, so that neither a snapshot nor hash tables can miss a change.
@@ -61,13 +61,17 @@ class Layer:
         self.arrays: dict[str, Array] = dict(weights or {})
         of_weights = self._make_parameters("weights", rows, width, padded(width), trainable, config)
         of_bias = self._make_parameters("bias", neurons, 1, 1, trainable, config)
+        unit, biased = spec.is_output and config.normalize == "both", config.output_bias or not spec.is_output
         if weights is None:
             axis = 1 if spec.sparse_input else 0
             _core.initialise(self.arrays["weights"], width, scale, seed, shard.rank, shard.size, axis)
+            if unit:
+                rows_of = self.arrays["weights"]
+                rows_of /= np.maximum(np.linalg.norm(rows_of, axis=1, keepdims=True), 1e-30)
         self.native: Any = (
             _core.SparseLayer(of_weights, of_bias)
             if spec.sparse_input
-            else _core.DenseLayer(of_weights, of_bias, config.products == "bf16")
+            else _core.DenseLayer(of_weights, of_bias, config.products == "bf16", unit, biased)
         )
         self.kept_bytes = 2 if config.products == "bf16" else 4  # of a number that the first pass keeps for the second
         self.listener: ChangeListener | None = None
@@ -141,17 +145,24 @@ class Layer:
             self.lsh.forget()
 
     @contextmanager
-    def _changing(self, x: Activations, active: ActiveSet) -> Iterator[None]:
+    def _changing(self, x: Input, active: ActiveSet) -> Iterator[None]:
         """Inside, weights of these inputs and neurons change."""
         if self.listener is not None:
             neurons = None if active.is_everything else active.ids
-            rows = x.indices if self.sparse_input and isinstance(x, Csr) else neurons
+            rows = self._inputs_of(x) if self.sparse_input else neurons
             for name in self.arrays:
                 self._before_change(name, neurons if name.startswith("bias") else rows)
             self._before_change(MOVED, neurons)
         yield
         if self.lsh is not None:
             self.lsh.mark_moved(active.ids)
+
+    def _inputs_of(self, x: Input) -> Ids | None:
+        """The inputs that are there in a batch; None: all."""
+        if isinstance(x, Mixed):
+            dense = np.arange(self.inputs - x.width, self.inputs, dtype=np.int32)
+            return np.concatenate([x.sparse.indices, dense])
+        return None if isinstance(x, Dense) else x.indices
 
     def _before_change(self, array: str, rows: Ids | None = None) -> None:
         name = f"{self.name}.{array}"
@@ -164,28 +175,45 @@ class Layer:
         """The active set of all own neurons."""
         return all_neurons(self.neurons, rows)
 
-    def forward(self, x: Activations, active: ActiveSet) -> Floats:
+    def forward(self, x: Input, active: ActiveSet) -> Floats:
         """Sums of inputs times weights plus bias: (rows, padded neurons) if everything is active, else (1, slots)."""
         width = padded(self.neurons)
         make = aligned_zeros if width > self.neurons else aligned_empty  # padding has to be 0, the rest is written
         z = make(x.rows, width) if active.is_everything else aligned_empty(1, active.slots)
-        shaped = z if active.is_everything or active.is_per_row or isinstance(x, Csr) else z.reshape(x.rows, -1)
-        if isinstance(x, Dense):
+        if not self.sparse_input:
+            assert isinstance(x, Dense)
+            shaped = z if active.is_everything or active.is_per_row else z.reshape(x.rows, -1)
             self.native.forward(x.values, active, shaped)
         else:
-            self.native.forward(x.indptr, x.indices, x.values, active, shaped)
+            sparse, dense = self._parts(x, active)
+            self.native.forward(sparse.indptr, sparse.indices, sparse.values, active, z, *dense)
         return z
 
-    def learn(self, x: Activations, active: ActiveSet, dz: Floats, want_dx: bool = True) -> tuple[bool, Floats | None]:
+    def learn(self, x: Input, active: ActiveSet, dz: Floats, want_dx: bool = True) -> tuple[bool, Floats | None]:
         """Steps weights along gradients laid out as `forward` gives its sums; returns whether all gradients were
         finite, and the gradient of the input: (rows, padded inputs) for dense, a value per element for sparse input."""
         with self._changing(x, active):
-            if isinstance(x, Dense):
+            if not self.sparse_input:
+                assert isinstance(x, Dense)
                 dx = np.empty_like(x.values)
                 shaped = dz if active.is_everything or active.is_per_row else dz.reshape(x.rows, -1)
                 return self.native.learn(x.values, active, shaped, dx, self.optimizer), dx
-            back = np.empty(len(x.values), np.float32) if want_dx else None
-            return self.native.learn(x.indptr, x.indices, x.values, active, dz, back, self.optimizer), back
+            sparse, dense = self._parts(x, active)
+            back = np.empty(len(sparse.values), np.float32) if want_dx else None
+            elements = sparse.indptr, sparse.indices, sparse.values
+            return self.native.learn(*elements, active, dz, back, self.optimizer, *dense), back
+
+    def _parts(self, x: Input, active: ActiveSet) -> tuple[Csr, tuple[Floats | None, int]]:
+        """Input of a layer that has its weights by input: its sparse elements, and a matrix of the last inputs with how
+        many these are. Sampled neurons take sparse elements only."""
+        if not active.is_everything:
+            x = sparse_elements(x, self.inputs)
+        if isinstance(x, Csr):
+            return x, (None, 0)
+        if isinstance(x, Mixed):
+            return x.sparse, (x.dense.values, x.width)
+        none = Csr(np.zeros(x.rows + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+        return none, (x.values, self.inputs)
 
     # ---- the output layer behind dense activations: loss and step fused (src/core/layers/) -------------------------
 
@@ -197,10 +225,10 @@ class Layer:
         self.native.softmax_forward(x.values, active, labels, reference, total, dx, kept, begin, end)
 
     def softmax_backward(
-        self, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats,
+        self, active: ActiveSet, labels: Any, reference: Floats, log_norm: Floats, scale: float, dx: Floats | None,
         begin: int, end: int,
     ) -> float:  # fmt: skip
-        """Completes the gradient of the input for rows begin to end; returns their loss."""
+        """Completes the gradient of the input, if it is wanted, for rows begin to end; returns their loss."""
         loss: float = self.native.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
         return loss
 
@@ -212,14 +240,24 @@ class Layer:
             finite: bool = self.native.softmax_step(x.values, active, labels, log_norm, scale, self.optimizer, kept)
         return finite
 
-    def sigmoid_learn(self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats) -> tuple[bool, float]:
+    def sigmoid_learn(
+        self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats | None
+    ) -> tuple[bool, float]:
         """Loss, gradient of the input and step in one pass; returns whether all gradients were finite, and the loss."""
         with self._changing(x, active):
             finite, loss = self.native.sigmoid_learn(x.values, active, labels, scale, dx, self.optimizer)
         return finite, loss
 
     def sigmoid_backward(
-        self, x: Dense, active: ActiveSet, labels: Any, scale: float, dx: Floats, kept: Floats, begin: int, end: int
+        self,
+        x: Dense,
+        active: ActiveSet,
+        labels: Any,
+        scale: float,
+        dx: Floats | None,
+        kept: Floats,
+        begin: int,
+        end: int,
     ) -> float:
         """Gradient of the input of rows begin to end, without a step; returns their loss."""
         loss: float = self.native.sigmoid_backward(x.values, active, labels, scale, dx, kept, begin, end)

@@ -38,7 +38,7 @@ class LayerSpec:
 def layer_specs(config: ResolvedConfig, features: int, labels: int) -> list[LayerSpec]:
     """The layers from the input to the output."""
     specs: list[LayerSpec] = []
-    inputs, sparse_input = features, True
+    inputs, sparse_input = features, bool(config.hidden)  # without hidden layers rows are taken as dense ones
     for i, neurons in enumerate([*config.hidden, labels]):
         is_output = i == len(config.hidden)
         share = 1.0 if is_output else config.hidden_share[i]

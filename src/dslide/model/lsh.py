@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dslide import _core
 from dslide.config import Config
 from dslide.errors import ModelError
-from dslide.model.activations import Activations, Dense
+from dslide.model.activations import Activations, Dense, Input, sparse_elements
 from dslide.model.hash_parameters import HashParameters
 from dslide.model.retriever import Candidates, Hits
 from dslide.model.sharding import WHOLE, Shard
@@ -75,7 +75,7 @@ class LshIndex:
         self.moved[:] = True
         self.built = False
 
-    def look_up(self, x: Activations, want: int, step: int, first_row: int = 0) -> Hits:
+    def look_up(self, x: Input, want: int, step: int, first_row: int = 0) -> Hits:
         """At most `want` own neurons for each row. `first_row` is the first row's number in the batch. With probe =
         vanilla each rank looks for its share of `want`."""
         codes = self._codes(x)
@@ -91,10 +91,11 @@ class LshIndex:
         indptr, ids, *_ = self.query.candidates(self._codes(x))
         return Candidates(Lists(indptr, ids), np.arange(x.rows, dtype=np.int32))
 
-    def _codes(self, x: Activations) -> Codes:
+    def _codes(self, x: Input) -> Codes:
         """Bucket numbers of inputs, (rows, tables)."""
         if isinstance(x, Dense):
             return self.functions.dense(x.values[:, : self.inputs])
+        x = sparse_elements(x, self.inputs)
         return self.functions.sparse(x.indptr, x.indices, x.values)
 
     def _build(self) -> None:

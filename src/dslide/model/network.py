@@ -14,14 +14,16 @@ import numpy.typing as npt
 from dslide.comm import Communicator, solo
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.data import Dataset, SparseRows
-from dslide.errors import ConfigError, known_to_all
+from dslide.data import Dataset, DenseRows, Features, SparseRows, sparse_part
+from dslide.errors import ConfigError, DataError, known_to_all
 from dslide.model import prediction
+from dslide.model.activations import Input
 from dslide.model.cell_arrays import RECENT, VALUES
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
 from dslide.model.discriminant import Discriminant, label_sums
 from dslide.model.growth import larger_prior, with_counts
+from dslide.model.inputs import MOST_LINEAR, network_input
 from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
@@ -60,6 +62,9 @@ class Network(OutputNetwork):
                     "weights: int8 is for prediction only; train with float32, then make a small model by export"
                 )
             )
+        if not config.hidden and features > MOST_LINEAR:
+            most = f"at most {MOST_LINEAR:,} features, not {features:,}: each would be multiplied with every label"
+            raise known_to_all(ConfigError(f"hidden = none: is for rows of {most}"))
         collectives = Collectives(comm or solo(), config.wire)
         shard = collectives.shard
         layers: list[Layer] = []
@@ -76,7 +81,9 @@ class Network(OutputNetwork):
                     weights=None if weights is None else layer_weights(weights, spec, config, shard),
                 )
             )  # fmt: skip
-        super().__init__(config, labels, collectives, layers, trainable=trainable, weights=weights)
+        super().__init__(
+            config, labels, collectives, layers, trainable=trainable, weights=weights, passes_gradient=bool(config.hidden)
+        )
         self.features = features
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
         self.keeps_linear = False  # whether linear classifiers stay while the network is trained
@@ -94,10 +101,16 @@ class Network(OutputNetwork):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def train_step(self, x: Csr, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
+    def input_of(self, x: Features | Input) -> Input:
+        """Rows as the first layer takes them."""
+        return network_input(x, self.layers[0], self.config)
+
+    def train_step(
+        self, x: Features | Input, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE
+    ) -> StepResult:
         """One synchronous step on a batch (train_step.py); `targets` as `loss.targets` makes them. Raises Diverged if a
         gradient is not finite."""
-        return self.step(x, targets, step, rate, vote)
+        return self.step(self.input_of(x), targets, step, rate, vote)
 
     def begin_step(self, step: int, rate: float) -> None:
         """What comes before a step: hash tables exist, the learning rate is set."""
@@ -110,9 +123,12 @@ class Network(OutputNetwork):
         self.config = resolve(config, self.labels)
         self.collectives.wire = config.wire
 
-    def set_label_prior(self, x: SparseRows, y: SparseRows, same: bool) -> None:
-        """Counts the label prior in training data; `same`: features and labels are the same items."""
-        self.prior = LabelPrior.count(x, y, self.features, self.labels, self.config, self.shard, same)
+    def set_label_prior(self, x: Features, y: SparseRows, same: bool) -> None:
+        """Counts the label prior, of sparse features, in training data; `same`: features and labels are the same
+        items."""
+        if isinstance(x, DenseRows):
+            raise DataError("prior_labels: a label prior is for sparse features, and these rows are dense")
+        self.prior = LabelPrior.count(sparse_part(x), y, self.features, self.labels, self.config, self.shard, same)
 
     def set_discriminant(self, data: Dataset) -> None:
         """Starts from the linear discriminant of training data: hidden neurons are its directions, and stay so. Where
@@ -143,30 +159,30 @@ class Network(OutputNetwork):
 
     # ---- prediction -------------------------------------------------------------------------------------------------
 
-    def predict_topk(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
+    def predict_topk(self, x: Features, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
         """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are logits,
         calibrated if training held out rows for that, or with ranking = propensity logarithms of chance times worth.
         Labels that the row has in `exclude`, with any value, are left out. Where fewer than k labels are left, ids are
         -1."""
         return prediction.predict_topk(self, x, k, exclude)
 
-    def predict_topk_approximate(self, x: SparseRows, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
+    def predict_topk_approximate(self, x: Features, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
         """As `predict_topk`, but only over labels that are looked up for the row or that the label prior leads to; -1
         where these are fewer than k."""
         return prediction.predict_topk_approximate(self, x, k, exclude)
 
-    def scores(self, x: SparseRows, labels: Ids) -> Floats:
+    def scores(self, x: Features, labels: Ids) -> Floats:
         """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels))."""
         return prediction.scores(self, x, labels)
 
-    def exact_loss(self, x: SparseRows, y: SparseRows) -> float:
+    def exact_loss(self, x: Features, y: SparseRows) -> float:
         """The mean loss of rows with the given label weights, over all labels and without sampling. Softmax:
         cross-entropy of the rows that have labels; sigmoid: binary cross-entropy, summed over labels, of all rows.
         Logits are not calibrated here. Labels that the network has no neurons for don't count."""
         total, rows = self.exact_loss_sum(x, y)
         return total / rows if rows else float("nan")
 
-    def exact_loss_sum(self, x: SparseRows, y: SparseRows) -> tuple[float, int]:
+    def exact_loss_sum(self, x: Features, y: SparseRows) -> tuple[float, int]:
         """The sum whose mean is `exact_loss`, and over how many rows it goes."""
         return prediction.exact_loss_sum(self, x, y)
 
@@ -196,15 +212,17 @@ class Network(OutputNetwork):
         self.calibration.reset()
         self.version += 1
 
-    def add_counts(self, x: SparseRows, y: SparseRows, frequencies: npt.NDArray[np.float64], rows: int) -> None:
+    def add_counts(self, x: Features, y: SparseRows, frequencies: npt.NDArray[np.float64], rows: int) -> None:
         """Counts further rows: in the label prior, and for negatives. `frequencies` are those of labels in all `rows`
         so far."""
         self.set_negatives(frequencies)
         if self.prior is not None:
-            self.prior = with_counts(self.prior, x, y, self.labels, rows, self.config, self.comm)
+            self.prior = with_counts(self.prior, sparse_part(x), y, self.labels, rows, self.config, self.comm)
 
     def set_new_bias(self, frequencies: npt.NDArray[np.float64], first: int) -> None:
         """Lets the network predict labels from number `first` on as often as they occur."""
+        if not self.config.output_bias:
+            return
         bias = self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32)
         known = len(range(self.shard.rank, first, self.shard.size))
         bias[:known] = self.output.arrays["bias"][:known, 0]
@@ -241,10 +259,12 @@ def layer_weights(
 
 
 def initial_scale(config: ResolvedConfig, spec: LayerSpec) -> float:
-    """The standard deviation of a layer's initial weights. Output weights beside a label prior that is trained begin at
-    0, so that labels which are rarely seen add no noise; unless they are hashed, which needs them to differ."""
+    """The standard deviation of a layer's initial weights. Output weights beside a label prior that is trained, and of
+    linear classifiers, begin at 0, so that labels which are rarely seen add no noise; unless they are hashed or of
+    length 1, which needs them to differ."""
     if spec.sparse_input:  # rows are taken to be normalised: their sum keeps the weights' own scale
         return config.init_scale * FIRST_SCALE
-    if spec.is_output and not spec.sampled and has_trained_prior(config):
+    must_differ = spec.sampled or config.normalize == "both"
+    if spec.is_output and not must_differ and (has_trained_prior(config) or not config.hidden):
         return 0.0
     return config.init_scale / float(np.sqrt(spec.inputs))

@@ -43,8 +43,9 @@ class OutputLoss(abc.ABC):
 
     needs_labels: bool  # rows without labels have no loss
 
-    def __init__(self, layer: Layer, collectives: Collectives) -> None:
-        self.layer, self.collectives = layer, collectives
+    def __init__(self, layer: Layer, collectives: Collectives, passes_gradient: bool = True) -> None:
+        """`passes_gradient`: whether a layer before wants the gradient of its activations."""
+        self.layer, self.collectives, self.passes_gradient = layer, collectives, passes_gradient
         self._scratch: Floats = np.empty(0, np.float32)
 
     @staticmethod
@@ -68,7 +69,7 @@ class OutputLoss(abc.ABC):
         dz = slots.reshape((x.rows, -1) if active.is_everything else (1, -1))
         finite, dx = self.layer.learn(x, active, dz)
         assert dx is not None
-        return OutputStep(finite, loss, self._reduce(x, dx))
+        return OutputStep(finite, loss, self._reduce(x, dx if self.passes_gradient else None))
 
     def find_labels(self, active: ActiveSet, own: Csr) -> FoundLabels:
         """Where the active set has the rows' labels."""
@@ -94,7 +95,13 @@ class OutputLoss(abc.ABC):
     def exact(self, h: Activations, active: ActiveSet, own: Csr) -> float:
         """What own labels add to the rows' losses over all neurons: `active` is all of them."""
 
-    def _reduce(self, x: Activations, dx: Floats) -> Future[Floats]:
+    def _input_gradient(self, x: Dense) -> Floats | None:
+        """Memory for the gradient of the layer's input, if that is wanted."""
+        return np.empty_like(x.values) if self.passes_gradient else None
+
+    def _reduce(self, x: Activations, dx: Floats | None) -> Future[Floats]:
+        if dx is None:
+            return Future.done(np.zeros((0, 0), np.float32))
         return self.collectives.reduce_scatter(f"gradients before {self.layer.name}", x, dx, self.layer.inputs)
 
     def _reduced(self, parts: list[Future[Floats]]) -> Future[Floats]:
@@ -137,7 +144,7 @@ class SoftmaxLoss(OutputLoss):
         """Normalisers cross the network while the next micro-batch's are computed, and gradients while weights step."""
         layer, rows, scale, kept = self.layer, x.rows, 1 / x.rows, self._keep(active)
         reference, total, log_norm = (np.empty(rows, np.float32) for _ in range(3))
-        dx = np.empty_like(x.values)
+        dx = self._input_gradient(x)
         normalisers, gradients, loss = [], [], 0.0
         for begin, end in parts:
             layer.softmax_forward(x, active, labels, reference, total, dx, kept, begin, end)
@@ -145,7 +152,7 @@ class SoftmaxLoss(OutputLoss):
         for (begin, end), normaliser in zip(parts, normalisers, strict=True):
             log_norm[begin:end] = normaliser.wait()
             loss += layer.softmax_backward(active, labels, reference, log_norm, scale, dx, begin, end)
-            gradients.append(self._reduce(x.part(begin, end), dx[begin:end]))
+            gradients.append(self._reduce(x.part(begin, end), None if dx is None else dx[begin:end]))
         finite = layer.softmax_step(x, active, labels, log_norm, scale, kept)
         return OutputStep(finite, loss, self._reduced(gradients))
 
@@ -203,7 +210,7 @@ class SigmoidLoss(OutputLoss):
 
     def learn_fused(self, x: Dense, active: ActiveSet, labels: FoundLabels, parts: Parts) -> OutputStep:
         """With several ranks gradients cross the network while the next micro-batch's are computed and weights step."""
-        layer, scale, dx = self.layer, 1 / x.rows, np.empty_like(x.values)
+        layer, scale, dx = self.layer, 1 / x.rows, self._input_gradient(x)
         kept = self._keep(active) if self.collectives.shard.size > 1 else None
         if kept is None:
             finite, loss = layer.sigmoid_learn(x, active, labels, scale, dx)
@@ -211,7 +218,7 @@ class SigmoidLoss(OutputLoss):
         gradients, loss = [], 0.0
         for begin, end in parts:
             loss += layer.sigmoid_backward(x, active, labels, scale, dx, kept, begin, end)
-            gradients.append(self._reduce(x.part(begin, end), dx[begin:end]))
+            gradients.append(self._reduce(x.part(begin, end), None if dx is None else dx[begin:end]))
         return OutputStep(layer.sigmoid_step(x, active, kept), loss, self._reduced(gradients))
 
     def slot_gradient(self, active: ActiveSet, slots: Floats, own: Csr, scale: float) -> float:

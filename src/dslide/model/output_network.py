@@ -38,17 +38,17 @@ from dslide.util.arrays import Array, Floats
 
 class OutputNetwork:
     """Layers of which the last one is the output layer. `weights`, a mapping of array names to arrays, takes the place
-    of fresh cells and of a fresh calibration."""
+    of fresh cells and of a fresh calibration. `passes_gradient`: something before the output layer is trained."""
 
     def __init__(
         self, config: ResolvedConfig, labels: int, collectives: Collectives, layers: Sequence[Layer], *,
-        trainable: bool = True, weights: Mapping[str, Array] | None = None,
+        trainable: bool = True, weights: Mapping[str, Array] | None = None, passes_gradient: bool = True,
     ) -> None:  # fmt: skip
         self.config: ResolvedConfig = config
         self.labels, self.layers = labels, list(layers)
         self.comm, self.collectives = collectives.comm, collectives
         self.shard: Shard = collectives.shard
-        self.loss: OutputLoss = OUTPUT_LOSSES[config.loss](self.output, collectives)
+        self.loss: OutputLoss = OUTPUT_LOSSES[config.loss](self.output, collectives, passes_gradient)
         self.calibration = self._calibration(weights)
         self.inclusion: Floats | None = None  # (own labels): probability of being a random negative; None: all alike
         if trainable and by_frequency(config):
@@ -114,6 +114,8 @@ class OutputNetwork:
 
     def set_output_bias(self, frequencies: npt.NDArray[np.float64]) -> None:
         """Lets an untrained network predict every label as often as it occurs."""
+        if not self.config.output_bias:
+            return
         self.output.set_bias(self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32))
 
     def set_negatives(self, frequencies: npt.NDArray[np.float64]) -> None:

@@ -5,6 +5,7 @@ All functions are called on all ranks alike, with the same rows, and give every 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ import numpy as np
 
 from dslide import _core
 from dslide._core import ActiveSet
-from dslide.data import SparseRows
+from dslide.data import Features, SparseRows, sparse_part
 from dslide.errors import DataError, ModelError, known_to_all
-from dslide.model.activations import Activations, Dense
+from dslide.model.activations import Activations, Dense, Input
 from dslide.model.active_sets import of_batch, of_rows
 from dslide.model.calibration import Calibration
 from dslide.model.hash_parameters import hash_parameters, prediction_family
@@ -39,7 +40,7 @@ TABLES = 96  # 3 to 4 times as many as in training find most of the best labels
 TopK = tuple[Ids, Floats]  # ids and scores, (rows, k) each
 
 
-def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
+def predict_topk(network: Network, x: Features, k: int, exclude: SparseRows | None) -> TopK:
     """The k best labels of each row over all labels."""
     _check_exclude(network, x, exclude)
     calibration, wanted = _first_stage(network, k)
@@ -60,7 +61,7 @@ def predict_topk(network: Network, x: SparseRows, k: int, exclude: SparseRows | 
     return _second_stage(network, x, *best, k)
 
 
-def predict_topk_approximate(network: Network, x: SparseRows, k: int, exclude: SparseRows | None) -> TopK:
+def predict_topk_approximate(network: Network, x: Features, k: int, exclude: SparseRows | None) -> TopK:
     """As `predict_topk`, over labels that are looked up for the row or that the prior leads to."""
     _check_exclude(network, x, exclude)
     calibration, wanted = _first_stage(network, k)
@@ -112,7 +113,7 @@ def _first_stage(network: Network, k: int) -> tuple[Calibration, int]:
     return Calibration.none(), max(k, min(CANDIDATES, network.labels))
 
 
-def _second_stage(network: Network, x: SparseRows, ids: Ids, logits: Floats, k: int) -> TopK:
+def _second_stage(network: Network, x: Features, ids: Ids, logits: Floats, k: int) -> TopK:
     """Ranks candidates, best first by logit, again with the scores of linear classifiers. Those after the first
     CANDIDATES, if so many are asked for, keep their order and come last."""
     if network.linear is None:
@@ -121,7 +122,7 @@ def _second_stage(network: Network, x: SparseRows, ids: Ids, logits: Floats, k: 
     rows, columns = np.nonzero((ids >= 0) & (ids % shard.size == shard.rank))
     own = np.full(ids.shape, -1, np.int32)
     own[rows, columns] = ids[rows, columns] // shard.size
-    mixed = (logits + network.linear.scores(x, own))[rows, columns]
+    mixed = (logits + network.linear.scores(sparse_part(x), own))[rows, columns]
     found = np.zeros(ids.shape)
     found[rows, columns] = calibration.scores(mixed, own[rows, columns])
     found = network.collectives.summary(0.0, 0.0, True, more=found.ravel()).wait().sums.reshape(ids.shape)
@@ -139,7 +140,7 @@ def _checked(ids: Ids, scores: Floats) -> TopK:
     return ids, scores
 
 
-def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
+def scores(network: Network, x: Features, labels: Ids) -> Floats:
     """Calibrated logits of given labels: (rows, len(labels))."""
     order = np.unique(labels).astype(np.int32)
     if len(order) and not 0 <= order[0] <= order[-1] < network.labels:
@@ -155,14 +156,14 @@ def scores(network: Network, x: SparseRows, labels: Ids) -> Floats:
         active = with_prior(network, some, of_batch(owned, h.rows, output.neurons))
         z = output.forward(h, active).reshape(h.rows, -1)
         if network.linear is not None:
-            z = z + network.linear.scores(some, np.broadcast_to(owned, z.shape))
+            z = z + network.linear.scores(sparse_part(some), np.broadcast_to(owned, z.shape))
         own = network.calibration.logits(z, owned)
         out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
     _checked(np.zeros(out.shape, np.int32), out)
     return out
 
 
-def exact_loss_sum(network: Network, x: SparseRows, y: SparseRows) -> tuple[float, int]:
+def exact_loss_sum(network: Network, x: Features, y: SparseRows) -> tuple[float, int]:
     """The loss over all labels, summed over rows, and over how many rows: what training makes small, without sampling.
     So the label prior is as in training, without the boost, with which logits are good for ranking only."""
     y = y.where(y.indices < network.labels) if y.columns > network.labels else y
@@ -179,17 +180,18 @@ def exact_loss_sum(network: Network, x: SparseRows, y: SparseRows) -> tuple[floa
     return total, len(x)
 
 
-def last_hidden(network: Network, x: SparseRows) -> Activations:
+def last_hidden(network: Network, x: Features) -> Activations:
     """The input of the output layer, with every hidden neuron computed."""
-    *_, last = hidden_activations(network, x)
+    given = network.input_of(x)
+    hidden = deque(hidden_activations(network, given), maxlen=1)
+    last = hidden.pop() if hidden else given
+    assert isinstance(last, Activations)
     return last
 
 
-def hidden_activations(network: Network, x: SparseRows) -> Iterator[Activations]:
+def hidden_activations(network: Network, x: Features | Input) -> Iterator[Activations]:
     """What each layer after the first takes as input, with every hidden neuron computed."""
-    if x.columns > network.features:
-        raise DataError(f"rows have {x.columns} features but the network was made for {network.features}")
-    a: Activations = x
+    a: Input = network.input_of(x)
     for layer, follower in zip(network.layers[:-1], network.layers[1:], strict=True):
         z = layer.forward(a, layer.everything(a.rows))
         if network.config.activation == "relu":
@@ -202,10 +204,13 @@ def hidden_activations(network: Network, x: SparseRows) -> Iterator[Activations]
         yield a
 
 
-def with_prior(network: Network, x: SparseRows, active: ActiveSet, boost: float | None = None) -> ActiveSet:
+def with_prior(network: Network, x: Features, active: ActiveSet, boost: float | None = None) -> ActiveSet:
     """The active set, with the label prior of the rows; None: with its boost in prediction."""
     if network.prior is not None:
-        network.prior.add(x, row_lengths(x), active, boost=network.config.prior_boost if boost is None else boost)
+        sparse = sparse_part(x)
+        network.prior.add(
+            sparse, row_lengths(sparse), active, boost=network.config.prior_boost if boost is None else boost
+        )
     return active
 
 
@@ -224,7 +229,7 @@ def make_tables(network: OutputNetwork) -> LshIndex:
 
 def row_blocks(network: Network, rows: int, wide: int = 0) -> list[tuple[int, int]]:
     """Cuts rows into blocks so that no matrix of activations (or of `wide` logits) exceeds a bound."""
-    widest = max([wide, *network.config.hidden] + ([network.labels] if network.output.sparse_input else []))
+    widest = max([1, wide, *network.config.hidden] + ([network.labels] if network.output.sparse_input else []))
     size = min(1024 if network.prior is None else PRIOR_ROWS, max(1, LOGIT_BYTES // (4 * widest)))
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
@@ -233,7 +238,7 @@ def _empty(rows: int, k: int) -> TopK:
     return np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
 
 
-def _check_exclude(network: Network, x: SparseRows, exclude: SparseRows | None) -> None:
+def _check_exclude(network: Network, x: Features, exclude: SparseRows | None) -> None:
     if exclude is not None and (len(exclude) != len(x) or exclude.columns > network.labels):
         raise DataError(
             f"exclude: expected {len(x)} rows of at most {network.labels} labels, not {len(exclude)} rows of "

@@ -12,6 +12,7 @@ class Stream(enum.IntEnum):
 
     INPUT_DROPOUT = 1
     OUTPUT_NEGATIVES = 2
+    DENSE_DROPOUT = 3  # of the dense features of rows that also have sparse ones
     HIDDEN_NEGATIVES = 16
     HIDDEN_DROPOUT = 32
 

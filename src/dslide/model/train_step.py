@@ -20,7 +20,7 @@ from dslide._core import ActiveSet
 from dslide.comm.future import Future
 from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.model import active_sets
-from dslide.model.activations import Activations, Arriving, Dense
+from dslide.model.activations import Activations, Arriving, Dense, Input, Mixed, sparse_rows
 from dslide.model.collectives import NOTHING
 from dslide.model.label_prior import SCALE_STEP, Lengths, ScaleGradient, row_lengths
 from dslide.model.lsh import hidden_sampling
@@ -48,28 +48,32 @@ class TrainStep(OutputStage):
 
     network: Network
 
-    def __call__(self, x: Csr, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
+    def __call__(self, x: Input, targets: Csr, step: int, rate: float, vote: Vote = Vote.NONE) -> StepResult:
         """One synchronous step on a batch. Raises Diverged if a gradient is not finite. The result has the votes of all
         ranks."""
         network, hidden = self.network, range(len(self.network.layers) - 1)
         network.begin_step(step, rate)
         own = network.shard.own_part(targets)
-        lengths = None if network.prior is None else row_lengths(x)  # before dropout
+        lengths = None if network.prior is None else row_lengths(sparse_rows(x))  # before dropout
         x = self.drop_inputs(x, step)
-        confusable = [] if lengths is None else self.look_up_prior(x, lengths, own)  # travels during the forward pass
+        confusable = [] if lengths is None else self.look_up_prior(sparse_rows(x), lengths, own)  # travels meanwhile
 
         # Forward: every rank computes its own neurons; the all-gather gives all ranks all of them.
-        arriving, inputs, active_hidden = Arriving(x), [], []
+        outputs: list[Activations] = []
+        active_hidden = []
+        arriving = Arriving(x.dense if isinstance(x, Mixed) else x)  # is used without hidden layers only
         for i in hidden:
-            inputs.append(arriving.wait())
-            active_hidden.append(self.hidden_active(i, inputs[i], step))
-            arriving = self.forward(i, inputs[i], active_hidden[i], step)
+            if i > 0:
+                outputs.append(arriving.wait())
+            given = outputs[-1] if outputs else x
+            active_hidden.append(self.hidden_active(i, given, step))
+            arriving = self.forward(i, given, active_hidden[i], step)
 
         # The output layer: look up neurons, choose the active set, compute its loss and step.
-        adjust = None if lengths is None else partial(self.add_prior, x, lengths, own)
+        adjust = None if lengths is None else partial(self.add_prior, sparse_rows(x), lengths, own)
         last, active, output = self.learn_output(arriving, own, step, confusable, adjust)
-        inputs.append(last)
-        scales = NOTHING if lengths is None else self.learn_prior(x, lengths, active, rate)
+        outputs.append(last)
+        scales = NOTHING if lengths is None else self.learn_prior(sparse_rows(x), lengths, active, rate)
         summary = network.collectives.summary(output.loss, active.mean, output.finite, vote, scales)
         gradient = output.gradient.wait()  # reduce-scattered: of own activations, summed over ranks
         seen = summary.wait()
@@ -80,26 +84,39 @@ class TrainStep(OutputStage):
         # The directions of a discriminant stay as they are.
         for i in reversed(hidden) if network.config.start == "random" else ():
             layer = network.layers[i]
-            finite, dx = self.backward(i, inputs[i], inputs[i + 1], active_hidden[i], gradient, step)
+            given = outputs[i - 1] if i > 0 else x
+            finite, dx = self.backward(i, given, outputs[i], active_hidden[i], gradient, step)
             self.check(finite, seen.loss, layer, step, rate)
             if dx is not None:
                 name = f"gradients before {layer.name}"
-                gradient = network.collectives.reduce_scatter(name, inputs[i], dx, layer.inputs).wait()
+                gradient = network.collectives.reduce_scatter(name, outputs[i - 1], dx, layer.inputs).wait()
         return StepResult(seen.loss / x.rows, seen.active, active.mean, seen.votes)
 
     # ---- hidden layers --------------------------------------------------------------------------------------------
 
-    def drop_inputs(self, x: Csr, step: int) -> Csr:
-        """Input dropout. What is left out has no gradient, and is not stepped."""
+    def drop_inputs(self, x: Input, step: int) -> Input:
+        """Input dropout. What is left out has no gradient; of sparse features it is not stepped either."""
         config = self.network.config
         if config.dropout_input == 0:
             return x
+        if isinstance(x, Mixed):
+            sparse, dense = self.drop_inputs(x.sparse, step), self._drop_dense(x.dense, step, Stream.DENSE_DROPOUT)
+            assert isinstance(sparse, Csr)
+            return Mixed(sparse, dense, x.width)
+        if isinstance(x, Dense):
+            return self._drop_dense(x, step, Stream.INPUT_DROPOUT)
         values = x.values.copy()
         seed = stream_seed(config.seed, Stream.INPUT_DROPOUT, step)
         _core.dropout_sparse(values, x.indptr, x.indices, config.dropout_input, seed)
         return Csr(x.indptr, x.indices, values).where(values != 0)
 
-    def hidden_active(self, i: int, x: Activations, step: int) -> ActiveSet:
+    def _drop_dense(self, x: Dense, step: int, stream: Stream) -> Dense:
+        config, values = self.network.config, x.values.copy()
+        seed = stream_seed(config.seed, stream, step)
+        _core.dropout_dense(values, values.shape[1], config.dropout_input, seed)
+        return Dense(values)
+
+    def hidden_active(self, i: int, x: Input, step: int) -> ActiveSet:
         """Active neurons of hidden layer i: all, or hash hits and random neurons."""
         network, layer = self.network, self.network.layers[i]
         if layer.lsh is None:
@@ -110,7 +127,7 @@ class TrainStep(OutputStage):
         seed = stream_seed(network.config.seed, Stream.HIDDEN_NEGATIVES, step, i)
         return self._sampled(layer, no_labels, hits, negatives, seed, correct=False)
 
-    def forward(self, i: int, x: Activations, active: ActiveSet, step: int) -> Arriving:
+    def forward(self, i: int, x: Input, active: ActiveSet, step: int) -> Arriving:
         """Computes own activations of layer i and begins to gather those of all ranks, micro-batch by micro-batch."""
         network, layer = self.network, self.network.layers[i]
         name = f"activations of {layer.name}"
@@ -131,7 +148,7 @@ class TrainStep(OutputStage):
         return Arriving(whole, gathers)
 
     def backward(
-        self, i: int, x: Activations, a: Activations, active: ActiveSet, gradient: Floats, step: int
+        self, i: int, x: Input, a: Activations, active: ActiveSet, gradient: Floats, step: int
     ) -> tuple[bool, Floats | None]:
         """Steps layer i along the gradients of its own activations `a`; returns whether all gradients were finite, and
         this rank's share of the gradient of its input, if another layer is before it."""

@@ -53,7 +53,7 @@ class Workload:
     @property
     def most_nodes(self) -> int:
         """The number of nodes that the narrowest layer can be split over."""
-        return min(self.trial.labels, *self.config().hidden)
+        return min([self.trial.labels, *self.config().hidden])
 
     def node_counts(self, nodes: int) -> list[int]:
         """Numbers of nodes to compare, this one among them, ascending."""
@@ -65,6 +65,7 @@ class Workload:
         return plan(
             self.config(nodes), trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
             trial.values_per_row[0], rows=trial.rows, labels_per_row=trial.values_per_row[1],
+            dense_features=trial.dense_features,
         )  # fmt: skip
 
     def calibrate(self, nodes: int, cores: int) -> Calibration:

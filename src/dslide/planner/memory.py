@@ -58,11 +58,11 @@ class Plan:
 def plan(
     config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0,
     prior: bool = True, features_per_row: float = 75, keeps_best: bool = False,
-    rows: int = 0, labels_per_row: float = 0.0,
+    rows: int = 0, labels_per_row: float = 0.0, dense_features: int = 0,
 ) -> Plan:  # fmt: skip
     """The memory of each rank for training on data of `data_bytes`. `threads` are those of a rank, if the options leave
     them open; `prior` is false for data without a label prior, such as streams of words; with
-    `keeps_best` there is a copy of the best network in memory."""
+    `keeps_best` there is a copy of the best network in memory; of the features the last `dense_features` are dense."""
     config = resolve(config, labels)
     threads = config.threads or threads or available_cores()
     specs = layer_specs(config, features, labels)
@@ -95,18 +95,19 @@ def plan(
         "linear classifiers": linear_bytes,
         "counting the label prior": max(0, count_bytes - linear_bytes),  # is done when the classifiers begin
         "linear discriminant": _discriminant_bytes(
-            config, features, -(-labels // ranks), data_bytes, rows, labels_per_row
+            config, features, -(-labels // ranks), 0 if dense_features else data_bytes, rows, labels_per_row
         ),
         "hash tables": tables,
         "cells of hidden vectors": making_cells,
         "best network": weights + moments + cells + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
-        "work space": _work_bytes(config, specs, ranks, threads, prior_labels, features_per_row),
+        "work space": _work_bytes(config, specs, ranks, threads, prior_labels, features_per_row)
+        + _dense_bytes(config, specs[0], ranks, threads, dense_features),
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),
     }
     parameters = sum(spec.parameters for spec in specs)
-    layers = ", ".join(map(str, config.hidden))
-    return Plan(f"{features:,} features, hidden layers of {layers} and {labels:,} labels", parameters, parts, ranks)
+    hidden = f"hidden layers of {', '.join(map(str, config.hidden))}" if config.hidden else "no hidden layer"
+    return Plan(f"{features:,} features, {hidden} and {labels:,} labels", parameters, parts, ranks)
 
 
 def _linear_bytes(
@@ -145,6 +146,15 @@ def _discriminant_bytes(
     pieces = 4 * min(PIECE_BYTES, 8 * features * rows or PIECE_BYTES)
     scratch = 8 * 8 * features**2 + pieces + round(40 * rows * labels_per_row)
     return scratch + 4 * own * config.hidden[0] + (data_bytes if config.validation > 0 else 0)
+
+
+def _dense_bytes(config: ResolvedConfig, first: LayerSpec, ranks: int, threads: int, features: int) -> int:
+    """Dense features of a batch, and a copy of them; the first layer's weights of these, packed for the product; and
+    gradients of its neurons, as the backward product takes them."""
+    if features == 0 or not first.sparse_input:
+        return 8 * config.batch_size * padded(features)
+    own = padded(-(-first.neurons // ranks)) + 64
+    return 8 * config.batch_size * padded(features) + 4 * own * (2 * features + config.batch_size + 48 * threads)
 
 
 def _work_bytes(

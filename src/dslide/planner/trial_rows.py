@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dslide.data import Data, SparseRows
+from dslide.data import Data, Features, MixedRows, SparseRows, dense_part, sparse_part
 from dslide.errors import DataError
 from dslide.util.csr import indptr_of
 
@@ -20,7 +20,7 @@ FEATURE_LAW, LABEL_LAW = 3.0, 20.0  # of random rows: the n-th most frequent one
 class TrialRows:
     """Rows of features and labels, and the size of the data that they represent."""
 
-    x: SparseRows
+    x: Features
     y: SparseRows
     rows: int = 0  # of the data; 0: unknown
 
@@ -34,19 +34,25 @@ class TrialRows:
 
     @property
     def values_per_row(self) -> tuple[float, float]:
-        """The mean number of features and of labels of a row."""
-        return self.x.nnz / len(self.x), self.y.nnz / len(self.x)
+        """The mean number of sparse features and of labels of a row."""
+        return sparse_part(self.x).nnz / len(self.x), self.y.nnz / len(self.x)
+
+    @property
+    def dense_features(self) -> int:
+        """Features that every row has."""
+        dense = dense_part(self.x)
+        return 0 if dense is None else dense.columns
 
     def prior_labels(self, most: int) -> int:
         """Labels of a feature in the label prior of the data: no more than co-occur with it in rows, at most `most`."""
         if not self.rows:
             return most
-        pairs = float(np.diff(self.x.indptr) @ np.diff(self.y.indptr)) / len(self.x) * self.rows
+        pairs = float(np.diff(sparse_part(self.x).indptr) @ np.diff(self.y.indptr)) / len(self.x) * self.rows
         return min(most, round(pairs / self.features))
 
     def fewer(self, features: int, labels: int) -> TrialRows:
         """The same rows with at most about `features` and `labels`; columns that don't occur are dropped first."""
-        x = self.x
+        x, dense = sparse_part(self.x), dense_part(self.x)
         if x.columns > features:
             found, numbers = np.unique(x.indices, return_inverse=True)
             columns = max(features, len(found))
@@ -57,6 +63,8 @@ class TrialRows:
             found, numbers = np.unique(y.indices, return_inverse=True)
             # consecutive, so that all of R ranks, which own every R-th label, have equally many
             y = SparseRows(y.indptr, numbers.astype(np.int32), y.values, max(labels, len(found)))
+        if dense is not None:
+            return TrialRows(dense if dense is self.x else MixedRows(x, dense), y, self.rows)
         return TrialRows(x, y, self.rows)
 
 
@@ -66,7 +74,9 @@ def rows_of(data: Data, batch_size: int, seed: int) -> TrialRows:
     labelled = epoch.with_labels()
     if len(labelled) == 0:
         raise DataError(f"{data.source}: there is no row with a label to learn from")
-    chosen = np.random.default_rng([seed, 0]).permutation(labelled)[: _count(batch_size, sum(data.values_per_row))]
+    chosen = np.random.default_rng([seed, 0]).permutation(labelled)[
+        : _count(batch_size, sum(data.values_per_row) + data.dense_features)
+    ]
     return TrialRows(*epoch.batch(chosen), data.rows_per_epoch)
 
 

@@ -61,7 +61,9 @@ def time_step(
     use_threads(config.threads)
     config = resolve(config, rows.labels)
     config = config.replace(hidden=tuple(_equal(n, comm.size) for n in config.hidden))
-    few = rows.fewer(*(max(256, comm.size * most_parameters // config.hidden[end]) for end in (0, -1)))
+    most_labels = max(256, comm.size * most_parameters // (config.hidden or (rows.features,))[-1])
+    features = max(256, comm.size * most_parameters // config.hidden[0]) if config.hidden else rows.features
+    few = rows.fewer(features, most_labels)
     labels = _equal(few.labels, comm.size)
     network = Network(config, few.features, labels, comm=comm)
     for layer in network.layers:

@@ -12,20 +12,28 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
 from dslide.api import open_run
 from dslide.checkpoint.collective_load import load_on_all_ranks, open_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import job
 from dslide.config import Config
-from dslide.data import Dataset, SparseRows, TextVectorizer
+from dslide.data import Dataset, DenseRows, Features, MixedRows, SparseRows, TextVectorizer, dense_part, sparse_part
 from dslide.data.dataset import item_features, smoothed_frequencies
 from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
 from dslide.model.defaults import resolve, resolve_like
 from dslide.model.network import Network
-from dslide.sklearn.inputs import are_items, are_texts, features_of_texts, new_vectorizer
+from dslide.sklearn.inputs import (
+    FLOATS,
+    are_items,
+    are_texts,
+    features_of_texts,
+    is_pair,
+    new_vectorizer,
+    rows_of_matrix,
+)
 from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
 from dslide.sklearn.parameters import parameters_text
 from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
@@ -77,12 +85,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     """
 
     _rows: int  # trained on
+    _dense_features: int  # at the end of those that rows have
 
     def __init__(
         self, *,
-        hidden: Sequence[int] = Config.hidden, activation: str = Config.activation,
-        hidden_share: Sequence[float] = Config.hidden_share, loss: str = Config.loss,
-        prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,
+        hidden: Sequence[int] = Config.hidden, normalize: str = Config.normalize,
+        temperature: float = Config.temperature, output_bias: bool = Config.output_bias,
+        activation: str = Config.activation, hidden_share: Sequence[float] = Config.hidden_share,
+        loss: str = Config.loss, prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,
         prior_boost: float = Config.prior_boost, prior_scale: float = Config.prior_scale,
         prior_learning_rate: float = Config.prior_learning_rate,
         linear_negatives: int = Config.linear_negatives, linear_items: int = Config.linear_items,
@@ -123,7 +133,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         Parameters
         ----------
-        X : scipy sparse, SparseRows or dense, (rows, features), or a list of texts
+        X : matrix (rows, features), scipy sparse or dense, SparseRows, DenseRows or MixedRows, or a list of texts
+            A dense one of float16, float32 or float64, which may be mapped from a file, is not copied; if more than
+            half of it is 0, it is taken as sparse. A pair of sparse rows, or texts, and a dense matrix gives rows with
+            the features of both.
         y : classes (rows,), or weights of labels (rows, labels), sparse or dense
         callbacks : list of Callback
             They receive what training reports.
@@ -240,27 +253,69 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         asked = Config(**{name: getattr(self, name) for name in OPTIONS})
         return asked if asked.threads else asked.replace(threads=openmp_threads())
 
-    def _features(self, X: Any, *, new: bool) -> SparseRows:
-        """X as sparse rows; `new` sets how many features there are, else it must fit what was set."""
+    def _features(self, X: Any, *, new: bool) -> Features:
+        """X as rows; `new` sets how many features there are, else it must fit what was set."""
+        x = self._pair(*X, new=new) if is_pair(X) else self._matrix(X, new=new)
+        if new:
+            dense = dense_part(x)
+            self._dense_features = 0 if dense is None else dense.columns
+        return x
+
+    def _matrix(self, X: Any, *, new: bool) -> Features:
+        """Rows of one kind."""
         if not new and self._has_items and are_items(X):
             X = rows_of_items(X, self.label_names_, self.network_.features)
         if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(X):
-            if new:
-                self.vectorizer_ = new_vectorizer(self.vectorizer)
-            X = features_of_texts(X, self.vectorizer_, learn=new)
-        if not isinstance(X, SparseRows):
-            X = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=new)
-            return SparseRows.from_scipy(X)
+            if not new and self._has_pairs:
+                raise DataError("X: expected a pair of texts and dense rows, as in fitting, not texts alone")
+            X = self._vectorized(X, new)
+        if not isinstance(X, Features):
+            matrix = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=new)
+            return rows_of_matrix(matrix)
         if new:
             if len(X) == 0 or X.columns == 0:
                 raise DataError(f"X: there is nothing to learn from {len(X)} rows of {X.columns} features")
-            self.n_features_in_ = X.columns
-            self.__dict__.pop("feature_names_in_", None)
+            self._set_features(X.columns)
         elif X.columns > self.n_features_in_:
             raise DataError(f"X has {X.columns} features, but there were {self.n_features_in_} in fitting")
-        if not isinstance(X.values, np.memmap):  # a dataset on disk was checked when it was written
-            X.refuse_infinite()
-        return X
+        if not isinstance(X, SparseRows) or not isinstance(X.values, np.memmap):
+            X.refuse_infinite()  # sparse rows on disk were checked when they were written
+        rows: Features = X
+        return rows
+
+    def _pair(self, first: Any, second: Any, *, new: bool) -> MixedRows:
+        """Sparse rows or texts, and a dense matrix, side by side."""
+        if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(first):
+            first = self._vectorized(first, new)
+        if not isinstance(first, SparseRows):
+            first = SparseRows.from_scipy(check_array(first, accept_sparse="csr", dtype=np.float32))
+        if not isinstance(second, DenseRows):
+            second = DenseRows(np.ascontiguousarray(check_array(second, dtype=FLOATS)))
+        rows = MixedRows(first, second)
+        rows.refuse_infinite()
+        if new:
+            self._set_features(rows.columns)
+        elif second.columns != self._dense_features or rows.columns > self.n_features_in_:
+            sparse = self.n_features_in_ - self._dense_features
+            raise DataError(
+                f"X has {first.columns} sparse features and {second.columns} dense ones, but there were {sparse} and "
+                f"{self._dense_features} in fitting"
+            )
+        return rows
+
+    def _vectorized(self, texts: Any, new: bool) -> Any:
+        if new:
+            self.vectorizer_ = new_vectorizer(self.vectorizer)
+        return features_of_texts(texts, self.vectorizer_, learn=new)
+
+    def _set_features(self, columns: int) -> None:
+        self.n_features_in_ = columns
+        self.__dict__.pop("feature_names_in_", None)
+
+    @property
+    def _has_pairs(self) -> bool:
+        """Whether rows have sparse and dense features."""
+        return 0 < self._dense_features < self.n_features_in_
 
     def _coder_for(self, labels: Any, dense: bool, classes: Any, first: bool) -> LabelCoder:
         """What partial_fit encodes labels with."""
@@ -279,8 +334,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise DataError("classes: some of those of earlier calls are missing")
         return self._coder.with_more(given).with_more(labels)
 
-    def _more_features(self, X: Any) -> SparseRows:
-        """X as sparse rows, which may have more columns, or words, than there were."""
+    def _more_features(self, X: Any) -> Features:
+        """X as rows, which may have more columns, or words, than there were."""
+        if is_pair(X):
+            return self._features(X, new=False)
         vectorizer, texts = getattr(self, "vectorizer_", None), are_texts(X)
         shape: Any = getattr(X, "shape", ())
         if isinstance(vectorizer, TextVectorizer) and texts:
@@ -389,7 +446,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         x = self._rows_to_predict(X)
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
-        left_out = x if self._has_items else None
+        left_out = sparse_part(x) if self._has_items else None
         if exclude is not None:
             left_out = read_exclude(exclude, len(x), len(self.classes_))
         network = self.network_
@@ -442,11 +499,11 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         check_consistent_length(predicted, labels)
         return float(np.mean(predicted == labels))
 
-    def _rows_to_predict(self, X: Any) -> SparseRows:
+    def _rows_to_predict(self, X: Any) -> Features:
         check_is_fitted(self)
         use_rank_threads(self._config().threads)
         x = self._features(X, new=False)
-        return item_features(x, self._label_counts) if self._has_items else x
+        return item_features(sparse_part(x), self._label_counts) if self._has_items else x
 
     @property
     def _has_items(self) -> bool:
@@ -469,9 +526,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if vectorizer is not None and not isinstance(vectorizer, TextVectorizer):
             warn(f"{folder}: the {type(vectorizer).__name__} is not saved with the model, only dslide's own would be")
         model = SavedModel(
-            config=network.config, features=network.features, labels=network.labels, state=network.state(),
-            label_names=self._coder.names() or getattr(self, "label_names_", None),
-            feature_names=self._feature_names(),
+            config=network.config, features=network.features, dense_features=self._dense_features,
+            labels=network.labels, state=network.state(),
+            label_names=self._coder.names() or getattr(self, "label_names_", None), feature_names=self._feature_names(),
             vectorizer=vectorizer.to_dict() if isinstance(vectorizer, TextVectorizer) else None,
             progress={} if trainer is None else trainer.progress(),
             label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
@@ -497,7 +554,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self._keep(*rebuild(saved.config, saved.features, saved.labels, saved.state, progress), coder)
         if saved.label_counts is not None:
             self._label_counts[:], self._rows = saved.label_counts, saved.rows
-        self.n_features_in_ = saved.features
+        self.n_features_in_, self._dense_features = saved.features, saved.dense_features
         self.n_iter_ = passes = about.get("passes", saved.progress.get("epoch", 0))
         if type(passes) is not int or passes < 0:
             raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")

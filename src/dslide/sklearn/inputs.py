@@ -1,13 +1,34 @@
-"""Rows as users give them, other than as matrices: texts, and names of items."""
+"""Rows as users give them: texts, names of items, matrices, pairs."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
 from sklearn.base import clone
 
-from dslide.data import TextVectorizer
+from dslide.data import DenseRows, Features, SparseRows, TextVectorizer
 from dslide.errors import DataError
+
+FLOATS = [np.float32, np.float16, np.float64]  # types of a matrix that is taken as it is; others become the first
+
+
+def is_pair(X: Any) -> bool:
+    """Whether rows are given as a pair of sparse features, or texts, and a dense matrix."""
+    return isinstance(X, tuple) and len(X) == 2 and (isinstance(X[1], DenseRows) or getattr(X[1], "ndim", 0) == 2)
+
+
+def rows_of_matrix(matrix: Any) -> Features:
+    """Rows of a scipy sparse or a dense matrix. A dense one in memory is taken as sparse if it mostly has zeros."""
+    if sp.issparse(matrix):
+        return SparseRows.from_scipy(matrix)
+    rows = DenseRows(np.ascontiguousarray(matrix))
+    if not rows.is_mapped and 2 * np.count_nonzero(matrix) < matrix.size:
+        return SparseRows.from_scipy(matrix)
+    if matrix.dtype == np.float64:
+        rows.refuse_infinite()  # as float32
+    return rows
 
 
 def are_texts(X: Any) -> bool:

@@ -14,7 +14,7 @@ from dslide.checkpoint.collective_load import restore_network
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
-from dslide.data import Dataset, SparseRows
+from dslide.data import Dataset, Features
 from dslide.errors import MemoryNeeded
 from dslide.model.defaults import ResolvedConfig
 from dslide.model.network import Network
@@ -65,7 +65,8 @@ def _ranks(
     planned = partial(plan, no_checkpoints, features, labels, ranks=comm.size, threads=here.threads)
     if data is not None:
         x, y = data.values_per_row
-        planned = partial(planned, data.data_bytes, features_per_row=x, rows=len(data), labels_per_row=y)
+        about = {"features_per_row": x, "rows": len(data), "labels_per_row": y, "dense_features": data.dense_features}
+        planned = partial(planned, data.data_bytes, **about)
     needed = planned(keeps_best=keeps_best)
     comm.together("memory", lambda: needed.check(here.ranks))
     return comm
@@ -83,7 +84,7 @@ def rebuild(
     return trainer.network, trainer
 
 
-def likely_labels(network: Network, x: SparseRows) -> sp.csr_matrix:
+def likely_labels(network: Network, x: Features) -> sp.csr_matrix:
     """(rows, labels): 1 for the labels with a probability above one half."""
     every = np.arange(network.labels, dtype=np.int32)
     size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
@@ -92,7 +93,7 @@ def likely_labels(network: Network, x: SparseRows) -> sp.csr_matrix:
     return sp.csr_matrix(sp.vstack(found, format="csr"))
 
 
-def best_labels(network: Network, x: SparseRows, k: int) -> sp.csr_matrix:
+def best_labels(network: Network, x: Features, k: int) -> sp.csr_matrix:
     """(rows, labels): 1 for the k best labels of each row."""
     columns = np.sort(network.predict_topk(x, k)[0], axis=1)
     ones, ends = np.ones(columns.size, np.int64), np.arange(len(x) + 1) * k

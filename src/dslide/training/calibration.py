@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from dslide.data import Dataset, SparseRows
+from dslide.data import Dataset, SparseRows, sparse_part
 from dslide.model.calibration import BEND, IDENTITY, KNOT, LEAST, OFFSET, SLOPE, WORTH, on_lines
 from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
@@ -103,7 +103,7 @@ def calibrate(
     chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
     best, chosen, cost, wanted = found, None, 0.0, max(before, after) + chance
     for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
-        scores = _linear_scores(network, linear, held_out.x, found.ids)
+        scores = _linear_scores(network, linear, sparse_part(held_out.x), found.ids)
         if users:
             spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
             linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
@@ -140,7 +140,7 @@ def _linear_classifiers(
         return {COST: train_regressions(network, data.y)} if network.config.linear_items else {}
     if not network.config.linear_negatives:
         return {}
-    examples = Examples.find(network, data.x, data.y)
+    examples = Examples.find(network, sparse_part(data.x), data.y)
     if earlier is None:
         return train_linear(network, examples)
     own = network.shard.own

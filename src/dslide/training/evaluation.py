@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.checkpoint.saved_model import SavedModel
-from dslide.data import Data, SparseRows
+from dslide.data import Data, Features, SparseRows
 from dslide.data.dataset import SplitBy
 from dslide.errors import ConfigError
 from dslide.model.network import Network
@@ -26,7 +26,7 @@ MOST_K = 10_000
 _CHOICE = 0x74657374  # the random choice of test rows is a stream of its own
 
 Ids = npt.NDArray[np.int32]  # (rows, k)
-Predict = Callable[[SparseRows, int, SparseRows | None], tuple[Any, Any]]
+Predict = Callable[[Features, int, SparseRows | None], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dslide.data import SparseRows
+from dslide.data import Features, SparseRows
+from dslide.data.dense_rows import as_sparse
 from dslide.errors import ConfigError, known_to_all
 from dslide.model.activations import Dense
 from dslide.model.label_prior import prior_logits, row_lengths
@@ -40,8 +41,9 @@ class Reason:
         return asdict(self)
 
 
-def explain(model: Model, x: SparseRows, labels: Sequence[int], count: int) -> list[list[Reason]]:
+def explain(model: Model, rows: Features, labels: Sequence[int], count: int) -> list[list[Reason]]:
     """For each of some labels of one row, by column number, the `count` features that moved its score most."""
+    x = as_sparse(rows)
     parts = contributions(model.network, x, np.array(labels, np.int32))
     names = feature_names(model)
     reasons: list[list[Reason]] = []
@@ -97,7 +99,8 @@ def _through_hidden(network: Network, x: SparseRows, labels: Ids) -> Floats:
             back = back * active
         if layer is not network.layers[0]:
             back = back @ layer.vectors(np.arange(layer.neurons, dtype=np.int32))
-    return np.asarray(x.values[:, None] * (network.layers[0].input_vectors(x.indices) @ back.T), np.float32)
+    by_input = network.layers[0].input_vectors(x.indices) @ back.T if hidden else back[:, x.indices].T
+    return np.asarray(x.values[:, None] * by_input, np.float32)
 
 
 def feature_names(model: Model) -> Sequence[str] | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dslide.checkpoint.saved_model import SavedModel, load_model, save_model
 from dslide.comm import Communicator
-from dslide.data import SparseRows
+from dslide.data import Features
 from dslide.errors import ConfigError, DataError, known_to_all
 from dslide.model.activations import Dense
 from dslide.model.network import Network
@@ -59,7 +59,7 @@ def _stored_as(saved: SavedModel, weights: Weights) -> dict[str, Array]:
     return state
 
 
-def export_arrays(model: Model, out: str | Path, x: SparseRows | None = None) -> None:
+def export_arrays(model: Model, out: str | Path, x: Features | None = None) -> None:
     """Writes a new folder of .npy files: `vectors` (labels, hidden) and `biases` (labels) of the output layer, and of
     rows x `hidden` (rows, hidden), all float32. hidden @ vectors.T + biases are the logits of the network without its
     label prior, linear classifiers and calibration."""
@@ -74,7 +74,7 @@ def export_arrays(model: Model, out: str | Path, x: SparseRows | None = None) ->
             _save(folder, {"hidden": hidden_vectors(network, x)})
 
 
-def hidden_vectors(network: Network, x: SparseRows) -> Floats:
+def hidden_vectors(network: Network, x: Features) -> Floats:
     """The input of the output layer for some rows, (rows, hidden)."""
     out = np.empty((len(x), network.output.inputs), np.float32)
     for begin, end in row_blocks(network, len(x)):

@@ -21,7 +21,7 @@ from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import ConfigError, DataError
 from dslide.model.network import Network
 from dslide.training.logging import warn
-from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for, vectorizer_of
+from dslide.training.reading import FILE_OPTIONS, Reading, Source, load_for, vectorizer_of, with_known_features
 from dslide.util.threads import openmp_threads, use_threads
 
 Rows = Sequence[str] | Sequence[Sequence[str]]  # texts, or the items of users
@@ -70,7 +70,8 @@ class Model:
         if history is not None:
             raise ConfigError("history: is for reading files, but the data is loaded already")
         if isinstance(source, (Dataset, Tokens)):
-            return source
+            saved = self.saved
+            return with_known_features(source, source.source or "the data", saved.features, saved.dense_features)
         return self.comm.together("making rows", lambda: self._rows_of(source))
 
     def _load(self, path: str | Path, reading: Reading, history: str | Path | None, to_evaluate: bool) -> Data:

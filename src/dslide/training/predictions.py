@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logsumexp
 
-from dslide.data import Data, SparseRows
+from dslide.data import Data, Features, SparseRows
 from dslide.errors import ConfigError
 from dslide.model.network import Network
 from dslide.model.prediction import LOGIT_BYTES
@@ -25,7 +25,7 @@ Doubles = npt.NDArray[np.float64]
 class Block:
     """Some rows to predict."""
 
-    x: SparseRows
+    x: Features
     seen: SparseRows | None = None  # labels that are not to be predicted
     users: list[str] | None = None  # of interactions
 
@@ -114,7 +114,7 @@ def has_probabilities(model: Model) -> bool:
     return not model.saved.interactions and model.network.config.ranking != "propensity"
 
 
-def probabilities_of(network: Network, x: SparseRows, scores: npt.NDArray[np.float32]) -> Doubles:
+def probabilities_of(network: Network, x: Features, scores: npt.NDArray[np.float32]) -> Doubles:
     """The probabilities of labels with these scores: sigmoids of calibrated logits; with softmax, shares of the sum
     over all labels, whose scores that needs."""
     if network.config.loss == "sigmoid":

@@ -176,6 +176,7 @@ def attach(profile: Profile, network: Network) -> None:
     def charge(owner: object, method: str, phase: str, formula: Formula | None = None) -> None:
         setattr(owner, method, profile.timed(phase, getattr(owner, method), formula))
 
+    charge(network, "input_of", phases.READING, work.taking_input)
     charge(step, "hidden_active", phases.ACTIVE)
     charge(step, "forward", phases.HIDDEN_FORWARD, lambda i, x, active, _: work.forward(network.layers[i], x, active))
     charge(step, "output_active", phases.ACTIVE)

@@ -33,11 +33,12 @@ Source = str | Path | Data  # where data comes from: a path, or what was loaded
 
 # Options of files, as `dslide.data.load` takes them; `label_names` may also be a file with a name per line.
 FILE_OPTIONS = (
-    "format", "base", "y", "features", "labels", "label_names", "vectorizer", *LAYOUT_OPTIONS
+    "format", "base", "y", "embeddings", "features", "labels", "label_names", "vectorizer", *LAYOUT_OPTIONS
 )  # fmt: skip
 TEXT_OPTIONS = tuple(f.name for f in dataclasses.fields(TextOptions))
 TOKEN_OPTIONS = tuple(f.name for f in dataclasses.fields(TokenOptions))
-READING_OPTIONS = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS)
+TEST_OPTIONS = ("test_y", "test_embeddings")  # of the file of test data
+READING_OPTIONS = (*FILE_OPTIONS, *TEXT_OPTIONS, *TOKEN_OPTIONS, *TEST_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,12 @@ class Reading:
     files: Mapping[str, Any] = field(default_factory=dict)
     text: Mapping[str, Any] = field(default_factory=dict)  # of TextOptions
     tokens: Mapping[str, Any] = field(default_factory=dict)  # of TokenOptions
+    test: Mapping[str, Any] = field(default_factory=dict)  # of the file of test data
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Reading:
         """The reading options among others."""
-        groups = (FILE_OPTIONS, TEXT_OPTIONS, TOKEN_OPTIONS)
+        groups = (FILE_OPTIONS, TEXT_OPTIONS, TOKEN_OPTIONS, TEST_OPTIONS)
         return cls(*({name: options[name] for name in names if name in options} for names in groups))
 
     def load_options(self, path: str | Path) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class Reading:
 
     def refuse(self) -> None:
         """ConfigError if there are any: for data that is loaded already."""
-        if given := [*self.files, *self.text, *self.tokens]:
+        if given := [*self.files, *self.text, *self.tokens, *self.test]:
             raise ConfigError(f"{given[0]}: is for reading files, but the data is loaded already")
 
 
@@ -145,6 +147,11 @@ def known_columns(data: Data, base: SavedModel) -> Dataset:
                 "names of all as label_names, those of the model first"
             )
         names = [*names, *known[len(names) :]]
+    if data.dense_features != base.dense_features or (base.dense_features and data.features > base.features):
+        raise DataError(
+            f"{data.source}: has {_in_words(data.features, data.dense_features)}, but the model was trained with "
+            f"{_in_words(base.features, base.dense_features)}, and with dense ones there can't be more"
+        )
     x = data.x.with_columns(max(data.features, base.features))
     y = data.y.with_columns(max(data.labels, base.labels))
     features = data.feature_names
@@ -153,16 +160,25 @@ def known_columns(data: Data, base: SavedModel) -> Dataset:
     return Dataset(x, y, names, features, data.vectorizer, data.source, base.base, layout=data.layout)
 
 
+def _in_words(features: int, dense: int) -> str:
+    return f"{features:,} features" + (f", {dense:,} of them dense" if dense else "")
+
+
 def read_test_data(source: Source, train: Data, reading: Reading) -> Data:
     """Test data with the columns of the training data."""
     if not isinstance(source, (str, Path)):
-        return _with_known_features(source, source.source or "the test data", train.features)
+        return with_known_features(source, source.source or "the test data", train.features, train.dense_features)
+    if reading.test and (train.users is not None or isinstance(train, Tokens)):
+        raise ConfigError(f"{next(iter(reading.test))}: has no use with this data")
     if train.users is not None:
         return load(source, format="interactions", history=train, layout=train.layout)
     options = {name: reading.files[name] for name in ("format", "base") if name in reading.files}
     if isinstance(train, Tokens):
         return _load_stream(source, options, train.options, train.label_names)
-    return load_like(source, options, train.vectorizer, train.label_names, train.base, train.features, train.layout)
+    options |= {name.removeprefix("test_"): value for name, value in reading.test.items()}
+    assert isinstance(train, Dataset)
+    of_train = train.vectorizer, train.label_names, train.base, train.features, train.dense_features, train.layout
+    return load_like(source, options, *of_train)
 
 
 def is_stream(options: Mapping[str, Any], saved: SavedModel | None = None) -> bool:
@@ -200,7 +216,7 @@ def load_for(
         raise ConfigError(f"history: only interactions have one, not {path}")
     if is_stream(options, saved):
         return _load_stream(path, options, _saved_token_options(saved, path), saved.label_names)
-    about = saved.label_names, saved.base, saved.features, layout_of(saved)
+    about = saved.label_names, saved.base, saved.features, saved.dense_features, layout_of(saved)
     return load_like(path, options, vectorizer_of(saved), *about)
 
 
@@ -216,10 +232,11 @@ def layout_of(saved: SavedModel) -> Layout:
 
 def load_like(
     path: str | Path, options: Mapping[str, Any], vectorizer: TextVectorizer | None, label_names: Sequence[str] | None,
-    base: int, features: int, layout: Layout,
+    base: int, features: int, dense_features: int, layout: Layout,
 ) -> Dataset:  # fmt: skip
-    """Data read the way the training data was; DataError if it has more features."""
-    return _with_known_features(_load_like(path, options, vectorizer, label_names, base, layout), path, features)
+    """Data read the way the training data was; DataError if it has more features, or others."""
+    data = _load_like(path, options, vectorizer, label_names, base, layout)
+    return with_known_features(data, path, features, dense_features)
 
 
 def _load_like(
@@ -249,9 +266,17 @@ def _names_texts(layout: Layout, names: Sequence[str]) -> bool:
     return bool(columns) and all(column in names for column in columns)
 
 
-def _with_known_features(data: D, name: str | Path, features: int) -> D:
-    if data.features > features:
-        raise DataError(f"{name}: has {data.features:,} features, but the model was trained with {features:,}")
+def with_known_features(data: D, name: str | Path, features: int, dense_features: int) -> D:
+    """The data; DataError if it has features that a model has not. Rows that are all dense may be given as sparse
+    ones, and the other way round."""
+    has, trained = _in_words(data.features, data.dense_features), _in_words(features, dense_features)
+    all_dense = data.dense_features == data.features > 0
+    of_both = 0 < dense_features < features or 0 < data.dense_features < data.features
+    if of_both and data.dense_features != dense_features:
+        how = "; embeddings gives the file of the dense ones" if data.dense_features == 0 else ""
+        raise DataError(f"{name}: has {has}, but the model was trained with {trained}{how}")
+    if data.features > features or (all_dense and data.features != features):
+        raise DataError(f"{name}: has {has}, but the model was trained with {trained}")
     return data
 
 

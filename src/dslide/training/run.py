@@ -198,7 +198,8 @@ class Run:
         """The run as it is now."""
         data, network = self.data, self.trainer.network
         return SavedModel(
-            config=network.config, features=network.features, labels=network.labels, state=network.state(),
+            config=network.config, features=network.features, dense_features=data.dense_features,
+            labels=network.labels, state=network.state(),
             label_names=None if data.label_names is None else list(data.label_names),
             feature_names=None if data.feature_names is None else list(data.feature_names),
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),

@@ -19,7 +19,7 @@ from dslide.comm.agreement import check_agreement
 from dslide.comm.topology import local_ranks
 from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.config import Config
-from dslide.data import Data, Dataset, Rows, SparseRows
+from dslide.data import Data, Dataset, Features, Rows, SparseRows
 from dslide.errors import DataError, ModelError
 from dslide.model.defaults import MOST_DENSE, resolve
 from dslide.model.label_prior import has_label_prior
@@ -122,7 +122,7 @@ class Trainer:
         finally:
             self.position = 0
 
-    def train_batch(self, x: SparseRows, y: SparseRows, total_steps: int) -> StepInfo:
+    def train_batch(self, x: Features, y: SparseRows, total_steps: int) -> StepInfo:
         """One step on the given rows. `total_steps` is what the learning-rate schedule runs over; 0: unknown, and the
         rate is constant."""
         if self._rebuilds.due(self.step):
@@ -198,7 +198,7 @@ class Trainer:
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
-    def _take(self, rows: Rows, batch: RowIds) -> tuple[SparseRows, SparseRows]:
+    def _take(self, rows: Rows, batch: RowIds) -> tuple[Features, SparseRows]:
         if self.profile is None:
             return rows.batch(batch)
         with self.profile.phase(phases.READING, lambda: reading(x, y)):

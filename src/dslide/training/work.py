@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dslide._core import ActiveSet
-from dslide.data import SparseRows
-from dslide.model.activations import Activations, Dense
+from dslide.data import Features, SparseRows, dense_part, sparse_part
+from dslide.model.activations import Dense, Input, Mixed
 from dslide.model.layer import Layer
 from dslide.util.arrays import Floats
 from dslide.util.csr import Csr
@@ -31,33 +31,40 @@ class Work:
     bytes: int
 
 
-def reading(x: SparseRows, y: SparseRows) -> Work:
-    """A batch's rows copied out of the data: ids and values read and written."""
-    return Work(0, 2 * sum(part.indices.nbytes + part.values.nbytes for part in (x, y)))
+def reading(x: Features, y: SparseRows) -> Work:
+    """A batch's rows copied out of the data: ids and values read and written. Dense ones are copied later (`input`)."""
+    return Work(0, 2 * sum(part.indices.nbytes + part.values.nbytes for part in (sparse_part(x), y)))
 
 
-def forward(layer: Layer, x: Activations, active: ActiveSet) -> Work | None:
+def taking_input(x: Features | Input) -> Work:
+    """`Network.input_of`: dense numbers of a batch's rows read, and written as float32."""
+    dense = dense_part(x) if isinstance(x, Features) else None
+    return Work(0, 0 if dense is None else len(dense) * dense.columns * (dense.values.itemsize + FLOAT))
+
+
+def forward(layer: Layer, x: Input, active: ActiveSet) -> Work | None:
     """`Layer.forward`. Dense input: 2 S K; weights U K and inputs B K read, sums S written. Sparse input, with n
     elements of d different inputs, and all U neurons: 2 n U; weights d U, ids and values read, sums B U written."""
     if isinstance(x, Dense):
         moved = _weights(layer, active) + FLOAT * (x.rows * layer.inputs + active.slots)
         return Work(2 * active.slots * layer.inputs, moved)
-    if not active.is_everything:
+    if not active.is_everything or isinstance(x, Mixed):
         return None
     weights = _different(x, layer) * layer.neurons * layer.arrays["weights"].itemsize
     moved = weights + x.indices.nbytes + x.values.nbytes + FLOAT * x.rows * layer.neurons
     return Work(2 * len(x.indices) * layer.neurons, moved)
 
 
-def learn(layer: Layer, x: Activations, active: ActiveSet, want_dx: bool = True) -> Work | None:
-    """`Layer.learn`. Dense input: gradients of weights and inputs, 2 S K each; inputs B K and gradients S read,
-    gradients B K written, weights and moments U K read and written. Sparse input and all neurons: 2 n U for weights, as
-    much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read, weights and moments
-    d U read and written."""
+def learn(layer: Layer, x: Input, active: ActiveSet, want_dx: bool = True) -> Work | None:
+    """`Layer.learn`. Dense input: gradients of weights and, behind another layer, inputs, 2 S K each; inputs B K and
+    gradients S read, gradients B K written, weights and moments U K read and written. Sparse input and all neurons:
+    2 n U for weights, as much for inputs if wanted, whose n gradients are written; ids, values and gradients B U read,
+    weights and moments d U read and written."""
     if isinstance(x, Dense):
-        moved = 2 * _state(layer, active) + FLOAT * (2 * x.rows * layer.inputs + active.slots)
-        return Work(4 * active.slots * layer.inputs, moved)
-    if not active.is_everything:
+        products = 1 + (want_dx or not layer.sparse_input)
+        moved = 2 * _state(layer, active) + FLOAT * (products * x.rows * layer.inputs + active.slots)
+        return Work(2 * products * active.slots * layer.inputs, moved)
+    if not active.is_everything or isinstance(x, Mixed):
         return None
     state = 2 * _different(x, layer) * layer.neurons * _state_bytes(layer)
     dx = len(x.indices) if want_dx else 0

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslide.data.dataset import Dataset, combined_checksum, crc32
+from dslide.data.dense_rows import sparse_part
 from dslide.data.files import read_names, write_names
 from dslide.data.layout import Layout
 from dslide.data.rows import MAX_COLUMNS, SparseRows
@@ -94,8 +95,10 @@ def write_dataset(dataset: Dataset, folder: str | Path) -> None:
     """Writes a dataset to a new folder, which appears complete or not at all."""
     if dataset.users is not None:
         raise DataError(f"{dataset.source}: interactions can't be written as a dataset folder, read their text instead")
+    if dataset.dense_features:
+        raise DataError(f"{dataset.source}: dense features can't be written as a dataset folder; a .npy file is mapped")
     with new_folder(folder) as partial, RowsFiles(partial, "x") as x, RowsFiles(partial, "y") as y:
-        for rows, files in ((dataset.x, x), (dataset.y, y)):
+        for rows, files in ((sparse_part(dataset.x), x), (dataset.y, y)):
             for begin in range(0, len(rows), _CHUNK):
                 block = rows.part(begin, min(begin + _CHUNK, len(rows)))
                 files.append(block.indptr, block.indices, block.values)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dslide import _core
 from dslide.data.dataset import Dataset, item_features
+from dslide.data.dense_rows import sparse_part
 from dslide.data.files import line_blocks, quoted
 from dslide.data.formats.interaction_table import is_table, read_table
 from dslide.data.layout import Layout
@@ -100,16 +101,17 @@ def read_with_history(
     at = np.searchsorted(history.users, held_out.users, sorter=order)
     rows = np.append(order, -1)[at]
     known = np.append(history.users, -1)[rows] == held_out.users
-    counts = np.zeros(len(known), np.int64)
-    counts[known] = np.diff(history.x.indptr)[rows[known]]
-    x = dataclasses.replace(history.x.take(rows[known]), indptr=indptr_of(counts))
+    earlier, counts = sparse_part(history.x), np.zeros(len(known), np.int64)
+    counts[known] = np.diff(earlier.indptr)[rows[known]]
+    x = dataclasses.replace(earlier.take(rows[known]), indptr=indptr_of(counts))
     return _with_labels_of(dataclasses.replace(held_out, x=x, feature_names=history.feature_names), x.columns)
 
 
 def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
     """Interactions for a network of `items` items, which occurred `counts` times in its training data. Other items are
     left out of the features; as labels they are counted but can't be predicted."""
-    known = dataclasses.replace(data.x.where(data.x.indices < items), columns=items)
+    rows = sparse_part(data.x)
+    known = dataclasses.replace(rows.where(rows.indices < items), columns=items)
     x = item_features(known, np.zeros(items, np.int64) if counts is None else counts)
     names = None if data.feature_names is None else data.feature_names[:items]
     return _with_labels_of(dataclasses.replace(data, x=x, feature_names=names), items)
