@@ -45,7 +45,7 @@ class Config:
     hidden: tuple[int, ...] = option((-1,), "neurons of each hidden layer, in order; none (an empty list): no hidden "
         "layer, features are straight before labels, which makes a linear classifier; -1: one layer of 256, or of as "
         "many as a discriminant has directions, at most 512", -1, 2**24)
-    normalize: Literal["none", "rows", "both"] = option("none", "without hidden layers: what is scaled to length 1; "
+    unit_length: Literal["none", "rows", "both"] = option("none", "without hidden layers: what is scaled to length 1; "
         "rows: rows of features; both: these and each label's weights, so that logits are cosines over the temperature")
     temperature: float = option(1.0, "without hidden layers: what products of rows and weights are divided by", 1e-6,
         1e6)
@@ -206,13 +206,13 @@ class Config:
     def _check_linear(self) -> None:
         """Options of networks without hidden layers."""
         default = Config if self.hidden else self
-        for name in ("normalize", "temperature", "output_bias"):
+        for name in ("unit_length", "temperature", "output_bias"):
             if getattr(self, name) != getattr(default, name):
                 raise ConfigError(f"{name}: is for networks without hidden layers, hidden = none")
         if not self.hidden and self.prior_labels > 0:
             raise ConfigError("prior_labels: a network without hidden layers has no label prior")
-        if self.normalize == "both" and self.weights == "bf16":
-            raise ConfigError("weights = bf16: weights of length 1 (normalize = both) are trained as float32")
+        if self.unit_length == "both" and self.weights == "bf16":
+            raise ConfigError("weights = bf16: weights of length 1 (unit_length = both) are trained as float32")
 
     def _check_start(self, layers: int) -> None:
         unfit = {

@@ -91,11 +91,11 @@ def test_training_and_prediction_are_those_of_sparse_rows(kind: str, options: di
     expected = trained(config, [sparse for _, sparse in forms], ys, features)
     assert_alike(found, expected)
     dense, sparse = forms[0]
-    for given in (dense, sparse):  # a network takes both forms
-        assert_array_equal(found.predict_topk(given, 3)[0], expected.predict_topk(sparse, 3)[0])
-        assert_allclose(found.predict_topk(given, 3)[1], expected.predict_topk(sparse, 3)[1], atol=1e-4)
-        assert_allclose(found.scores(given, np.arange(9)), expected.scores(sparse, np.arange(9)), atol=1e-4)
-        assert found.exact_loss(given, ys[0]) == pytest.approx(expected.exact_loss(sparse, ys[0]), abs=1e-4)
+    for form in (dense, sparse):  # a network takes both
+        assert_array_equal(found.predict_topk(form, 3)[0], expected.predict_topk(sparse, 3)[0])
+        assert_allclose(found.predict_topk(form, 3)[1], expected.predict_topk(sparse, 3)[1], atol=1e-4)
+        assert_allclose(found.scores(form, np.arange(9)), expected.scores(sparse, np.arange(9)), atol=1e-4)
+        assert found.exact_loss(form, ys[0]) == pytest.approx(expected.exact_loss(sparse, ys[0]), abs=1e-4)
 
 
 @settings(max_examples=15, deadline=None)
@@ -115,7 +115,7 @@ OPTIONS_OF_RANKS: list[dict[str, Any]] = [
     {"loss": "sigmoid"},
     {"hidden": ()},
     {"hidden": (), "loss": "sigmoid"},
-    {"hidden": (), "normalize": "both", "temperature": 0.1, "output_bias": False},
+    {"hidden": (), "unit_length": "both", "temperature": 0.1, "output_bias": False},
 ]
 
 
@@ -141,9 +141,9 @@ def test_several_ranks_are_one(options: dict[str, Any]) -> None:
 
 def torch_loss(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Config) -> torch.Tensor:
     """The loss of a linear classifier with these options, as PyTorch computes it."""
-    if config.normalize != "none":
+    if config.unit_length != "none":
         x = torch.nn.functional.normalize(x)
-    if config.normalize == "both":
+    if config.unit_length == "both":
         w = torch.nn.functional.normalize(w)
     logits = x @ w.T / config.temperature + (b if config.output_bias else 0)
     if config.loss == "softmax":
@@ -156,9 +156,9 @@ def torch_loss(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, y: torch.Tenso
     "options",
     [
         {},
-        {"normalize": "rows", "temperature": 0.2},
-        {"normalize": "both", "temperature": 0.05, "output_bias": False},
-        {"normalize": "both"},
+        {"unit_length": "rows", "temperature": 0.2},
+        {"unit_length": "both", "temperature": 0.05, "output_bias": False},
+        {"unit_length": "both"},
     ],
     ids=str,
 )
@@ -171,7 +171,7 @@ def test_a_linear_classifier_has_the_gradients_of_pytorch(loss: str, options: di
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((LABELS, DENSE)).astype(np.float32)
     bias = rng.standard_normal(LABELS).astype(np.float32) if config.output_bias else np.zeros(LABELS, np.float32)
-    if config.normalize == "both":
+    if config.unit_length == "both":
         weights /= np.linalg.norm(weights, axis=1, keepdims=True)
     network.output.restart(weights, bias)
     rate = 1e-3
@@ -185,7 +185,7 @@ def test_a_linear_classifier_has_the_gradients_of_pytorch(loss: str, options: di
     assert w.grad is not None
     # 1e-4: float32 weights of about 1; with unit length also the second order of the step
     assert_allclose(moved / -rate, w.grad.numpy(), atol=2e-3 * float(w.grad.abs().max()) + 1e-4)
-    if config.normalize == "both":
+    if config.unit_length == "both":
         assert_allclose(np.linalg.norm(network.output.vectors(np.arange(LABELS, dtype=np.int32)), axis=1), 1, rtol=1e-5)
     moved_bias = network.output.arrays["bias"][:, 0] - bias
     expected = np.zeros(LABELS) if b.grad is None else b.grad.numpy()
@@ -193,14 +193,14 @@ def test_a_linear_classifier_has_the_gradients_of_pytorch(loss: str, options: di
 
 
 def test_active_sets_of_rows_keep_the_length_of_weights() -> None:
-    options = {"hidden": (), "normalize": "both", "active_sets": "row", "output": "random", "random_negatives": 9}
+    options = {"hidden": (), "unit_length": "both", "active_sets": "row", "output": "random", "random_negatives": 9}
     network = trained(Config(**(BASE | options)), [DenseRows(numbers(DENSE, 1))] * 3, [labels(1, False)] * 3, DENSE)
     weights = network.output.vectors(np.arange(LABELS, dtype=np.int32))
     assert_allclose(np.linalg.norm(weights, axis=1), 1, rtol=1e-5)
 
 
 def test_scores_are_cosines_over_the_temperature() -> None:
-    config = Config(**(BASE | {"hidden": (), "normalize": "both", "temperature": 0.05, "output_bias": False}))
+    config = Config(**(BASE | {"hidden": (), "unit_length": "both", "temperature": 0.05, "output_bias": False}))
     x = 7 * numbers(DENSE, 1)
     network = trained(config, [DenseRows(x)] * 3, [labels(1, False)] * 3, DENSE)
     network.calibration.reset()
@@ -220,8 +220,10 @@ def test_a_linear_classifier_takes_all_kinds_of_rows(kind: str) -> None:
 
 
 def test_training_makes_a_linear_classifier_better() -> None:
-    data = Dataset(DenseRows(numbers(DENSE, 1)), labels(1, False))
-    for options in ({}, {"normalize": "both", "temperature": 0.05}, {"output": "cells", "hash_hits": 4}):
+    y = labels(1, False)
+    x = np.random.default_rng(0).standard_normal((LABELS, DENSE))[y.indices] + numbers(DENSE, 1)
+    data = Dataset(DenseRows(x), y)
+    for options in ({}, {"unit_length": "both", "temperature": 0.05}, {"output": "cells", "hash_hits": 4}):
         config = resolve(Config(hidden=(), epochs=8, batch_size=16, validation=0, threads=1, **options), LABELS, data)
         trainer = Trainer(config, DENSE, LABELS)
         before = trainer.network.exact_loss(data.x, data.y)
@@ -240,13 +242,13 @@ def test_training_makes_a_linear_classifier_better() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"normalize": "rows"}, "normalize: is for networks without hidden layers, hidden = none"),
+        ({"unit_length": "rows"}, "unit_length: is for networks without hidden layers, hidden = none"),
         ({"hidden": (8,), "temperature": 0.5}, "temperature: is for networks without hidden layers"),
         ({"output_bias": False}, "output_bias: is for networks without hidden layers"),
         ({"hidden": (), "prior_labels": 4}, "prior_labels: a network without hidden layers has no label prior"),
         ({"hidden": (), "start": "discriminant"}, r"start = discriminant is for one linear .* not for hidden = \(\)"),
         ({"hidden": (), "hidden_share": (0.5,)}, "hidden_share: 1 values given for 0 hidden layers"),
-        ({"hidden": (), "normalize": "both", "weights": "bf16"}, "weights = bf16: weights of length 1"),
+        ({"hidden": (), "unit_length": "both", "weights": "bf16"}, "weights = bf16: weights of length 1"),
         ({"hidden": (0,)}, "hidden: a layer has 1 to 16777216 neurons, not 0"),
         ({"hidden": (8, -1)}, "hidden: a layer has 1 to 16777216 neurons, not -1"),
         ({"hidden": (), "temperature": 0}, "temperature: expected a number"),

@@ -22,10 +22,10 @@ def network_input(x: Features | Input, first: Layer, config: Config) -> Input:
     if first.sparse_input:
         return rows
     dense = _dense(rows, first)
-    if config.normalize == "none" and config.temperature == 1:
+    if config.unit_length == "none" and config.temperature == 1:
         return dense
     values = dense.values.copy() if dense is x else dense.values
-    if config.normalize != "none":
+    if config.unit_length != "none":
         lengths = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
         values /= np.where(lengths > 0, lengths, 1)[:, None].astype(np.float32)
     values /= np.float32(config.temperature)

@@ -61,7 +61,7 @@ class Layer:
         self.arrays: dict[str, Array] = dict(weights or {})
         of_weights = self._make_parameters("weights", rows, width, padded(width), trainable, config)
         of_bias = self._make_parameters("bias", neurons, 1, 1, trainable, config)
-        unit, biased = spec.is_output and config.normalize == "both", config.output_bias or not spec.is_output
+        unit, biased = spec.is_output and config.unit_length == "both", config.output_bias or not spec.is_output
         if weights is None:
             axis = 1 if spec.sparse_input else 0
             _core.initialise(self.arrays["weights"], width, scale, seed, shard.rank, shard.size, axis)

@@ -264,7 +264,7 @@ def initial_scale(config: ResolvedConfig, spec: LayerSpec) -> float:
     length 1, which needs them to differ."""
     if spec.sparse_input:  # rows are taken to be normalised: their sum keeps the weights' own scale
         return config.init_scale * FIRST_SCALE
-    must_differ = spec.sampled or config.normalize == "both"
+    must_differ = spec.sampled or config.unit_length == "both"
     if spec.is_output and not must_differ and (has_trained_prior(config) or not config.hidden):
         return 0.0
     return config.init_scale / float(np.sqrt(spec.inputs))

@@ -89,7 +89,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def __init__(
         self, *,
-        hidden: Sequence[int] = Config.hidden, normalize: str = Config.normalize,
+        hidden: Sequence[int] = Config.hidden, unit_length: str = Config.unit_length,
         temperature: float = Config.temperature, output_bias: bool = Config.output_bias,
         activation: str = Config.activation, hidden_share: Sequence[float] = Config.hidden_share,
         loss: str = Config.loss, prior_labels: int = Config.prior_labels, prior_power: float = Config.prior_power,

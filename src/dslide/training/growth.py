@@ -31,7 +31,7 @@ STEPS = 20  # that are made at least
 # Options that shape the network, its optimizer's state and its label prior, and so can't change.
 SHAPE = (
     "hidden", "hidden_share", "activation", "loss", "optimizer", "weights", "moments", "active_sets", "prior_labels",
-    "prior_power", "normalize", "temperature", "output_bias",
+    "prior_power", "unit_length", "temperature", "output_bias",
 )  # fmt: skip
 _REPLAY = 0x7265706C  # random stream of the choice of rows
 
