@@ -1,5 +1,5 @@
 """Directives that write the reference from the sources: `option` from the fields of Config and its like, `command` from
-the parsers of the command line."""
+the parsers of the command line, `messages` from errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from docutils import nodes
+from messages import messages_of
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -147,7 +148,22 @@ def described_argument(action: argparse.Action) -> Iterator[str]:
     )
 
 
+class Messages(SphinxDirective):
+    """`{messages} FAMILY`: the error messages of a family, as the sources have them."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        texts = messages_of(self.arguments[0])
+        items = (nodes.list_item("", nodes.paragraph("", "", nodes.literal(text=text))) for text in texts)
+        summary = f"<details><summary>All {len(texts)} messages</summary>"
+        begin, end = (nodes.raw("", text, format="html") for text in (summary, "</details>"))
+        return [begin, nodes.bullet_list("", *items), end]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("messages", Messages)
     app.add_directive("option-of", Option)
     app.add_directive("commands", Commands)
     return {"parallel_read_safe": True}
