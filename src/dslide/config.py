@@ -180,7 +180,7 @@ class Config:
     def __post_init__(self) -> None:
         check_fields(self)
         if any(neurons < 1 for neurons in self.hidden) and self.hidden != (-1,):
-            raise ConfigError(f"hidden: a layer has 1 to {2**24} neurons, not {min(self.hidden)}")
+            raise ConfigError(f"hidden: expected a whole number, 1 to {2**24:,}, not {min(self.hidden)}")
         layers = len(self.hidden)  # the default has one
         if self.hidden_share and len(self.hidden_share) != layers:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")

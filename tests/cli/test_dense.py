@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from dslide.checkpoint.saved_model import load_model
+from dslide.checkpoint.vectors import Vectors
 from dslide.cli import main
+from dslide.errors import ModelError
 
 CLASSES, COLUMNS, TRAIN, TEST = 30, 24, 900, 200
 FAST = ["--threads", "1", "--quiet", "--epochs", "3"]
@@ -95,7 +97,9 @@ def test_a_linear_classifier_of_cosines(files: Path, tmp_path: Path) -> None:
     assert set(model.label_names or ()) == {f"label{number}" for number in range(CLASSES)}
     weights = model.state["layer0.weights"][:, :COLUMNS]
     np.testing.assert_allclose(np.linalg.norm(weights, axis=1), 1, rtol=1e-5)
-    assert main(["vectors", str(run), "--output", str(tmp_path / "labels.txt"), "--of", "labels"]) == 0
+    assert Vectors.open(run, "labels").matrix.shape == (CLASSES, COLUMNS)
+    with pytest.raises(ModelError, match="its features have numbers but no names"):
+        Vectors.open(run)
 
 
 def test_options_name_no_hidden_layer(files: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

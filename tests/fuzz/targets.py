@@ -205,6 +205,26 @@ def _npz(sample: Path) -> Target:
     return Npz(sample, lambda folder, _: _used(load(folder, format="npz")))
 
 
+def _dense(sample: Path) -> Target:
+    sample.mkdir()
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((6, 5)).astype(np.float16), np.arange(6) % 4
+    np.save(sample / "X.npy", x)
+    np.save(sample / "Y.npy", y)
+    np.savez(sample / "both.npz", X=x, y=y)
+    np.savez_compressed(sample / "packed.npz", X=x, y=y)
+    (sample / "Y.txt").write_text("".join(f"label{label}\n" for label in y))
+
+    def open(folder: Path, random: Random) -> None:
+        if random.random() < 0.5:
+            np.save(folder / "X.npy", _array_mutated(random, x))
+        name = random.choice(["X.npy", "X.npy", "both.npz", "packed.npz"])
+        labels = folder / "Y.txt" if name == "X.npy" and random.random() < 0.3 else None
+        _used(load(folder / name, y=labels))
+
+    return ModelTarget(sample, open)
+
+
 def _array_mutated(random: Random, array: Any) -> Any:
     what = random.choice(["number", "number", "number", "type", "cut", "shape", "text"])
     if what == "number" and array.dtype.kind in "iuf" and array.size:
@@ -318,6 +338,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "interactions": _text(INTERACTIONS, _loads(format="interactions")),
     "tokens": _text(TOKENS, lambda path: load_tokens(path).epoch(0, 0)),
     "npz": _npz,
+    "dense": _dense,
     "folder": _folder,
     "tensors": _tensors,
     "vectorizer": _vectorizer,

@@ -249,8 +249,8 @@ def test_training_makes_a_linear_classifier_better() -> None:
         ({"hidden": (), "start": "discriminant"}, r"start = discriminant is for one linear .* not for hidden = \(\)"),
         ({"hidden": (), "hidden_share": (0.5,)}, "hidden_share: 1 values given for 0 hidden layers"),
         ({"hidden": (), "unit_length": "both", "weights": "bf16"}, "weights = bf16: weights of length 1"),
-        ({"hidden": (0,)}, "hidden: a layer has 1 to 16777216 neurons, not 0"),
-        ({"hidden": (8, -1)}, "hidden: a layer has 1 to 16777216 neurons, not -1"),
+        ({"hidden": (0,)}, "hidden: expected a whole number, 1 to 16,777,216, not 0"),
+        ({"hidden": (8, -1)}, "hidden: expected a whole number, 1 to 16,777,216, not -1"),
         ({"hidden": (), "temperature": 0}, "temperature: expected a number"),
     ],
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.serving import Client, serving, train_text_model
 
 import dslide
+from dslide import SlideClassifier
 from dslide.errors import ConfigError
 from dslide.serve.options import ServeOptions
 from dslide.serve.requests import SOURCES
@@ -65,6 +66,20 @@ def test_rows_of_features_by_name(client: Client) -> None:
     status, answer = client.post(row={"word3": 1.0, "the": 0.1}, k=1)
     assert (status, answer["results"][0]["label"]) == (200, "label 3")
     assert client.post(row={"nothing": 1.0}) == (422, {"error": "there is no feature 'nothing'"})
+
+
+def test_rows_of_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y, means = rng.integers(0, 6, 300), rng.standard_normal((6, 20))
+    x = (means[y] + 0.1 * rng.standard_normal((300, 20))).astype(np.float32)
+    SlideClassifier(epochs=3, threads=1).fit(x, y).save(tmp_path / "model")
+    with serving(tmp_path / "model") as (client, _):
+        status, answer = client.post(rows=x[:5].tolist(), k=1)
+        assert status == 200
+        assert [row["results"][0]["label"] for row in answer["rows"]] == list(map(str, y[:5]))
+        assert client.post(row=[1.0] * 19) == (422, {"error": "expected a row of 20 numbers, not of 19"})
+        refused = {"error": "feature '1': expected a number, not 'x'"}
+        assert client.post(row=[1.0, "x"]) == (400, refused)
 
 
 def test_a_text_without_a_known_word_is_answered_without_reasons(client: Client) -> None:

@@ -174,7 +174,6 @@ def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:
     if CONFIG not in files:
         raise ModelError(f"{folder}: there is no {CONFIG}")
     options = read_json(folder / CONFIG, dict)
-    options.setdefault("dense_features", 0)  # older models have none
     values: dict[str, Any] = {key: read_number(folder / CONFIG, options, key, *SIZES[key]) for key in SIZES}
     values["interactions"] = interactions = options.get("interactions")
     if not isinstance(interactions, bool):

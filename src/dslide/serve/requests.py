@@ -118,11 +118,12 @@ def _check_row(kind: Kind, row: Any) -> None:
         if any("\ud800" <= c <= "\udfff" for c in row):
             raise BadRequest(400, "a text has half of a surrogate pair, which is no character")
     elif kind == "row":
-        if not isinstance(row, dict):
-            raise BadRequest(400, f"expected a row as an object of features and values, not {_short(row)}")
-        for feature, value in row.items():
+        if not isinstance(row, (dict, list)):
+            what = "an object of features and values, or a list of numbers"
+            raise BadRequest(400, f"expected a row as {what}, not {_short(row)}")
+        for feature, value in row.items() if isinstance(row, dict) else enumerate(row):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
-                raise BadRequest(400, f"feature {feature[:100]!r}: expected a number, not {_short(value)}")
+                raise BadRequest(400, f"feature {str(feature)[:100]!r}: expected a number, not {_short(value)}")
     elif not isinstance(row, list) or not all(isinstance(item, (str, int)) for item in row):
         raise BadRequest(400, f"expected a list of items, not {_short(row)}")
 

@@ -99,9 +99,15 @@ class ServedModel:
             raise BadRequest(422, "this model was not trained on items of users; send text or rows")
         return list(blocks_of(self.model.read(rows)))
 
-    def _rows(self, rows: Sequence[Mapping[str, float]]) -> SparseRows:
+    def _rows(self, rows: Sequence[Mapping[str, float] | list[float]]) -> SparseRows:
         builder, features = RowsBuilder(), self.model.saved.features
         for row in rows:
+            if isinstance(row, list):
+                if len(row) != features:
+                    raise DataError(f"expected a row of {features} numbers, not of {len(row)}")
+                numbers = np.array(row, np.float32)
+                builder.append(np.array([0, features], np.int64), np.arange(features, dtype=np.int32), numbers)
+                continue
             columns = np.array([self._column(name) for name in row], np.int32)
             order = np.argsort(columns)
             if len(np.unique(columns)) < len(columns):

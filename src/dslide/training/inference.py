@@ -91,6 +91,8 @@ class Model:
         vectorizer, texts = self.vectorizer, [text for text in source if isinstance(text, str)]
         if vectorizer is None or len(texts) < len(source):
             raise DataError("the data: expected a file, or lists of items or texts if the model was trained on them")
+        if saved.dense_features:
+            raise DataError("the texts: the model was trained on texts with dense features; give files of both")
         x = vectorizer.transform_rows(texts)
         empty = SparseRows(np.zeros(len(x) + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), saved.labels)
         return Dataset(x, empty, vectorizer=vectorizer, source="the texts")
