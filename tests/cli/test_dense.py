@@ -111,6 +111,11 @@ def test_options_name_no_hidden_layer(files: Path, tmp_path: Path, capfd: pytest
     assert "unit_length: is for networks without hidden layers" in capfd.readouterr().err
     assert main(["plan", str(files / "X.npy"), "--hidden", "none"]) == 0
     assert "plan: 750 parameters" in capfd.readouterr().out
+    sizes = ["--features", "384", "--labels", "5000", "--rows", "1000000", "--hidden", "32", "--threads", "1"]
+    assert main(["plan", *sizes, "--dense-features", "384"]) == 0
+    assert "1.59 GB data" in capfd.readouterr().out  # 4 bytes of each feature, and the labels
+    assert main(["plan", *sizes, "--dense-features", "385"]) == 2
+    assert "--dense-features: expected 0 to 384, not 385" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--hidden", "none"]], ids=["hidden", "linear"])

@@ -215,14 +215,20 @@ def _dense(sample: Path) -> Target:
     np.savez_compressed(sample / "packed.npz", X=x, y=y)
     (sample / "Y.txt").write_text("".join(f"label{label}\n" for label in y))
 
+    class Dense(ModelTarget):
+        def damage(self, random: Random, path: Path, outside: Path) -> None:
+            if random.random() < 0.5:
+                folder_mutated(random, self.sample, path, outside)
+                return
+            shutil.copytree(self.sample, path)
+            np.save(path / "X.npy", _array_mutated(random, x))
+
     def open(folder: Path, random: Random) -> None:
-        if random.random() < 0.5:
-            np.save(folder / "X.npy", _array_mutated(random, x))
         name = random.choice(["X.npy", "X.npy", "both.npz", "packed.npz"])
         labels = folder / "Y.txt" if name == "X.npy" and random.random() < 0.3 else None
         _used(load(folder / name, y=labels))
 
-    return ModelTarget(sample, open)
+    return Dense(sample, open)
 
 
 def _array_mutated(random: Random, array: Any) -> Any:

@@ -84,7 +84,7 @@ def chosen(config: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_left_alone_everything_is_open() -> None:
-    assert {getattr(Config(), name) for name in GIVEN} == {-1, "auto", ()}
+    assert {getattr(Config(), name) for name in GIVEN} == {-1, "auto", (-1,)}
     assert set(GIVEN) == {*ROWS, "hidden", "loss", "activation"} == {*ITEMS, "hidden", "loss", "activation"}
 
 

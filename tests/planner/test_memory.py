@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dslide.config import Config
+from dslide.data import DenseRows, load
 from dslide.planner.memory import plan
 
 # Rows of many features, so that copies of rows are most of the memory: for the counting of the label prior, and for
@@ -83,3 +86,18 @@ def test_counting_and_linear_classifiers_do_not_take_memory_at_the_same_time() -
     assert counted["counting the label prior"] > 8 * 100_000 * 500
     together = both["linear classifiers"] + both["counting the label prior"]
     assert together == max(both["linear classifiers"], counted["counting the label prior"])
+
+
+def test_dense_features_take_what_they_take_in_memory(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2000, 96)).astype(np.float16)
+    np.save(tmp_path / "X.npy", x)
+    np.save(tmp_path / "Y.npy", np.arange(2000) % 7)
+    mapped = load(tmp_path / "X.npy")
+    held = dataclasses.replace(mapped, x=DenseRows(x))
+    labels = mapped.y.memory_bytes
+    assert (held.data_bytes, mapped.data_bytes) == (x.nbytes + labels, labels)
+    split = held.split(0.1, 0)[0]
+    assert split.data_bytes < held.data_bytes + 8 * 2000  # numbers of rows, and no copy
+    sizes = [plan(Config(hidden=(64,)), 5000, 9, dense_features=dense).parts["work space"] for dense in (0, 5000)]
+    batch, packed = 8 * 256 * 5008, 4 * 2 * 5000 * (64 + 64)
+    assert sizes[1] - sizes[0] == pytest.approx(batch + packed, rel=0.05)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="?", help="data to train on; without it, give the numbers below")
+    dense = "features, of those --features counts, that are dense, without DATA"
+    add_option(parser, "--dense-features", dense, 0)
     for name, default in (("rows", 0), ("features-per-row", 75), ("labels-per-row", 5)):
         add_option(parser, f"--{name}", f"{name.replace('-', ' ')} of the data, without DATA", default)
     group = parser.add_argument_group("the machines")
@@ -75,7 +77,10 @@ def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
     if arguments.features is None or arguments.labels is None:
         raise ConfigError("without DATA, --features and --labels are needed")
     per_row = arguments.features_per_row, arguments.labels_per_row
-    return Workload.of_size(config, arguments.features, arguments.labels, *per_row, arguments.rows)
+    dense = arguments.dense_features
+    if not 0 <= dense <= arguments.features:
+        raise ConfigError(f"--dense-features: expected 0 to {arguments.features}, not {dense}")
+    return Workload.of_size(config, arguments.features, arguments.labels, *per_row, arguments.rows, dense)
 
 
 def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:

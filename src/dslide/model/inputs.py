@@ -6,6 +6,7 @@ import numpy as np
 
 from dslide.config import Config
 from dslide.data import DenseRows, Features, MixedRows, SparseRows
+from dslide.data.dense_rows import all_finite
 from dslide.errors import DataError
 from dslide.model.activations import Dense, Input, Mixed
 from dslide.model.layer import Layer
@@ -62,6 +63,6 @@ def _activations(x: Features | Input, features: int) -> Input:
 def _finite(x: DenseRows) -> Floats:
     """The numbers of some rows; DataError if one is not finite: the file may have changed since it was checked."""
     values = x.matrix()
-    if not np.isfinite(values.sum(dtype=np.float64)):
+    if not all_finite(values):
         x.refuse_infinite()
     return values

@@ -39,12 +39,18 @@ class Workload:
 
     @classmethod
     def of_size(
-        cls, config: Config, features: int, labels: int, features_per_row: int, labels_per_row: int, rows: int
-    ) -> Workload:
-        """Training on data of which only the size is known; `rows` is 0 if unknown."""
-        trial = made_up(resolve(config, labels).batch_size, features, labels, features_per_row, labels_per_row, rows)
-        data_bytes = rows_bytes(rows, rows * (features_per_row + labels_per_row)) if rows else 0
-        return cls(config, trial, data_bytes, with_prior=True)
+        cls, config: Config, features: int, labels: int, features_per_row: int, labels_per_row: int, rows: int,
+        dense_features: int = 0,
+    ) -> Workload:  # fmt: skip
+        """Training on data of which only the size is known; `rows` is 0 if unknown. Of the features the last
+        `dense_features` are dense, and held as float32."""
+        sparse = 0 if dense_features == features else features_per_row
+        if dense_features == features and config.prior_labels < 0:
+            config = config.replace(prior_labels=0)
+        batch_size = resolve(config, labels).batch_size
+        trial = made_up(batch_size, features, labels, sparse, labels_per_row, rows, dense_features)
+        data_bytes = rows_bytes(rows, rows * (sparse + labels_per_row)) + 4 * rows * dense_features if rows else 0
+        return cls(config, trial, data_bytes, with_prior=dense_features < features)
 
     def config(self, nodes: int = 1) -> ResolvedConfig:
         """The options of training on so many nodes."""

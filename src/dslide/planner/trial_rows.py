@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dslide.data import Data, Features, MixedRows, SparseRows, dense_part, sparse_part
+from dslide.data import Data, DenseRows, Features, MixedRows, SparseRows, dense_part, sparse_part
 from dslide.errors import DataError
 from dslide.util.csr import indptr_of
 
@@ -81,11 +81,17 @@ def rows_of(data: Data, batch_size: int, seed: int) -> TrialRows:
 
 
 def made_up(
-    batch_size: int, features: int, labels: int, features_per_row: float, labels_per_row: float, rows: int = 0
-) -> TrialRows:
-    """Random rows with a long-tailed distribution of features and labels, like words and topics."""
-    random, count = np.random.default_rng(0), _count(batch_size, features_per_row + labels_per_row)
-    x = _lists(random, count, features, features_per_row, FEATURE_LAW)
+    batch_size: int, features: int, labels: int, features_per_row: float, labels_per_row: float, rows: int = 0,
+    dense_features: int = 0,
+) -> TrialRows:  # fmt: skip
+    """Random rows with a long-tailed distribution of features and labels, like words and topics; of the features the
+    last `dense_features` are dense."""
+    per_row = features_per_row + labels_per_row + dense_features
+    random, count = np.random.default_rng(0), _count(batch_size, per_row)
+    x: Features = _lists(random, count, max(1, features - dense_features), features_per_row, FEATURE_LAW)
+    if dense_features:
+        dense = DenseRows(random.standard_normal((count, dense_features), np.float32))
+        x = dense if dense_features == features else MixedRows(sparse_part(x), dense)
     return TrialRows(x, _lists(random, count, labels, labels_per_row, LABEL_LAW), rows)
 
 
