@@ -60,7 +60,7 @@ class Config:
         "rows of features have several labels, else softmax")
     prior_labels: int = option(-1, "label prior: labels that each feature scores directly, beside the hidden layers: "
         "those it tells most about in the training data; 0: no label prior; -1: chosen from the data. There is none "
-        "for streams of words, with active_sets = row, and with sampled hidden layers", -1, 2**20)
+        "for dense features and streams of words, with active_sets = row, and with sampled hidden layers", -1, 2**20)
     prior_power: float = option(-1.0, "label prior: power of a label's frequency that its counted weights are divided "
         "by, so that rare labels count as much as frequent ones; 0: not divided; -1: chosen from the data", -1, 2)
     prior_boost: float = option(-1.0, "label prior: factor on its logits in prediction, over that in training; -1: "

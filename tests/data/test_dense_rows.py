@@ -54,9 +54,10 @@ def test_a_file_is_mapped_and_not_copied(dtype: str, tmp_path: Path) -> None:
         ("Y.npy", np.array([["a"], ["b"]])[[0, 1, 0, 1, 1, 0], 0]),
         ("other.txt", "a\nb\na\nb\nb\na\n"),
         ("Y.npy", np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 0]], np.float32)),
+        ("Y.npy", np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 0]], np.float16)),
         ("Y.npz", np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 0]], np.float32)),
     ],
-    ids=["texts", "lines", "matrix", "sparse"],
+    ids=["texts", "lines", "matrix", "float16", "sparse"],
 )
 def test_labels_come_from_files_of_any_kind(name: str, labels: Any, tmp_path: Path) -> None:
     path, y = write(tmp_path, "X.npy", X), write(tmp_path, name, labels)

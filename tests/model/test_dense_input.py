@@ -17,8 +17,10 @@ from support.plain import PLAIN
 
 from dslide import Config, Network, SparseRows
 from dslide.data import Dataset, DenseRows, MixedRows
+from dslide.data.dense_rows import as_sparse
 from dslide.errors import ConfigError, DataError
 from dslide.model.defaults import resolve
+from dslide.training.explanations import contributions
 from dslide.training.trainer import Trainer
 
 SPARSE, DENSE, LABELS, ROWS = 30, 37, 53, 150
@@ -236,6 +238,13 @@ def test_training_makes_a_linear_classifier_better() -> None:
     assert (found[:, 0] == exact[:, 0]).mean() > 0.5
 
 
+def test_a_trainer_whose_options_knew_no_data_takes_dense_rows() -> None:
+    data = Dataset(DenseRows(numbers(DENSE, 0)), labels(0, False))
+    trainer = Trainer(Config(hidden=(8,), epochs=2, threads=1), DENSE, LABELS)
+    assert trainer.fit(data).steps == 2
+    assert trainer.network.prior is None
+
+
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -288,3 +297,18 @@ def test_rows_are_chosen_without_copies() -> None:
     assert_array_equal(again.x.matrix()[:, :DENSE], values[order])
     assert data.checksum == Dataset(DenseRows(values.copy()), labels(0, False)).checksum != train.checksum
     assert all(a.columns == b.columns for a, b in pairwise([data.x, train.x, again.x]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"hidden": ()}, {"hidden": (), "unit_length": "both", "temperature": 0.2, "output_bias": False}],
+    ids=str,
+)
+def test_what_features_add_and_the_biases_are_the_score(options: dict[str, Any]) -> None:
+    config = Config(**(BASE | {"activation": "linear"} | options))
+    x, ids = 3 * numbers(DENSE, 1), np.arange(LABELS, dtype=np.int32)
+    network = trained(config, [DenseRows(x)] * 3, [labels(1, False)] * 3, DENSE)
+    row = DenseRows(x).part(4, 5)
+    nothing = SparseRows(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), DENSE)
+    added, _, _ = contributions(network, as_sparse(row), ids)
+    assert_allclose(added.sum(axis=0), (network.scores(row, ids) - network.scores(nothing, ids))[0], atol=1e-4)

@@ -57,9 +57,10 @@ def test_other_matrices_are_taken() -> None:
 
 
 def test_a_matrix_of_zeros_is_taken_as_sparse() -> None:
-    model = fitted(WORDS.toarray()[:, :50])
-    assert not isinstance(model.rows_, DenseRows)
-    assert model.network_.prior is not None
+    for dtype in (np.float32, np.float16):
+        model = fitted(WORDS.toarray()[:, :50].astype(dtype))
+        assert not isinstance(model.rows_, DenseRows)
+        assert model.network_.prior is not None
 
 
 def test_a_network_without_hidden_layers() -> None:

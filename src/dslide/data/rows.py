@@ -153,7 +153,7 @@ def _checked_csr(matrix: Any) -> Any:
     if array.dtype.kind not in "biuf":
         raise DataError(f"expected a matrix of numbers, not of {array.dtype}")
     if not sp.issparse(matrix):
-        return sp.csr_matrix(array)
+        return sp.csr_matrix(array.astype(np.float32) if array.dtype == np.float16 else array)
     try:
         if hasattr(array, "check_format"):
             array.check_format(full_check=True)

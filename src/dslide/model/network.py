@@ -14,8 +14,8 @@ import numpy.typing as npt
 from dslide.comm import Communicator, solo
 from dslide.comm.votes import Vote
 from dslide.config import Config
-from dslide.data import Dataset, DenseRows, Features, SparseRows, sparse_part
-from dslide.errors import ConfigError, DataError, known_to_all
+from dslide.data import Dataset, Features, SparseRows, sparse_part
+from dslide.errors import ConfigError, known_to_all
 from dslide.model import prediction
 from dslide.model.activations import Input
 from dslide.model.cell_arrays import RECENT, VALUES
@@ -132,8 +132,6 @@ class Network(OutputNetwork):
     def set_label_prior(self, x: Features, y: SparseRows, same: bool) -> None:
         """Counts the label prior, of sparse features, in training data; `same`: features and labels are the same
         items."""
-        if isinstance(x, DenseRows):
-            raise DataError("prior_labels: a label prior is for sparse features, and these rows are dense")
         self.prior = LabelPrior.count(sparse_part(x), y, self.features, self.labels, self.config, self.shard, same)
 
     def set_discriminant(self, data: Dataset) -> None:

@@ -5,7 +5,6 @@ All functions are called on all ranks alike, with the same rows, and give every 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -182,16 +181,15 @@ def exact_loss_sum(network: Network, x: Features, y: SparseRows) -> tuple[float,
 
 def last_hidden(network: Network, x: Features) -> Activations:
     """The input of the output layer, with every hidden neuron computed."""
-    given = network.input_of(x)
-    hidden = deque(hidden_activations(network, given), maxlen=1)
-    last = hidden.pop() if hidden else given
+    last = network.input_of(x)
+    for activations in hidden_activations(network, last):
+        last = activations
     assert isinstance(last, Activations)
     return last
 
 
-def hidden_activations(network: Network, x: Features | Input) -> Iterator[Activations]:
-    """What each layer after the first takes as input, with every hidden neuron computed."""
-    a: Input = network.input_of(x)
+def hidden_activations(network: Network, a: Input) -> Iterator[Activations]:
+    """What each layer after the first takes as input, with every hidden neuron computed; `a`: what the first takes."""
     for layer, follower in zip(network.layers[:-1], network.layers[1:], strict=True):
         z = layer.forward(a, layer.everything(a.rows))
         if network.config.activation == "relu":

@@ -88,7 +88,8 @@ def contributions(network: Network, x: SparseRows, labels: Ids) -> tuple[Floats,
 def _through_hidden(network: Network, x: SparseRows, labels: Ids) -> Floats:
     """As `contributions`, through the hidden layers: the gradient of each label's logit, times the row's values."""
     back = network.output.vectors(labels)  # (labels, neurons): gradients by the activations of a layer
-    hidden = list(hidden_activations(network, x))
+    first = network.input_of(x)
+    hidden = list(hidden_activations(network, first))
     for layer, activations in zip(reversed(network.layers[:-1]), reversed(hidden), strict=True):
         if network.config.activation == "relu":
             active = np.zeros(layer.neurons, np.bool_)
@@ -99,8 +100,10 @@ def _through_hidden(network: Network, x: SparseRows, labels: Ids) -> Floats:
             back = back * active
         if layer is not network.layers[0]:
             back = back @ layer.vectors(np.arange(layer.neurons, dtype=np.int32))
-    by_input = network.layers[0].input_vectors(x.indices) @ back.T if hidden else back[:, x.indices].T
-    return np.asarray(x.values[:, None] * by_input, np.float32)
+    if not hidden:  # values may be scaled
+        assert isinstance(first, Dense)
+        return np.asarray(first.values[0, x.indices, None] * back[:, x.indices].T, np.float32)
+    return np.asarray(x.values[:, None] * (network.layers[0].input_vectors(x.indices) @ back.T), np.float32)
 
 
 def feature_names(model: Model) -> Sequence[str] | None:

@@ -230,7 +230,7 @@ class Trainer:
             self.set_discriminant(data)
             return
         self.network.set_output_bias(data.label_frequencies())
-        if isinstance(data, Dataset) and has_label_prior(self.config):
+        if isinstance(data, Dataset) and data.dense_features < data.features and has_label_prior(self.config):
             self.network.set_label_prior(data.x, data.y, same=data.users is not None)
 
     def set_discriminant(self, data: Data) -> None:

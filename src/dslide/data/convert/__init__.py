@@ -49,6 +49,8 @@ def convert(
     **options
         All others are those of `load`.
     """
+    if "embeddings" in layout:
+        raise ConfigError("embeddings: dense features can't be converted; an .npy file is mapped as it is")
     for name in layout:
         check_name(name, LAYOUT_OPTIONS)
     given, say = Layout(**layout), progress or (lambda _: None)
