@@ -1,4 +1,4 @@
-"""The systems: the same encoder in PyTorch, an EmbeddingBag with SparseAdam and ReLU, before different output layers."""
+"""The systems: one encoder in PyTorch, an EmbeddingBag with SparseAdam and ReLU, before different output layers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def chunked(labels: int, rate: float, counts: Tensor) -> Output:
 
 
 def adaptive(labels: int, rate: float, counts: Tensor) -> Output:
-    cutoffs = [cut for cut in (2000, 20_000, 200_000) if cut < labels]
+    cutoffs = [labels // share for share in (50, 10, 3)]
     loss = torch.nn.AdaptiveLogSoftmaxWithLoss(HIDDEN, labels, cutoffs)
     return Output(lambda h, y: loss(h, y).loss, [adam(loss.parameters(), rate)], loss.predict)
 
@@ -70,19 +70,21 @@ def sampled(labels: int, rate: float, counts: Tensor, compiled: bool = False) ->
     torch.nn.init.zeros_(bias.weight)
     offset = math.log(labels / NEGATIVES)
 
-    def loss(h: Tensor, y: Tensor, negatives: Tensor) -> Tensor:
-        own = (h * weights(y)).sum(1, keepdim=True) + bias(y)
-        others = h @ weights(negatives).T + bias(negatives)[:, 0] + offset
-        others = others.masked_fill(negatives[None] == y[:, None], -torch.inf)
-        target = torch.zeros(len(y), dtype=torch.int64)
-        return torch.nn.functional.cross_entropy(torch.cat([own, others], 1), target)
+    def of_vectors(h: Tensor, own: Tensor, own_bias: Tensor, others: Tensor, bias: Tensor, same: Tensor) -> Tensor:
+        first = (h * own).sum(1, keepdim=True) + own_bias
+        more = (h @ others.T + bias[:, 0] + offset).masked_fill(same, -torch.inf)
+        target = torch.zeros(len(h), dtype=torch.int64)
+        return torch.nn.functional.cross_entropy(torch.cat([first, more], 1), target)
 
-    run = torch.compile(loss) if compiled else loss
+    run = torch.compile(of_vectors) if compiled else of_vectors  # sparse gradients themselves can't be compiled
+
+    def loss(h: Tensor, y: Tensor) -> Tensor:
+        negatives = torch.randint(0, labels, (NEGATIVES,))
+        same = negatives[None] == y[:, None]
+        return run(h, weights(y), bias(y), weights(negatives), bias(negatives), same)
+
     optimizer = torch.optim.SparseAdam([*weights.parameters(), *bias.parameters()], lr=rate)
-    return Output(
-        lambda h, y: run(h, y, torch.randint(0, labels, (NEGATIVES,))), [optimizer],
-        lambda h: (h @ weights.weight.T + bias.weight[:, 0]).argmax(1),
-    )  # fmt: skip
+    return Output(loss, [optimizer], lambda h: (h @ weights.weight.T + bias.weight[:, 0]).argmax(1))
 
 
 OUTPUTS: dict[str, Callable[..., Output]] = {
