@@ -281,6 +281,16 @@ def test_topk_is_that_of_all_logits() -> None:
     assert torch.allclose(got.values, want.values, atol=1e-5)
 
 
+@pytest.mark.parametrize("approximate", [True, False])
+def test_excluded_labels_are_left_out(approximate: bool) -> None:
+    layer, h = OutputLayer(WIDTH, LABELS, output="lsh", threads=1), vectors()
+    layer(h, torch.arange(ROWS))
+    best = layer.topk(h, LABELS, approximate).indices
+    rest = layer.topk(h, LABELS, approximate, exclude=best[:, :3]).indices
+    assert torch.equal(rest[:, :-3], best[:, 3:])
+    assert (rest[:, -3:] == -1).all()
+
+
 # ---- weights and state ----------------------------------------------------------------------------------------------
 
 

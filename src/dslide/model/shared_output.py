@@ -96,20 +96,22 @@ class SharedOutput(OutputNetwork):
     # ---- prediction -------------------------------------------------------------------------------------------------
 
     def topk(self, make: Make, k: int, approximate: bool) -> tuple[Ids, Floats]:
-        """The k best labels of own rows and their logits, (rows, k), best first; -1 where there are fewer.
-        `approximate`: only labels that are looked up for the row are scored."""
-        x, _ = self._gather("rows to predict", make, {"k": k, "approximate": approximate}, exact=True)
+        """The k best labels of own rows and their logits, (rows, k), best first; -1 where there are fewer. Labels that
+        rows come with are left out. `approximate`: only labels that are looked up for the row are scored."""
+        x, excluded = self._gather("rows to predict", make, {"k": k, "approximate": approximate}, exact=True)
         index = self.prediction_index() if approximate else None
         ids, scores = np.empty((len(x), k), np.int32), np.empty((len(x), k), np.float32)
         for begin, end in self._blocks(len(x)):
             h, own = x[begin:end], (np.empty((end - begin, k), np.int32), np.empty((end - begin, k), np.float32))
+            left_out = self.shard.own_part(excluded.part(begin, end))
             if index is None:
-                self.output.native.topk(h, *own)
+                self.output.native.topk(h, *own, left_out.indptr, left_out.indices)
             else:
                 found = index.candidates(Dense(h))
                 lists = _core.join_candidates(
-                    self.output.neurons, found.lists.indptr, found.lists.indices, found.list_of
-                )
+                    self.output.neurons, found.lists.indptr, found.lists.indices, found.list_of, None, None,
+                    left_out.indptr, left_out.indices,
+                )  # fmt: skip
                 self.output.native.topk_of_lists(h, *lists, *own)
             ids[begin:end], scores[begin:end] = self.collectives.best_labels(*own)
         return ids[self.collectives.own_rows], scores[self.collectives.own_rows]

@@ -181,7 +181,7 @@ class OutputLayer(torch.nn.Module):
     # ---- prediction -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def topk(self, h: torch.Tensor, k: int, approximate: bool = False) -> TopK:
+    def topk(self, h: torch.Tensor, k: int, approximate: bool = False, exclude: Labels | None = None) -> TopK:
         """The k labels with the largest logits of each row, best first.
 
         Parameters
@@ -192,6 +192,8 @@ class OutputLayer(torch.nn.Module):
             Labels of each row.
         approximate : bool
             Only labels that are looked up for a row are scored: much faster, and most of the best are found.
+        exclude : torch.Tensor, tuple or list, optional
+            Labels that each row must not get, such as items that a user has, in a form that `forward` takes.
 
         Returns
         -------
@@ -204,7 +206,8 @@ class OutputLayer(torch.nn.Module):
             _check_vectors(h, self.in_features)
             if not isinstance(k, int) or not 1 <= k <= self.labels:
                 raise DataError(f"k: expected 1 to {self.labels}, not {k!r}")
-            return _vectors(h), _without_labels(len(h))
+            none = torch.zeros((len(h), 0), dtype=torch.int64)
+            return _vectors(h), as_csr(label_tensors(none if exclude is None else exclude), len(h), self.labels)
 
         ids, scores = self._network.topk(rows, k, approximate)
         return TopK(torch.from_numpy(scores).to(h.device), torch.from_numpy(ids).to(h.device, torch.int64))
@@ -399,7 +402,3 @@ def _arrays(tensors: dict[str, torch.Tensor], like: dict[str, Array]) -> dict[st
         # What is not of a layer is used as it is, and changes in training.
         found[name] = np.array(array) if name.startswith((TRAINING, PREDICTION, RECENT)) else array
     return found
-
-
-def _without_labels(rows: int) -> Csr:
-    return Csr(np.zeros(rows + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))

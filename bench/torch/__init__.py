@@ -1,0 +1,1 @@
+"""`dslide.torch` beside other ways of training very many labels in PyTorch."""

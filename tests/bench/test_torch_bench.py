@@ -1,0 +1,38 @@
+"""`python -m bench.torch`: every system trains, and learns something."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench.torch.__main__ import SYSTEMS
+from bench.torch.data import ROW, make_words
+from bench.torch.systems import Model, fit, speed
+
+
+def test_words_tell_labels_apart() -> None:
+    some, others = make_words(1000, 50, 300, 1), make_words(1000, 50, 300, 2)
+    assert some.words.shape == (300, ROW)
+    assert some.labels.max() < 50
+    words = {label: set(some.words[some.labels == label].ravel()) for label in range(50)}
+    shared = [len(words[label] & set(row)) for row, label in zip(others.words, others.labels, strict=True)]
+    assert sum(shared) / len(shared) > 4
+
+
+@pytest.mark.parametrize("system", [each for each in SYSTEMS if "compiled" not in each[2]], ids=lambda each: each[0])
+def test_systems_learn(system: tuple) -> None:
+    _, kind, options, _ = system
+    torch.manual_seed(0)
+    made = make_words(1000, 60, 64, 0)
+    words, labels = torch.from_numpy(made.words), torch.from_numpy(made.labels)
+    model = Model(kind, 60, 0.05, torch.bincount(labels, minlength=60), options)
+    losses = [model.step(words, labels) for _ in range(8)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert (model.output.best(model.hidden(words)) == labels).float().mean() > 0.5
+
+
+def test_speed_and_accuracy_are_measured() -> None:
+    found = speed("dslide", 500, torch.get_num_threads(), 0.05, 0)
+    assert found["samples_per_second"] > 0
+    assert 0.05 < found["peak_gigabytes"] < 4
+    assert fit("dslide", 20, 512, 1, [0.0, 0.2], torch.get_num_threads(), 0)["p_at_1"] > 0.1  # by chance 0.05
