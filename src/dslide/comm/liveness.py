@@ -29,6 +29,8 @@ FAREWELL = 0.5  # for the other ranks to receive that this one leaves or has fai
 # ---- 2. rank and launcher -------------------------------------------------------------------------------------------
 
 LEAST_LAUNCHER_LIMIT = 5.0  # least silence limit between rank and launcher, whatever was asked for
+HELLO = 10.0  # for who connects to the launcher to prove that it is a rank
+STRANGERS = 64  # connections without such a proof that the launcher keeps; the oldest goes first
 CONNECT = 10.0  # for a rank to connect to each of the launcher's addresses
 SILENCE_MARGIN = 5.0  # added to the silence limit by the launcher: ranks notice silence first, and know more about it
 STUCK_BEFORE_STEP_1 = 60  # times the silence limit without progress before the first step, while data is read
@@ -42,7 +44,9 @@ MPI_START_SILENCE = MPI_START + 10.0  # that the launcher therefore allows a ran
 MPI_ABORT = 5  # for MPI_Abort; whole seconds, as signal.alarm wants
 OUTPUT_FORWARDED = 0.3  # for mpiexec to pass on what a failed rank has printed, before MPI_Abort
 POLL = 0.1  # between two checks of all the limits by the launcher
-OUTPUT_AFTER_MPIEXEC = 2.0  # for output still to arrive when mpiexec has exited
+AGENT_POLL = 0.02  # between two looks of an agent at ranks that start
+DELIVERY = 20.0  # for the secret of a job to be written on the hosts whose ranks mpiexec starts
+OUTPUT_AFTER_MPIEXEC = 2.0  # for output still to arrive when agents and mpiexec have exited
 EXIT_AFTER_FAILURE = 1.0  # for the other ranks to exit when one has failed,
 EXIT_AFTER_SIGNAL = 10.0  # when one has exited because of a signal (all of them save first),
 EXIT_AFTER_SUCCESS = 60.0  # or when all have reported success
