@@ -7,7 +7,8 @@ Four layers watch each other. The *silence limit* (option `watchdog`) is the one
    silent for the silence limit, or alive but without a message for `STUCK` times as long, ends the exchange that waits
    for it with CommError. This layer names exchange, step and rank, so the layers above wait a little longer.
 2. Rank and launcher (rank_client.py, rank_table.py). Each sends the other a heartbeat a second. A rank without a
-   launcher for the silence limit ends itself; the launcher ends a job if a rank is silent for the silence limit and a
+   launcher for the silence limit ends itself, and an agent (agent.py) without one ends its ranks; the launcher ends a
+   job if a rank is silent for the silence limit and a
    margin, or if no rank makes progress for a multiple of it.
 3. The end of a job (launcher.py, mpi.py, exit.py): how long processes get to start, report, save and exit, before they
    are killed.
@@ -44,7 +45,6 @@ MPI_START_SILENCE = MPI_START + 10.0  # that the launcher therefore allows a ran
 MPI_ABORT = 5  # for MPI_Abort; whole seconds, as signal.alarm wants
 OUTPUT_FORWARDED = 0.3  # for mpiexec to pass on what a failed rank has printed, before MPI_Abort
 POLL = 0.1  # between two checks of all the limits by the launcher
-AGENT_POLL = 0.02  # between two looks of an agent at ranks that start
 DELIVERY = 20.0  # for the secret of a job to be written on the hosts whose ranks mpiexec starts
 OUTPUT_AFTER_MPIEXEC = 2.0  # for output still to arrive when agents and mpiexec have exited
 EXIT_AFTER_FAILURE = 1.0  # for the other ranks to exit when one has failed,

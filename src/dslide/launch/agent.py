@@ -5,11 +5,14 @@ stdout.
 The first line from the launcher is an `Order`. What ranks must keep secret is in it, so it is on no command line, in no
 environment, and crosses the network inside ssh. From then on, lines from the launcher are `[rank, text]` for the rank's
 PMI socket, and lines to it are `["pmi", rank, text]` and, at the end of a rank, `["ended", rank, code, remark]`. The
-end of stdin is that of the launcher or of the connection: the ranks get a moment to exit, and are killed.
+launcher sends an empty line every second. The end of stdin is that of the launcher or of the connection: then, or if
+nothing comes for the silence limit, the ranks get a moment to exit, and are killed. (They watch the launcher
+themselves, but not while they are stopped, or in MPI's own start and end.)
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -23,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dslide.comm import liveness
-from dslide.launch.protocol import LAUNCHER
+from dslide.launch.protocol import LAUNCHER, LauncherAddress
 from dslide.util import shared_memory
 
 _CHUNK = 1 << 16
@@ -35,7 +38,9 @@ class Order:
 
     launcher: str  # its address, with the secret
     ranks: list[int]
+    node: int  # among those of the job
     size: int  # ranks of the job
+    store: str  # name of the one that PMI has
     command: list[str]
     folder: str  # current directory
     environment: dict[str, str]  # added to what the host's own is
@@ -54,7 +59,7 @@ def main() -> int:
             return 0
         return _Agent(order).run()
     except OSError as error:
-        print(f"{error.filename or 'ranks'}: {error.strerror}", file=sys.stderr)
+        print(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, file=sys.stderr)
         return 1
 
 
@@ -73,8 +78,12 @@ class _Agent:
         self._ranks: dict[int, subprocess.Popen[bytes]] = {}  # that have not ended
         self._sockets: dict[int, socket.socket] = {}  # of PMI, by rank
         self._begun: dict[int, bytes] = {}  # of a line, by rank; of the launcher's by -1
-        self._segments: set[str] = set()  # shared memory that MPI made
+        self._order = order
         self._kill_at: float | None = None
+        self._limit = LauncherAddress.parse(order.launcher).limit
+        self._silent = 0.0  # seconds in which this process ran and the launcher sent nothing
+        if order.size > 1 and (full := shared_memory.shortage(len(order.ranks))):
+            raise OSError(errno.ENOSPC, full)
         os.chdir(order.folder)
         try:
             for rank in order.ranks:
@@ -102,19 +111,21 @@ class _Agent:
 
     def run(self) -> int:
         """Serves the ranks until all have ended."""
-        begin = time.monotonic()
+        last, processes = time.monotonic(), [process.pid for process in self._ranks.values()]
         while self._ranks:
-            if not self._segments:
-                self._segments = shared_memory.segments_of(process.pid for process in self._ranks.values())
-            starting = not self._segments and time.monotonic() - begin < liveness.MPI_START
-            for key, _ in self._selector.select(liveness.AGENT_POLL if starting else liveness.POLL):
+            for key, _ in self._selector.select(liveness.POLL):
                 self._read(key)
             for rank, process in list(self._ranks.items()):
                 if (code := process.poll()) is not None:
                     self._end(rank, code)
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            now = time.monotonic()
+            self._silent += min(now - last, 2 * liveness.POLL)  # more: this process was stopped
+            last = now
+            if self._silent > self._limit:
+                self._end_soon()
+            if self._kill_at is not None and now >= self._kill_at:
                 self._kill()
-        shared_memory.remove(self._segments)
+        shared_memory.unlink_of(self._order.store, self._order.node, processes)
         return 0
 
     def _read(self, key: selectors.SelectorKey) -> None:
@@ -126,26 +137,33 @@ class _Agent:
         if not content:
             self._selector.unregister(key.fileobj)
             if rank == -1:
-                self._kill_at = time.monotonic() + liveness.EXIT_AFTER_FAILURE
+                self._end_soon()
             return
+        if rank == -1:
+            self._silent = 0.0
         *lines, self._begun[rank] = (self._begun.get(rank, b"") + content).split(b"\n")
         for line in lines:
             if rank >= 0:
                 self._tell("pmi", rank, line.decode(errors="replace"))
-            else:
+            elif line:
                 to, text = json.loads(line)
                 with suppress(OSError):  # it has ended
                     self._sockets[to].sendall(text.encode() + b"\n")
 
     def _end(self, rank: int, code: int) -> None:
         del self._ranks[rank]
-        self._tell("ended", rank, code, shared_memory.remark() if code == -signal.SIGBUS else "")
+        self._tell(
+            "ended", rank, code, shared_memory.shortage(len(self._order.ranks)) if code == -signal.SIGBUS else ""
+        )
 
     def _tell(self, *message: object) -> None:
         try:
             os.write(1, json.dumps(message).encode() + b"\n")
         except OSError:  # the launcher is gone
-            self._kill_at = self._kill_at or time.monotonic() + liveness.EXIT_AFTER_FAILURE
+            self._end_soon()
+
+    def _end_soon(self) -> None:
+        self._kill_at = self._kill_at or time.monotonic() + liveness.EXIT_AFTER_FAILURE
 
     def _kill(self) -> None:
         for process in self._ranks.values():

@@ -41,7 +41,7 @@ def launch(
     table = RankTable([host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks, limit)
     with contextlib.closing(RankConnections(hosts, table, stdin)) as connections:
         launcher, variables = str(connections.launcher_address(limit)), columns_variable(sys.stderr)
-        with started(command, ranks, hosts, launcher, variables) as processes:
+        with started(command, ranks, hosts, launcher, connections.pmi.name, variables) as processes:
             return LaunchedJob(processes, connections, table, not hosts, enough).watch(start_limit)
 
 
@@ -124,6 +124,8 @@ class LaunchedJob:
     def _send_heartbeats(self) -> None:
         """A thread of its own: writing output may block this process, and the ranks must not notice."""
         while not self._over.wait(liveness.HEARTBEAT):
+            for process in self._processes:
+                process.send(b"\n")
             for control in [rank.control for rank in self._table.ranks]:
                 if control is not None:
                     with contextlib.suppress(OSError):  # gone, or so busy that it has not read the last ones
@@ -184,7 +186,7 @@ class LaunchedJob:
         if code is not None and (table.lost is None or code in (USER_ERROR, DIVERGED, INTERRUPTED)):
             return self._outcome(code, table.failure_sentence(), table.blamed())
         lines = without_banners(self._connections.printed)
-        if missing := table.missing():
+        if missing := table.never_connected():
             if table.failures:
                 return self._outcome(LOST, table.failure_sentence(), missing)
             lines = lines or list(self._connections.printed)
@@ -206,6 +208,8 @@ class LaunchedJob:
         stderr = self._connections.stderr
         stderr.finish()
         shown = [line for line in lines if line.strip(b"\0\r\t ")]
+        if len(shown) == 1:
+            message = f"{message}: {shown.pop().decode(errors='replace').strip()}"
         text = f"dslide: error: {message}{'; printed:' if shown else ''}\n".encode()
         stderr.write(-1, text + b"".join(b"  " + line + b"\n" for line in shown))
         return self._outcome(code, message, blamed)

@@ -20,7 +20,7 @@ class PmiServer:
 
     def __init__(self, ranks_per_node: Sequence[int], job: str):
         self._size = sum(ranks_per_node)
-        self._name = f"{_NAME}-{job}"  # of it MPICH makes the name of its shared memory
+        self.name = f"{_NAME}-{job}"  # of the store
         self._store = {"PMI_process_mapping": process_mapping(ranks_per_node)}
         self._waiting: list[int] = []  # ranks in the barrier
 
@@ -37,7 +37,7 @@ class PmiServer:
             case "get_universe_size":
                 text = f"cmd=universe_size size={self._size}"
             case "get_my_kvsname":
-                text = f"cmd=my_kvsname kvsname={self._name}"
+                text = f"cmd=my_kvsname kvsname={self.name}"
             case "put":
                 self._store[fields.get("key", "")] = fields.get("value", "")
                 text = "cmd=put_result rc=0 msg=success"

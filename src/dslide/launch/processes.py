@@ -30,7 +30,7 @@ _AGENT = [sys.executable, "-m", "dslide.launch.agent"]
 # An order has to fit into a pipe, since the launcher does not wait for an agent to read it.
 _LEAST_PIPE_BYTES, _PIPE_BYTES = 1 << 15, 1 << 20
 # For ranks on one machine: MPI opens no ports. The first is of UCX, the second of libfabric; MPICH has one of them.
-_SHARED_MEMORY_ONLY = {"UCX_TLS": "posix,self", "FI_PROVIDER": "shm"}
+_SHARED_MEMORY_ONLY = {"UCX_TLS": "shm,self", "FI_PROVIDER": "shm"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +41,10 @@ class Process:
     ranks: tuple[int, ...] = ()
 
     def send(self, line: bytes) -> None:
-        """Sends an agent a line. One that does not read it is lost, or its ranks wait in vain: there are limits."""
-        assert self.popen.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # ValueError: closed
-            os.write(self.popen.stdin.fileno(), line)
+        """Sends an agent a line. If it does not read, its ranks wait in vain: there are limits for that."""
+        if self.popen.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # ValueError: closed
+                os.write(self.popen.stdin.fileno(), line)
 
     def stop(self) -> None:
         """Asks it to end its ranks."""
@@ -67,14 +67,14 @@ class Process:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[str], ranks: int, hosts: Sequence[Host], launcher: str, variables: Mapping[str, str]
+    command: Sequence[str], ranks: int, hosts: Sequence[Host], launcher: str, store: str, variables: Mapping[str, str]
 ) -> Iterator[list[Process]]:
     """Starts a command as several ranks; kills what is left in the end. `launcher` is the address of the launcher, with
-    the secret; `variables` are added to the environment."""
+    the secret, `store` the name of the one that PMI has; `variables` are added to the environment."""
     processes: list[Process] = []
     try:
         if (ranks == 1 and not hosts) or find_mpiexec().dialect is Dialect.MPICH:
-            _start_agents(processes, command, ranks, hosts, launcher, variables)
+            _start_agents(processes, command, ranks, hosts, launcher, store, variables)
         else:
             _start_mpiexec(processes, command, ranks, hosts, launcher, variables)
         yield processes
@@ -85,14 +85,14 @@ def started(
 
 def _start_agents(
     processes: list[Process], command: Sequence[str], ranks: int, hosts: Sequence[Host], launcher: str,
-    variables: Mapping[str, str],
+    store: str, variables: Mapping[str, str],
 ) -> None:  # fmt: skip
     first = 0
-    for host in hosts or [Host("", ranks)]:
+    for node, host in enumerate(hosts or [Host("", ranks)]):
         own = tuple(range(first, first + host.ranks))
         first += host.ranks
         more = {**own_variables(), **variables} if hosts else {**_SHARED_MEMORY_ONLY, **variables}
-        order = Order(launcher, list(own), ranks, list(command), os.getcwd(), more, [])
+        order = Order(launcher, list(own), node, ranks, store, list(command), os.getcwd(), more, [])
         processes.append(Process(_agent(host.name, order), own))
 
 
@@ -149,7 +149,7 @@ def _deliver(place: str, ranks: int, hosts: Sequence[Host], launcher: str) -> No
         for host in hosts:
             own = files[first : first + host.ranks]
             first += host.ranks
-            agents[host.name] = _agent(host.name, Order(launcher, [], ranks, [], "", {}, own))
+            agents[host.name] = _agent(host.name, Order(launcher, [], 0, ranks, "", [], "", {}, own))
         end = time.monotonic() + liveness.DELIVERY
         for name, popen in agents.items():
             _, printed = popen.communicate(timeout=max(0.01, end - time.monotonic()))

@@ -32,7 +32,7 @@ class RankClient:
     """Connects to the launcher, and replaces stdout, stderr and, on rank 0, stdin by connections to it."""
 
     def __init__(self, launcher: protocol.LauncherAddress):
-        self._launcher = launcher
+        self.launcher = launcher
         self._rank, self._size = launched_as()
         self._control_socket, self._control = self._connect()
         faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)  # print a traceback on crashes
@@ -63,14 +63,14 @@ class RankClient:
 
     def _connect(self) -> tuple[socket.socket, handshake.Control]:
         for attempt in range(_ATTEMPTS):
-            for place in self._launcher.places:
+            for place in self.launcher.places:
                 self._place = place
                 with suppress(OSError):
                     connection, seal = self._open("control")
                     connection.settimeout(None)
                     return connection, handshake.Control(connection, seal)
             time.sleep(_PAUSE * attempt)
-        places = " or ".join(f"{address}:{port}" for address, port in self._launcher.places)
+        places = " or ".join(f"{address}:{port}" for address, port in self.launcher.places)
         self._give_up(f"can't reach the launcher at {places}")
 
     def _open(self, stream: str) -> tuple[socket.socket, handshake.Seal]:
@@ -81,7 +81,7 @@ class RankClient:
             challenge = handshake.challenge_of(_receive(connection, handshake.CHALLENGE_BYTES))
             here, number = socket.gethostname(), handshake.new_number()
             hello = protocol.Hello(stream, self._rank, self._size, here, os.getpid(), number)
-            secret = self._launcher.secret
+            secret = self.launcher.secret
             connection.sendall(protocol.encode(handshake.proven(secret, challenge, hello)) + b"\n")
             welcome = _receive(connection, handshake.WELCOME_BYTES)
             if not compare_digest(welcome, handshake.welcome_line(secret, challenge, hello)):
@@ -112,7 +112,7 @@ class RankClient:
         this thread, not by a clock: a process that was stopped has not heard anything meanwhile."""
         main, silent, begun = threading.main_thread().ident, 0.0, b""
         with suppress(OSError):
-            while silent < self._launcher.limit:
+            while silent < self.launcher.limit:
                 if select.select([self._control_socket], [], [], liveness.HEARTBEAT)[0]:
                     content = self._control_socket.recv(1 << 12)
                     if not content:

@@ -85,16 +85,30 @@ class RankTable:
 
     def exited(self, number: int, status: int, remark: str) -> None:
         """Notes the end of a rank's process, with its exit status, negative for a signal, and a remark of its agent."""
-        rank = self.ranks[number]
         name = signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
-        rank.death = f"killed by {name}" if status < 0 else f"exit status {status}"
-        rank.death += f"; {remark}" if remark else ""
-        if rank.pid == 0 and self.lost is None:  # it will never connect
+        self._note_death(
+            number, (f"killed by {name}" if status < 0 else f"exit status {status}") + f"; {remark}" * bool(remark)
+        )
+
+    def agent_ended(self, numbers: Sequence[int]) -> None:
+        """Notes that what started these ranks has ended, and that they will not connect if they have not."""
+        for number in numbers:
+            if not self.ranks[number].death:
+                self._note_death(number, "killed?")
+
+    def _note_death(self, number: int, death: str) -> None:
+        self.ranks[number].death = death
+        if self.ranks[number].pid == 0 and self.lost is None and self.failed_code is None:
             self.lost = number
 
     def missing(self) -> list[int]:
         """Ranks that have not connected yet."""
         return [number for number, rank in enumerate(self.ranks) if rank.pid == 0]
+
+    def never_connected(self) -> list[int]:
+        """Of those missing, the ones that can't connect any more if that is known of some."""
+        missing = self.missing()
+        return [number for number in missing if self.ranks[number].death] or missing
 
     def all_exited(self) -> bool:
         """Whether all ranks have reported an exit code."""

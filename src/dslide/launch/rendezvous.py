@@ -67,7 +67,7 @@ class RankConnections:
         self._table, self._stdin = table, stdin
         self._secret = secrets.token_hex(16)  # that a rank must prove to know
         per_node = [host.ranks for host in hosts] or [len(table.ranks)]
-        self._pmi = PmiServer(per_node, secrets.token_hex(8))
+        self.pmi = PmiServer(per_node, secrets.token_hex(8))
         self._agents: dict[int, Process] = {}  # by rank
         self._open = 0  # streams of ranks and pipes of processes that have not ended, but for `in`
         self._strangers: dict[_Connection, None] = {}  # who has not proven to be a rank yet, oldest first
@@ -247,6 +247,8 @@ class RankConnections:
             self.printed.extend([rest] if rest else [])
             self._selector.unregister(key.fileobj)
             self._open -= 1
+            if pipe.agent:
+                self._table.agent_ended(pipe.process.ranks)
 
     def _serve(self, agent: Process, line: bytes) -> bool:
         """Does what a line of an agent says; False if it is something that was printed on the way."""
@@ -257,7 +259,7 @@ class RankConnections:
             if kind == "ended":
                 self._table.exited(rank, *content)
             else:
-                for to, text in self._pmi.answer(rank, *content):
+                for to, text in self.pmi.answer(rank, *content):
                     self._agents[to].send(json.dumps([to, text]).encode() + b"\n")
         except (ValueError, TypeError):
             return False
