@@ -138,7 +138,7 @@ def test_ranks_that_can_not_begin_are_named_with_the_reason(folder: Path) -> Non
     starter = f"from dslide.launch.launcher import launch; raise SystemExit(launch({command!r}, 2).code)"
     ended = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=LIMIT)
     assert ended.returncode == 4
-    assert ended.stderr.startswith("dslide: error: ranks 0 and 1 could not be started; printed:\n")
+    assert ended.stderr.startswith("dslide: error: ranks 0 and 1 could not be started (exit status 2); printed:\n")
     assert f"can't open file '{folder}/none.py'" in ended.stderr
 
 

@@ -23,6 +23,10 @@ from dslide.util.terminal import launcher_columns
 LINES = 20_000  # of 60 characters and more: many times what a pipe holds
 
 
+def alone(comm: Communicator) -> None:
+    print("a rank without others")
+
+
 def speak(comm: Communicator) -> None:
     print(f"rank {comm.rank} of {comm.size}")
     print(f"error stream of rank {comm.rank}", file=sys.stderr)
@@ -137,8 +141,8 @@ def begun(comm: Communicator) -> None:
 DEEDS: dict[str, Callable[[Communicator], None]] = {
     deed.__name__: deed
     for deed in (
-        speak, speak_much, refuse, refuse_after_output, refuse_together, diverge, have_a_bug, vanish, crash, starve,
-        start_a_thread_too_many, stop, train, tell_secret, be_deaf, draw, echo,
+        alone, speak, speak_much, refuse, refuse_after_output, refuse_together, diverge, have_a_bug, vanish, crash,
+        starve, start_a_thread_too_many, stop, train, tell_secret, be_deaf, draw, echo,
     )
 }  # fmt: skip
 INTERRUPTED = 130

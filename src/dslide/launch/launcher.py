@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from dslide.comm import liveness
-from dslide.errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
+from dslide.errors import DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR, CommError
 from dslide.launch.mpiexec import Host
 from dslide.launch.output import without_banners
 from dslide.launch.processes import Process, started
 from dslide.launch.protocol import HEARTBEAT, INTERRUPT
-from dslide.launch.rank_table import Outcome, RankTable
+from dslide.launch.rank_table import UNKNOWN, Outcome, RankTable
 from dslide.launch.rendezvous import RankConnections
 from dslide.util.signals import handling
 from dslide.util.terminal import columns_variable
@@ -36,13 +36,19 @@ def launch(
     """Runs a command as several ranks, here or on hosts, until all have exited: a `dslide` command, or a program that
     runs its work through `dslide.launch.exit.run_to_end`. `limit` is the silence limit in seconds; with `stdin`, rank 0
     reads this process's; once `enough`, polled while the job trains, is true, the job is interrupted as by Ctrl-C.
-    OSError or CommError if they can't be started for lack of something on this machine, or on a host."""
+    CommError if they can't be started for lack of something on this machine, or on a host."""
     limit = max(limit, liveness.LEAST_LAUNCHER_LIMIT)
     table = RankTable([host.name for host in hosts for _ in range(host.ranks)] or [""] * ranks, limit)
-    with contextlib.closing(RankConnections(hosts, table, stdin)) as connections:
-        launcher, variables = str(connections.launcher_address(limit)), columns_variable(sys.stderr)
-        with started(command, ranks, hosts, launcher, connections.pmi.name, variables) as processes:
-            return LaunchedJob(processes, connections, table, not hosts, enough).watch(start_limit)
+    with contextlib.ExitStack() as stack:
+        try:
+            connections = stack.enter_context(contextlib.closing(RankConnections(hosts, table, stdin)))
+            launcher, variables = str(connections.launcher_address(limit)), columns_variable(sys.stderr)
+            starting = started(command, ranks, hosts, launcher, connections.pmi.name, variables)
+            job = LaunchedJob(stack.enter_context(starting), connections, table, not hosts, enough)
+            job.begin()
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            raise CommError(f"ranks can't be started: {getattr(error, 'strerror', error)}") from None
+        return job.watch(start_limit)
 
 
 @dataclass(eq=False)
@@ -60,12 +66,15 @@ class LaunchedJob:
     _stopped_early: bool = False  # was interrupted because of `enough`
     _over: threading.Event = field(default_factory=threading.Event)
 
+    def begin(self) -> None:
+        """Begins to read what its processes send, and to send them heartbeats."""
+        self._connections.read_from(self._processes)
+        threading.Thread(target=self._send_heartbeats, name="dslide-heartbeat", daemon=True).start()
+
     def watch(self, start_limit: float) -> Outcome:
         """Follows the job until its end."""
         start_end = time.monotonic() + start_limit
         try:
-            self._connections.read_from(self._processes)
-            threading.Thread(target=self._send_heartbeats, name="dslide-heartbeat", daemon=True).start()
             with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._count_signal):
                 while not self._has_ended():
                     self._connections.poll()
@@ -190,14 +199,18 @@ class LaunchedJob:
             if table.failures:
                 return self._outcome(LOST, table.failure_sentence(), missing)
             lines = lines or list(self._connections.printed)
-            return self._fail(f"{table.in_words(missing)} could not be started", LOST, missing, lines)
+            deaths = {table.ranks[number].death for number in missing} - {"", UNKNOWN}
+            how = f" ({deaths.pop()})" if len(deaths) == 1 else ""
+            return self._fail(f"{table.in_words(missing)} could not be started{how}", LOST, missing, lines)
         if (lost := table.lost) is not None:
             if reason := table.failure_sentence(lost):
                 return self._outcome(LOST, reason, [lost])
-            death = table.ranks[lost].death or "killed?"
+            death = table.ranks[lost].death or UNKNOWN
             return self._fail(f"{table.in_words([lost])} exited without reporting ({death})", LOST, [lost], lines)
         if not table.all_exited():
             return self._fail("what started the ranks exited before them", LOST, lines=lines)
+        if self._connections.output_lost:
+            return self._fail(self._connections.output_lost, LOST)
         return self._outcome(0)
 
     def _outcome(self, code: int, reason: str = "", blamed: Sequence[int] = ()) -> Outcome:

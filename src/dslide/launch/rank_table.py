@@ -13,6 +13,8 @@ from dslide.comm import liveness, ranks_in_words
 from dslide.launch.handshake import Control
 from dslide.launch.protocol import Exit, Failure, Hello, Message, Progress
 
+UNKNOWN = "killed?"  # how a process ended, if nobody knows
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -94,7 +96,7 @@ class RankTable:
         """Notes that what started these ranks has ended, and that they will not connect if they have not."""
         for number in numbers:
             if not self.ranks[number].death:
-                self._note_death(number, "killed?")
+                self._note_death(number, UNKNOWN)
 
     def _note_death(self, number: int, death: str) -> None:
         self.ranks[number].death = death

@@ -63,6 +63,7 @@ class RankConnections:
         self.stdout = OutputMultiplexer(sys.stdout.fileno())
         self.stderr = OutputMultiplexer(sys.stderr.fileno(), live=sys.stderr.isatty())
         self.printed: deque[bytes] = deque(maxlen=_PRINTED_LINES)  # last lines of ssh, mpiexec, and native code
+        self.output_lost = ""  # a sentence about it
         self.ending = False  # the launcher ends the job, so ranks disconnect
         self._table, self._stdin = table, stdin
         self._secret = secrets.token_hex(16)  # that a rank must prove to know
@@ -156,7 +157,9 @@ class RankConnections:
             content = connection.socket.recv(_CHUNK)
         except BlockingIOError:
             return True
-        except OSError:
+        except OSError as error:
+            if connection.stream in ("out", "err"):
+                self.output_lost = f"output of {self._table.in_words([connection.rank])} was lost: {error.strerror}"
             return False
         if not content:
             return False
@@ -207,8 +210,14 @@ class RankConnections:
         del self._strangers[connection]
         connection.stream, connection.rank, connection.begun = hello.stream, hello.rank, b""
         if hello.stream == "in":
+            feeder = threading.Thread(target=_feed, args=(connection.socket, self._stdin), daemon=True)
+            try:
+                feeder.start()
+            except RuntimeError as error:
+                self._say(f"rank {hello.rank} gets no stdin: {error}")
+                self._table.failed_code = self._table.failed_code or LOST
+                return False
             self._selector.unregister(connection.socket)
-            threading.Thread(target=_feed, args=(connection.socket, self._stdin), daemon=True).start()
             return True
         self._open += 1
         if hello.stream == "control":
@@ -238,6 +247,8 @@ class RankConnections:
             content = os.read(key.fd, _CHUNK)
         except BlockingIOError:
             return
+        except OSError:  # as if it had ended: what depends on it has time limits
+            content = b""
         *lines, rest = (pipe.begun + content).split(b"\n")
         for line in lines:
             if not (pipe.agent and self._serve(pipe.process, line)):
