@@ -137,7 +137,7 @@ def test_killed_ranks_cost_no_more_than_what_was_not_saved(run: Callable[..., El
         ranks = job.train(fault)
         time.sleep(chance.uniform(0, 2 * SAVED_EVERY))
         os.kill(chance.choice(list(ranks.values())), signal.SIGKILL)
-    assert "exited without reporting (killed?)" in check_end(job, 2)
+    assert "exited without reporting (killed by SIGKILL)" in check_end(job, 2)
     log = [json.loads(line) for line in (job.folder / "log.jsonl").read_text().splitlines()]
     epochs = [(record["epoch"], record["time"]) for record in log if record["record"] == "epoch"]
     assert sorted({epoch for epoch, _ in epochs}) == list(range(1, EPOCHS + 1))

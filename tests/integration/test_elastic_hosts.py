@@ -27,7 +27,7 @@ while true; do
 done
 if [ -e "{folder}/down-$1" ]; then echo "$1: no route" >&2; exit 255; fi
 if [ -e "{folder}/hung-$1" ]; then sleep 60; fi
-if [ -e "{folder}/weak-$1" ]; then case "$2" in *proxy*) ulimit -v 100000 ;; esac; fi
+if [ -e "{folder}/weak-$1" ]; then case "$2" in *agent*) ulimit -v 100000 ;; esac; fi
 shift
 exec sh -c "$*"
 """

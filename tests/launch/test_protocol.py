@@ -12,13 +12,13 @@ from dslide.errors import INTERRUPTED, LOST
 from dslide.launch.protocol import Exit, Failure, Hello, LauncherAddress, Message, Progress, decode, encode
 from dslide.launch.rank_table import RankTable
 
-HELLO = Hello("secret", "control", 1, 3, "beta", 4711)
+HELLO = Hello("control", 1, 3, "beta", 4711, "ab", "cd")
 
 
 @pytest.mark.parametrize("message", [HELLO, Progress(7, 30), Failure("a\nb: ü"), Exit(4, [0, 2]), Exit(0, [])])
 def test_messages_are_lines_that_come_back_the_same(message: Message) -> None:
     line = encode(message)
-    assert line.index(b"\n") == len(line) - 1
+    assert b"\n" not in line
     assert decode(line) == message
 
 
@@ -32,7 +32,9 @@ def test_what_is_no_complete_message_is_refused() -> None:
     kind, fields = json.loads(encode(HELLO))
     for name in fields:
         less = {key: value for key, value in fields.items() if key != name}
-        assert decode(json.dumps([kind, less]).encode()) is None
+        assert (decode(json.dumps([kind, less]).encode()) is None) == (name != "proof")
+        for wrong in (None, [], {}, True, -1, 1.5):
+            assert decode(json.dumps([kind, fields | {name: wrong}]).encode()) is None
     assert decode(json.dumps([kind, fields | {"more": 1}]).encode()) is None
     for line in (b"", b"5", b"[]", b'["Other", {}]', b"[[], {}]", b"\xff", b"[" * 50_000):
         assert decode(line) is None
@@ -76,7 +78,7 @@ def test_silence_is_measured_from_the_last_message(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     table = RankTable(["a", "b"], limit=10)
     for rank in range(2):
-        table.connect(Hello("", "control", rank, 2, "ab"[rank], 1), object())  # type: ignore[arg-type]
+        table.connect(Hello("control", rank, 2, "ab"[rank], 1, ""), object())  # type: ignore[arg-type]
         table.receive(rank, Progress(1, 1))
     limit = 10 + liveness.SILENCE_MARGIN
     for seconds in range(1, int(limit) + 2):  # a launcher that checks rarely was stopped itself
@@ -93,7 +95,7 @@ def test_heartbeats_without_progress_are_not_enough(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(time, "monotonic", lambda: now)
     table = RankTable(["a", "b"], limit=10)
     for rank in range(2):
-        table.connect(Hello("", "control", rank, 2, "ab"[rank], 1), object())  # type: ignore[arg-type]
+        table.connect(Hello("control", rank, 2, "ab"[rank], 1, ""), object())  # type: ignore[arg-type]
         table.receive(rank, Progress(1, 1))
     limit = 10 * liveness.STUCK + liveness.SILENCE_MARGIN
     for seconds in range(1, int(limit) + 2):

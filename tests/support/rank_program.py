@@ -16,10 +16,15 @@ from dslide.comm import Communicator, job
 from dslide.errors import ConfigError, Diverged
 from dslide.launch.exit import run_to_end
 from dslide.launch.launcher import launch
+from dslide.launch.rank_client import rank_client
 from dslide.util.signals import deferred_interrupt
 from dslide.util.terminal import launcher_columns
 
 LINES = 20_000  # of 60 characters and more: many times what a pipe holds
+
+
+def alone(comm: Communicator) -> None:
+    print("a rank without others")
 
 
 def speak(comm: Communicator) -> None:
@@ -98,6 +103,15 @@ def train(comm: Communicator) -> None:
     comm.barrier("saved")
 
 
+def tell_secret(comm: Communicator) -> None:
+    """As `train`, when the secret of the job has been written to a file."""
+    client = rank_client()
+    assert client is not None
+    (Path(sys.argv[2]) / "address").write_text(str(client.launcher))
+    comm.barrier("told")
+    train(comm)
+
+
 def be_deaf(comm: Communicator) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     begun(comm)
@@ -127,8 +141,8 @@ def begun(comm: Communicator) -> None:
 DEEDS: dict[str, Callable[[Communicator], None]] = {
     deed.__name__: deed
     for deed in (
-        speak, speak_much, refuse, refuse_after_output, refuse_together, diverge, have_a_bug, vanish, crash, starve,
-        start_a_thread_too_many, stop, train, be_deaf, draw, echo,
+        alone, speak, speak_much, refuse, refuse_after_output, refuse_together, diverge, have_a_bug, vanish, crash,
+        starve, start_a_thread_too_many, stop, train, tell_secret, be_deaf, draw, echo,
     )
 }  # fmt: skip
 INTERRUPTED = 130
@@ -140,7 +154,7 @@ def work() -> int:
     DEEDS[sys.argv[1]](comm)
     comm.barrier("end")
     comm.close()
-    return INTERRUPTED if sys.argv[1] == "train" else 0
+    return INTERRUPTED if sys.argv[1] in ("train", "tell_secret") else 0
 
 
 def start() -> int:

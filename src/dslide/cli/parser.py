@@ -10,6 +10,7 @@ from dslide.config import RENAMED, check_name, load_toml
 from dslide.errors import ConfigError
 
 NOT_IN_TOML = ("help", "config", "resume")
+_START_PROCESSES = ("ranks", "hosts", "elastic")  # a file may come from anyone
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,6 +58,8 @@ def _toml_arguments(command: Parser, path: str) -> list[str]:
             check_name(name, actions)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
+        if name in _START_PROCESSES:
+            raise ConfigError(f"{path}: {key}: a file can't start processes; give --{name} on the command line")
         option, is_switch = actions[name].option_strings[0], actions[name].nargs == 0
         try:
             text = ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -7,7 +7,8 @@ Four layers watch each other. The *silence limit* (option `watchdog`) is the one
    silent for the silence limit, or alive but without a message for `STUCK` times as long, ends the exchange that waits
    for it with CommError. This layer names exchange, step and rank, so the layers above wait a little longer.
 2. Rank and launcher (rank_client.py, rank_table.py). Each sends the other a heartbeat a second. A rank without a
-   launcher for the silence limit ends itself; the launcher ends a job if a rank is silent for the silence limit and a
+   launcher for the silence limit ends itself, and an agent (agent.py) without one ends its ranks; the launcher ends a
+   job if a rank is silent for the silence limit and a
    margin, or if no rank makes progress for a multiple of it.
 3. The end of a job (launcher.py, mpi.py, exit.py): how long processes get to start, report, save and exit, before they
    are killed.
@@ -29,6 +30,8 @@ FAREWELL = 0.5  # for the other ranks to receive that this one leaves or has fai
 # ---- 2. rank and launcher -------------------------------------------------------------------------------------------
 
 LEAST_LAUNCHER_LIMIT = 5.0  # least silence limit between rank and launcher, whatever was asked for
+HELLO = 10.0  # for who connects to the launcher to prove that it is a rank
+STRANGERS = 64  # connections without such a proof that the launcher keeps; the oldest goes first
 CONNECT = 10.0  # for a rank to connect to each of the launcher's addresses
 SILENCE_MARGIN = 5.0  # added to the silence limit by the launcher: ranks notice silence first, and know more about it
 STUCK_BEFORE_STEP_1 = 60  # times the silence limit without progress before the first step, while data is read
@@ -42,7 +45,8 @@ MPI_START_SILENCE = MPI_START + 10.0  # that the launcher therefore allows a ran
 MPI_ABORT = 5  # for MPI_Abort; whole seconds, as signal.alarm wants
 OUTPUT_FORWARDED = 0.3  # for mpiexec to pass on what a failed rank has printed, before MPI_Abort
 POLL = 0.1  # between two checks of all the limits by the launcher
-OUTPUT_AFTER_MPIEXEC = 2.0  # for output still to arrive when mpiexec has exited
+DELIVERY = 20.0  # for the secret of a job to be written on the hosts whose ranks mpiexec starts
+OUTPUT_AFTER_MPIEXEC = 2.0  # for output still to arrive when agents and mpiexec have exited
 EXIT_AFTER_FAILURE = 1.0  # for the other ranks to exit when one has failed,
 EXIT_AFTER_SIGNAL = 10.0  # when one has exited because of a signal (all of them save first),
 EXIT_AFTER_SUCCESS = 60.0  # or when all have reported success

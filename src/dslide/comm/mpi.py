@@ -19,6 +19,7 @@ from dslide.comm import liveness
 from dslide.comm.communicator import Communicator, solo
 from dslide.comm.frames import Buffer
 from dslide.errors import CommError, ConfigError, PeerFailed, UserError
+from dslide.util import shared_memory
 
 # Variables in which launchers give rank and number of ranks to the processes they start.
 _LAUNCHERS = (
@@ -76,7 +77,8 @@ def _connect() -> Communicator:
             raise ConfigError(f"started as {found}: mpi4py uses another MPI than the launcher, {library}")
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ConfigError("this MPI allows calls from the main thread only; dslide needs MPI_THREAD_SERIALIZED")
-        comm = Communicator(MpiTransport(MPI))
+        comm = Communicator(MpiTransport(MPI))  # made together, so all ranks share their memory by now
+    shared_memory.unlink_own()
     _leave_properly(comm)
     return comm
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dslide.comm.liveness import RetryPolicy
-from dslide.errors import BROKEN_PIPE, BUG, DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR
+from dslide.errors import BROKEN_PIPE, BUG, DIVERGED, INTERRUPTED, LOST, TERMINATED, USER_ERROR, CommError
 from dslide.launch.launcher import launch
 from dslide.launch.mpiexec import Host
 from dslide.launch.rank_table import Outcome
@@ -68,10 +68,15 @@ class Supervisor:
         missing = [name for name in self._hosts if name not in names]
         back: list[str] = []
         over = threading.Event()
-        if missing:
-            threading.Thread(target=self._probe, args=(missing, back, over), name="dslide-probe", daemon=True).start()
         try:
+            if missing:
+                probe = threading.Thread(
+                    target=self._probe, args=(missing, back, over), name="dslide-probe", daemon=True
+                )
+                probe.start()
             return launch(self._command, ranks, hosts, limit=self._limit, enough=lambda: bool(back)), back
+        except (CommError, RuntimeError) as error:  # like too many open files; RuntimeError: no thread can be started
+            return Outcome(LOST, str(error)), back
         finally:
             over.set()
 

@@ -1,4 +1,4 @@
-"""How mpiexec starts ranks: host files, which mpiexec there is, and the options of its dialect."""
+"""Host files, and mpiexec: which one there is, how it starts ranks, and what it passes on to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from dslide.launch.remote_shell import SHELL
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # Variables of the launcher that started this process would mislead the ranks started from it.
 _OF_ANOTHER_JOB = ("PMI_", "PMIX_", "PALS_", "OMPI_COMM_WORLD_", "SLURM_")
-_FORWARDED = re.compile(r"(DSLIDE|PYTHON|OMP)_?\w*|PATH|LD_LIBRARY_PATH")  # Open MPI forwards nothing by itself
+# Variables of this process that ranks on other hosts get, and no others: any may hold a secret.
+_FORWARDED = re.compile(
+    r"(DSLIDE|OMP|MKL|OPENBLAS|MALLOC|UCX|FI|MPICH|MPIR_CVAR|I_MPI|OMPI_MCA|PRTE_MCA|LC)_\w+"
+    r"|PYTHON(PATH|HOME|UNBUFFERED|HASHSEED|WARNINGS|NOUSERSITE|FAULTHANDLER)|PATH|LD_LIBRARY_PATH|LANG|TZ"
+)
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # else Open MPI refuses root
 _EAGER_BYTES = "1048576"
 _OPEN_MPI_TUNING = {  # without it, 1 MB all-gathers over a slow network take twice as long
@@ -107,21 +111,24 @@ def find_mpiexec(search: str | None = None) -> Mpiexec:
     return Mpiexec(found, _dialect(found))
 
 
-def start_command(
-    ranks: int, hosts: Sequence[Host], variables: Mapping[str, str], address: str = "localhost"
-) -> tuple[list[str], dict[str, str]]:
-    """The words to put before a command so that mpiexec runs it as several ranks, and the environment: this process's,
-    with `variables`. Without hosts, all ranks run here; with them, they reach this machine at `address`."""
+def of_another_job(name: str) -> bool:
+    """Whether a variable was set by the launcher of another job, which has started this process."""
+    return name.startswith(_OF_ANOTHER_JOB)
+
+
+def own_variables() -> dict[str, str]:
+    """The variables of this process that ranks on other hosts get."""
+    return {name: value for name, value in os.environ.items() if _FORWARDED.fullmatch(name)}
+
+
+def start_command(ranks: int, hosts: Sequence[Host], variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The words to put before a command so that mpiexec, one that is not MPICH's, runs it as several ranks, and the
+    environment: this process's, with `variables`; ranks on hosts get what `own_variables` allows."""
     mpiexec = find_mpiexec()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_JOB)}
+    environment = {name: value for name, value in os.environ.items() if not of_another_job(name)}
     environment.update(variables)
     options = mpiexec.placement(hosts, ranks, os.environ.get(SHELL))
     match mpiexec.dialect:
-        case Dialect.MPICH:
-            # This host's own name may be unknown on the others. Auto-cleanup would kill all ranks when one has died,
-            # and nobody could say which one it was; the launcher does it.
-            options += ["-localhost", address if hosts else "localhost"]
-            options += ["-disable-auto-cleanup", "-bind-to", "none"]
         case Dialect.INTEL:
             environment["I_MPI_PIN"] = "off"
         case Dialect.OPEN_MPI_4 | Dialect.OPEN_MPI_5:

@@ -1,5 +1,6 @@
-"""A rank's connections to the launcher that started it (protocol.py). What the rank prints goes there, and its exit
-code; Ctrl-C comes from there. What native code prints stays with mpiexec, so that it can be told from dslide's output.
+"""A rank's connections to the launcher that started it (protocol.py, handshake.py). What the rank prints goes there,
+and its exit code; Ctrl-C comes from there. What native code prints stays on the stderr it was started with, so that it
+can be told from dslide's output.
 
 Each side sends the other a heartbeat every second. A rank whose launcher is silent for too long exits."""
 
@@ -12,25 +13,28 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from hmac import compare_digest
 from typing import Literal, NoReturn, TextIO
 
 from dslide.comm import liveness
 from dslide.comm.mpi import current, launched_as
-from dslide.errors import INTERRUPTED, LOST
-from dslide.launch import protocol
+from dslide.errors import INTERRUPTED, LOST, CommError
+from dslide.launch import handshake, protocol
 from dslide.util.terminal import launcher_columns
+
+_ATTEMPTS, _PAUSE = 3, 0.1  # to connect; seconds between them, longer each time: strangers may crowd the port
 
 
 class RankClient:
     """Connects to the launcher, and replaces stdout, stderr and, on rank 0, stdin by connections to it."""
 
     def __init__(self, launcher: protocol.LauncherAddress):
-        self._launcher = launcher
+        self.launcher = launcher
         self._rank, self._size = launched_as()
-        self._sending = threading.Lock()
-        self._control = self._connect()
+        self._control_socket, self._control = self._connect()
         faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)  # print a traceback on crashes
         sys.stdout = self._stream("out", sys.stdout, line_buffered=launcher_columns() > 0)
         sys.stderr = self._stream("err", sys.stderr, line_buffered=True)
@@ -55,31 +59,50 @@ class RankClient:
         self._send(protocol.Progress(0, 0) if comm is None else protocol.Progress(comm.step, comm.exchanges))
 
     def _send(self, message: protocol.Message) -> None:
-        with self._sending:
-            self._control.sendall(protocol.encode(message))
+        self._control.send(protocol.encode(message))
 
-    def _connect(self) -> socket.socket:
-        for place in self._launcher.places:
-            self._place = place
-            with suppress(OSError):
-                control = self._open("control")
-                if control.recv(len(protocol.WELCOME), socket.MSG_WAITALL) == protocol.WELCOME:
-                    control.settimeout(None)
-                    return control
-        places = " or ".join(f"{address}:{port}" for address, port in self._launcher.places)
-        rank = f"rank {self._rank} ({socket.gethostname()})"
-        print(f"dslide: error: {rank} can't reach the launcher at {places}", file=sys.stderr, flush=True)
+    def _connect(self) -> tuple[socket.socket, handshake.Control]:
+        for attempt in range(_ATTEMPTS):
+            for place in self.launcher.places:
+                self._place = place
+                with suppress(OSError):
+                    connection, seal = self._open("control")
+                    connection.settimeout(None)
+                    return connection, handshake.Control(connection, seal)
+            time.sleep(_PAUSE * attempt)
+        places = " or ".join(f"{address}:{port}" for address, port in self.launcher.places)
+        self._give_up(f"can't reach the launcher at {places}")
+
+    def _open(self, stream: str) -> tuple[socket.socket, handshake.Seal]:
+        """A connection, once both sides have proven that they know the secret. OSError if that fails."""
+        connection = socket.create_connection(self._place, timeout=liveness.CONNECT)
+        try:
+            protocol.keep_alive(connection)
+            challenge = handshake.challenge_of(_receive(connection, handshake.CHALLENGE_BYTES))
+            here, number = socket.gethostname(), handshake.new_number()
+            hello = protocol.Hello(stream, self._rank, self._size, here, os.getpid(), number)
+            secret = self.launcher.secret
+            connection.sendall(protocol.encode(handshake.proven(secret, challenge, hello)) + b"\n")
+            welcome = _receive(connection, handshake.WELCOME_BYTES)
+            if not compare_digest(welcome, handshake.welcome_line(secret, challenge, hello)):
+                raise ConnectionError("the launcher does not know the secret")
+        except OSError:
+            connection.close()
+            raise
+        return connection, handshake.Seal(secret, challenge, hello, handshake.RANK_SIDE)
+
+    def _give_up(self, reason: str) -> NoReturn:
+        print(f"dslide: error: rank {self._rank} ({socket.gethostname()}) {reason}", file=sys.stderr, flush=True)
         os._exit(LOST)
 
-    def _open(self, stream: str) -> socket.socket:
-        connection = socket.create_connection(self._place, timeout=liveness.CONNECT)
-        protocol.keep_alive(connection)
-        hello = protocol.Hello(self._launcher.token, stream, self._rank, self._size, socket.gethostname(), os.getpid())
-        connection.sendall(protocol.encode(hello))
-        return connection
-
     def _stream(self, name: str, like: TextIO, line_buffered: bool = False) -> TextIO:
-        connection = self._open(name)
+        for attempt in range(_ATTEMPTS):
+            with suppress(OSError):
+                connection, _ = self._open(name)
+                break
+            time.sleep(_PAUSE * attempt)
+        else:
+            self._give_up(f"can't open another connection to the launcher at {self._place[0]}:{self._place[1]}")
         connection.settimeout(None)
         mode: Literal["r", "w"] = "r" if name == "in" else "w"
         return open(connection.detach(), mode, 1 if line_buffered else -1, encoding=like.encoding, errors=like.errors)
@@ -89,19 +112,28 @@ class RankClient:
         this thread, not by a clock: a process that was stopped has not heard anything meanwhile."""
         main, silent, begun = threading.main_thread().ident, 0.0, b""
         with suppress(OSError):
-            while silent < self._launcher.limit:
-                if select.select([self._control], [], [], liveness.HEARTBEAT)[0]:
-                    content = self._control.recv(1 << 12)
+            while silent < self.launcher.limit:
+                if select.select([self._control_socket], [], [], liveness.HEARTBEAT)[0]:
+                    content = self._control_socket.recv(1 << 12)
                     if not content:
                         break
                     *lines, begun = (begun + content).split(b"\n")
-                    if protocol.INTERRUPT.rstrip() in lines and main is not None:
-                        signal.pthread_kill(main, signal.SIGINT)
+                    for line in lines:
+                        if self._control.open(line) == protocol.INTERRUPT and main is not None:
+                            signal.pthread_kill(main, signal.SIGINT)
                     silent = 0.0
                 else:
                     silent += liveness.HEARTBEAT
                 self._send_heartbeat()
         os._exit(INTERRUPTED)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    """So many bytes; fewer if the connection ends before."""
+    content = b""
+    while len(content) < size and (more := connection.recv(size - len(content))):
+        content += more
+    return content
 
 
 _client: RankClient | None = None
@@ -112,8 +144,12 @@ def rank_client() -> RankClient | None:
     call connects, and removes the launcher's variable from the environment: processes that a rank starts are not ranks,
     and must not connect."""
     global _client
-    address = os.environ.pop(protocol.LAUNCHER, None)
-    if address is not None and _client is None:
-        _client = RankClient(protocol.LauncherAddress.parse(address))
+    place = os.environ.pop(protocol.LAUNCHER, None)
+    if place is not None and _client is None:
+        try:
+            address = protocol.LauncherAddress.take(place, launched_as()[0])
+        except (OSError, ValueError):
+            raise CommError(f"{protocol.LAUNCHER}: {place!r} does not lead to a launcher of this job") from None
+        _client = RankClient(address)
         _client.listen()  # an error of this is reported by the client
     return _client

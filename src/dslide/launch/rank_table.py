@@ -3,14 +3,17 @@ them caused a failure."""
 
 from __future__ import annotations
 
-import socket
+import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dslide.comm import liveness, ranks_in_words
+from dslide.launch.handshake import Control
 from dslide.launch.protocol import Exit, Failure, Hello, Message, Progress
+
+UNKNOWN = "killed?"  # how a process ended, if nobody knows
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class RankProcess:
 
     listed: str  # host, as in the host file
     host: str  # its own name for itself
-    control: socket.socket | None = None  # while it is connected
+    control: Control | None = None  # while it is connected
     pid: int = 0  # 0: it has never connected
     code: int | None = None  # exit code, once reported
     blamed: tuple[int, ...] = ()  # ranks that it reported as the cause
+    death: str = ""  # how its process ended without reporting, if that is known
     heard: float = 0.0  # time of the last message
     progress: tuple[int, int] = (0, 0)  # step, exchanges begun
 
@@ -55,7 +59,7 @@ class RankTable:
         """The furthest one that was reported."""
         return max(rank.progress[0] for rank in self.ranks)
 
-    def connect(self, hello: Hello, control: socket.socket) -> None:
+    def connect(self, hello: Hello, control: Control) -> None:
         """Notes the control connection of a rank."""
         rank = self.ranks[hello.rank]
         rank.control, rank.host, rank.pid, rank.heard = control, hello.host, hello.pid, time.monotonic()
@@ -81,9 +85,32 @@ class RankTable:
         if rank.code is None and self.failed_code is None and self.lost is None and not expected:
             self.lost = number
 
+    def exited(self, number: int, status: int, remark: str) -> None:
+        """Notes the end of a rank's process, with its exit status, negative for a signal, and a remark of its agent."""
+        name = signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
+        self._note_death(
+            number, (f"killed by {name}" if status < 0 else f"exit status {status}") + f"; {remark}" * bool(remark)
+        )
+
+    def agent_ended(self, numbers: Sequence[int]) -> None:
+        """Notes that what started these ranks has ended, and that they will not connect if they have not."""
+        for number in numbers:
+            if not self.ranks[number].death:
+                self._note_death(number, UNKNOWN)
+
+    def _note_death(self, number: int, death: str) -> None:
+        self.ranks[number].death = death
+        if self.ranks[number].pid == 0 and self.lost is None and self.failed_code is None:
+            self.lost = number
+
     def missing(self) -> list[int]:
         """Ranks that have not connected yet."""
         return [number for number, rank in enumerate(self.ranks) if rank.pid == 0]
+
+    def never_connected(self) -> list[int]:
+        """Of those missing, the ones that can't connect any more if that is known of some."""
+        missing = self.missing()
+        return [number for number in missing if self.ranks[number].death] or missing
 
     def all_exited(self) -> bool:
         """Whether all ranks have reported an exit code."""

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, Any
 
 from dslide.errors import ConfigError
 from dslide.util.addresses import route_to
@@ -22,9 +22,14 @@ _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 def who_answers(hosts: Sequence[str], seconds: float) -> dict[str, str]:
     """For each host an empty text if Python finds dslide there within so many seconds, else the error. All are probed
     at the same time; this machine, where no ssh is needed, always answers."""
-    probes = {host: _probe(host) for host in hosts if not _is_this_machine(host)}
+    answers, probes = dict.fromkeys(hosts, ""), {}
+    for host in hosts:
+        try:
+            if not is_this_machine(host):
+                probes[host] = _probe(host)
+        except OSError as error:
+            answers[host] = f"ssh can't be started: {error.strerror}"
     end = time.monotonic() + seconds
-    answers = dict.fromkeys(hosts, "")
     for host, (process, printed) in probes.items():
         with printed:
             try:
@@ -39,7 +44,8 @@ def who_answers(hosts: Sequence[str], seconds: float) -> dict[str, str]:
     return answers
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
+    """Whether the name is one of this machine, where no ssh is needed."""
     route = route_to(host)
     return route is not None and route[0] == route[1]
 
@@ -47,10 +53,19 @@ def _is_this_machine(host: str) -> bool:
 def _probe(host: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     # A file, not a pipe: a connection that ssh keeps open would keep the pipe open too.
     printed = tempfile.TemporaryFile()  # noqa: SIM115
-    shell = os.environ.get(SHELL, "ssh")
-    command = [shell, *_OPTIONS, host, shlex.join([sys.executable, "-c", "import dslide.errors"])]
+    command = shell_command(host, shlex.join([sys.executable, "-c", "import dslide.errors"]))
+    null = subprocess.DEVNULL
+    return start(command, stdin=null, stdout=printed, stderr=printed, start_new_session=True), printed
+
+
+def shell_command(host: str, command: str) -> list[str]:
+    """The words that run a command on a host."""
+    return [os.environ.get(SHELL, "ssh"), "-x", *_OPTIONS, host, command]
+
+
+def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts the remote shell; ConfigError if there is none, OSError if this machine lacks something for it."""
     try:
-        null = subprocess.DEVNULL
-        return subprocess.Popen(command, stdin=null, stdout=printed, stderr=printed, start_new_session=True), printed
-    except OSError as error:
-        raise ConfigError(f"{shell}: can't be run, so hosts can't be reached: {error.strerror}") from None
+        return subprocess.Popen(command, **options)
+    except (FileNotFoundError, PermissionError) as error:
+        raise ConfigError(f"{command[0]}: can't be run, so hosts can't be reached: {error.strerror}") from None

@@ -36,7 +36,7 @@ exec ip netns exec "$1" unshare --uts --ipc --mount sh -c '
     exec sh -c "$*"' sh "$@"
 """
 # Connects to a port at which nobody listens: a node that is reachable refuses. The command does not end with the
-# shell's own process, and its stdin is empty.
+# shell's own process.
 _SHELL = """
 {python} -I -S -c '
 import socket, sys
@@ -46,7 +46,7 @@ except ConnectionRefusedError:
     pass
 except OSError as error:
     sys.exit(f"{{sys.argv[1]}}: {{error.strerror or error}}")' "$1" || exit 255
-exec setsid --fork --wait {folder}/agent "$@" < /dev/null
+exec setsid --fork --wait {folder}/agent "$@"
 """
 
 
