@@ -335,14 +335,14 @@ def open_run(
                 RunInfo(folder, train_data, held_out, test, planned.lines(), last, threads, measured, tuned)
             )
         comm.together("memory", lambda: planned.check(here.ranks))
-        lock = lock or _lock(held, folder, comm, wait, new=not resume_existing)
-        held.pop_all()  # the run releases it
-        return Run(
+        run = Run(
             comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
             planned_bytes=planned.bytes_total, saved=saved, last=last, profile=measured, tensorboard=tensorboard,
             callbacks=[*line, *callbacks], estimator=estimator, tuned=tuned, base=base, growing=growing,
-            lock=lock,
+            lock=lambda: lock or _lock(held, folder, comm, wait, new=not resume_existing),
         )  # fmt: skip
+        held.pop_all()  # the run gives it back
+        return run
 
 
 def _folder(data: Source, out: str | Path | None, resume: str | Path | None, comm: Communicator) -> Path:

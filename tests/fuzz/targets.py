@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 import support.run_folders as run_folders
 from fuzz.mutations import VALUES, WORDS, bytes_mutated, file_replaced, folder_mutated, sealed
+from fuzz.run_targets import RunTarget, frames, lock, predict, relabelled, replicas, requests, resume
 
 from dslide import SlideClassifier
 from dslide.checkpoint.saved_model import load_model, model_folder
@@ -102,7 +103,7 @@ def _model(sample: Path, data: bytes, *words: str) -> None:
     name = sample.with_name("data")
     name.write_bytes(data)
     run = sample.with_name("run")
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         assert main(["train", str(name), "--out", str(run), "--hidden", "4", "--epochs", "1", "--threads", "1",
                      "--quiet", *words]) == 0  # fmt: skip
     shutil.copytree(model_folder(run), sample)
@@ -312,6 +313,17 @@ def _toml(sample: Path) -> Target:
     return Target(sample, {"o.toml": TOML}, open)
 
 
+def _relabelled(sample: Path) -> Target:
+    _model(sample, LIBSVM, "--format", "libsvm", "--label-names", str(_names_file(sample)))
+    return ModelTarget(sample, relabelled)
+
+
+def _names_file(sample: Path) -> Path:
+    path = sample.with_name("names")
+    path.write_bytes("a\nb b\n\u00e9t\u00e9\nd\n".encode())
+    return path
+
+
 def _words(sample: Path) -> Target:
     """Command lines; of data that is not there, so that none does real work."""
     options = [f"--{name.replace('_', '-')}" for name in Config().to_dict()]
@@ -355,6 +367,13 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "estimator": _estimator,
     "toml": _toml,
     "run": _run,
+    "predict": lambda sample: RunTarget(sample, predict),
+    "resume": lambda sample: RunTarget(sample, resume),
+    "lock": lock,
+    "relabel": _relabelled,
+    "frames": frames,
+    "replicas": replicas,
+    "requests": requests,
     "hosts": lambda sample: TextTarget(sample, {"file": HOSTS}, read_hosts_of),
     "words": _words,
 }

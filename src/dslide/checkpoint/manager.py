@@ -211,8 +211,8 @@ class CheckpointManager:
             for path in folder.iterdir():
                 if path.name not in entries and is_model_file(path.name):
                     path.unlink()  # left by a crash
+            name_latest(self.folder, folder.name)  # counts from when the manifest is there, which is written last
             write_rest(folder, model, self.comm.size, entries, before=self._written)
-            name_latest(self.folder, folder.name)
 
     def _send_copies(self, replicator: Replicator, folder: Path) -> str:
         """Sends this rank's arrays to a rank with another disk; returns why that failed, or nothing."""

@@ -28,6 +28,7 @@ from typing import Literal
 from dslide.checkpoint.manifest import CheckedFile
 from dslide.comm import Communicator
 from dslide.errors import CommError
+from dslide.util.json_files import strict_json
 from dslide.util.plain import make_plain_folder
 
 SHARE = 0.1  # of the time that files may occupy a link during training
@@ -104,9 +105,11 @@ class Replicator:
 
     def _take(self, source: int, content: memoryview) -> None:
         """Called by the communicator, with its lock held: queues a message for the replicator's threads."""
+        if len(content) < _HEAD.size:
+            return  # not from a replicator
         kind, number = _HEAD.unpack_from(content)
         if kind == _ANSWER:
-            self._answers.put((number, str(content[_HEAD.size :], "utf-8")))
+            self._answers.put((number, str(content[_HEAD.size :], "utf-8", "replace")))
         else:
             self._arrived.put((source, kind, number, content[_HEAD.size :]))
 
@@ -169,13 +172,13 @@ class Replicator:
             return "unknown transfer"
         try:
             if kind == _BEGIN:
-                self._incoming[source] = number, self._new_file(str(content, "utf-8"))
+                self._incoming[source] = number, self._new_file(str(content, "utf-8", "replace"))
             elif kind == _PIECE:
                 self._incoming[source][1].write(content)
             else:
-                file, sent = self._incoming[source][1], json.loads(bytes(content))
+                file, sent = self._incoming[source][1], _parsed(content)
                 if file.entry != sent:
-                    received = f"{file.entry['size']} bytes of {sent['size']} were received"
+                    received = f"{file.entry['size']} bytes of {sent.get('size')} were received"
                     raise _Refused(f"{received}, or the checksum differs")
                 file.commit()
                 del self._incoming[source]
@@ -197,6 +200,15 @@ class Replicator:
         path = self._root / name
         make_plain_folder(path.parent, _Refused)
         return CheckedFile(path)
+
+
+def _parsed(content: memoryview) -> dict[str, object]:
+    """Size and checksum of a file, as its sender says; whatever is not that differs from those of any file."""
+    with suppress(ValueError, RecursionError):
+        sent = strict_json(bytes(content))
+        if isinstance(sent, dict):
+            return sent
+    return {}
 
 
 def next_size(size: int, seconds: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import lzma
 import os
@@ -88,7 +89,7 @@ def _whole_pieces(path: str | Path, block_bytes: int, what: str, ends: Sequence[
 def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
     """The bytes of a plain, gzip or xz file without its byte order mark; DataError if it is empty."""
     begin, read = True, 0
-    with open_file(path) as file:
+    with _read_only(open_file(path)) as file:
         for data in _unpacked(path, file, block_bytes):
             read += len(data)
             if read >= CHECK_BYTES:  # most readers keep all they read, and a small file can decompress to a lot
@@ -102,6 +103,16 @@ def _blocks(path: str | Path, block_bytes: int) -> Iterator[bytes]:
                 yield data
     if begin:
         raise DataError(f"{path}: the file is empty")
+
+
+@contextlib.contextmanager
+def _read_only(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The file, closed afterwards. Nothing is lost if that fails, since nothing was written."""
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def _unpacked(path: str | Path, raw: IO[bytes], size: int) -> Iterator[bytes]:

@@ -109,12 +109,12 @@ class Run:
         test: Data | None = None, testing: EvaluationOptions, planned_bytes: int = 0, saved: SavedModel | None = None,
         last: Path | None = None, profile: Profile | None = None, tensorboard: bool = False,
         callbacks: Sequence[Callback] = (), estimator: Mapping[str, Any] | None = None, tuned: Tuned | None = None,
-        base: SavedModel | None = None, growing: GrowingData | None = None, lock: RunLock | NoLock | None = None,
+        base: SavedModel | None = None, growing: GrowingData | None = None,
+        lock: Callable[[], RunLock | NoLock] = NoLock,
     ) -> None:  # fmt: skip
         """`growing` is what a model is trained on further: `base`, or that which was saved in the midst of it. `lock`
-        is released when training has ended."""
+        takes the run's lock, which is released when training has ended."""
         self.folder, self.comm, self.data, self.test = folder, comm, data, test
-        self._lock = lock or NoLock()
         self.tuned = saved.progress.get("autotune") if saved is not None else tuned and tuned.to_dict()
         self.hold_out, self.split = testing.hold_out, testing.split
         self.planned_bytes, self.estimator = planned_bytes, estimator
@@ -124,6 +124,7 @@ class Run:
             self.label_counts, self.rows = growing.label_counts, growing.rows
         self.earlier = None if growing is None else growing.earlier
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
+        self._lock = lock()  # which makes the folder of a new run, where rank 0 is
         folder.mkdir(parents=True, exist_ok=True)
         if saved is not None:
             restore_network(self.trainer.network, saved.state)
