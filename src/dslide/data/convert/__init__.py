@@ -48,6 +48,11 @@ def convert(
         Is called with a line on the memory that is needed, before it is, and with others later.
     **options
         All others are those of `load`.
+
+    Raises
+    ------
+    DataError
+        Data that can't be read; the message names file, line and value.
     """
     for name in layout:
         check_name(name, LAYOUT_OPTIONS)
