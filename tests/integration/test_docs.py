@@ -109,3 +109,36 @@ def test_pictures_of_concepts_are_those_of_the_script() -> None:
     assert {path.stem: path.read_text() for path in (DOCS / "concepts").glob("*.svg")} == {
         name: draw() for name, draw in drawn.items()
     }
+
+
+def sections_with_tables(page: Path) -> Iterator[str]:
+    """Anchors of the sections of a page that have a table."""
+    name = ""
+    for line in page.read_text().splitlines():
+        if heading := re.fullmatch(r"#{1,6} (.+)", line):
+            name = anchor(heading[1])
+        elif line.startswith("|---") and name:
+            yield name
+
+
+def test_every_table_of_results_has_its_command() -> None:
+    index = DOCS / "results/index.md"
+    listed = set(links(index.read_text()))
+    tables = {
+        f"{page.name}#{name}"
+        for page in DOCS.glob("results/*.md")
+        if page != index
+        for name in sections_with_tables(page)
+        if name != "reproduce"
+    }
+    assert len(tables) > 20
+    assert tables - listed == set()
+
+
+def test_commands_of_results_exist() -> None:
+    text = (DOCS / "results/index.md").read_text()
+    modules = set(re.findall(r"python -m (bench[\w.]*)", text))
+    assert len(modules) >= 6
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
