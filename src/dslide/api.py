@@ -147,6 +147,16 @@ def resume(
     **options
         Of the options of `Config` epochs, patience, learning_rate, threads, wire, micro_batches, watchdog,
         checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks.
+
+    Returns
+    -------
+    RunResult
+        As of `train`.
+
+    Raises
+    ------
+    UserError
+        Other data, options that can't change, or a folder that can't be used.
     """
     testing = EvaluationOptions(test, hold_out, split, test_every, test_rows, checked_ks(k))
     return open_run(
@@ -190,6 +200,11 @@ def evaluate(
         rows_per_second of approximate prediction, prefixed with `approximate_`, as well as
         approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_index_seconds,
         the time to make what labels are looked up in, unless it was saved with the model.
+
+    Raises
+    ------
+    UserError
+        A model or data that can't be used.
     """
     ks = checked_ks(k)
     opened = model if isinstance(model, Model) else open_model(model, threads=threads, comm=comm)
@@ -242,6 +257,11 @@ def predict(
     -------
     iterator of Prediction
         One for each row, in order.
+
+    Raises
+    ------
+    UserError
+        A model or data that can't be used.
     """
     if not isinstance(k, int) or k < 1:
         raise ConfigError(f"k: expected at least 1, not {k!r}")

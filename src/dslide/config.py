@@ -226,18 +226,59 @@ class Config:
             raise ConfigError(f"start = discriminant is for {fit}, not for {name} = {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> Config:
-        """A copy with some options changed; unknown names are refused with the nearest valid one."""
+        """A copy with some options changed; unknown names are refused with the nearest valid one.
+
+        Parameters
+        ----------
+        **changes
+            Options by their names.
+
+        Returns
+        -------
+        Config
+
+        Raises
+        ------
+        ConfigError
+            An unknown name, or a value that is out of range.
+
+        Examples
+        --------
+        >>> from dslide import Config
+        >>> Config(epochs=3).replace(hidden=(128,)).hidden
+        (128,)
+        """
         for name in changes:
             check_name(name)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as saved models keep them."""
+        """Plain values, as saved models keep them.
+
+        Returns
+        -------
+        dict
+        """
         return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """The opposite of `to_dict`."""
+        """The opposite of `to_dict`.
+
+        Parameters
+        ----------
+        values : dict
+            Options by their names; those that are missing have their defaults.
+
+        Returns
+        -------
+        Config
+
+        Raises
+        ------
+        ConfigError
+            An unknown name, or a value that is out of range.
+        """
         return cls().replace(**values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -12,7 +13,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
+
+ALL = frozenset(PAGES)
+
+
+def text_of(page: Path) -> str:
+    """The text of a page; of a notebook that of its cells of text."""
+    if page.suffix == ".md":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 def without_code(text: str) -> str:
@@ -38,7 +49,7 @@ def anchor(heading: str) -> str:
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """All anchors of a page. A heading that occurs again gets a number."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
     seen: dict[str, int] = {}
     found = set()
     for heading in re.findall(r"^#{1,6} (.+)$", text, flags=re.MULTILINE):
@@ -54,18 +65,18 @@ def broken(page: Path, text: str) -> list[str]:
     for target in links(text):
         path, _, name = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if not file.exists() or (name and (file.suffix != ".md" or name not in anchors(file))):
+        if not file.exists() or (name and (file not in ALL or name not in anchors(file))):
             wrong.append(target)
     return wrong
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_resolves(page: Path) -> None:
-    assert broken(page, page.read_text()) == []
+    assert broken(page, text_of(page)) == []
 
 
 def test_there_are_links_to_check() -> None:
-    assert sum(len(list(links(page.read_text()))) for page in PAGES) > 100
+    assert sum(len(list(links(text_of(page)))) for page in PAGES) > 100
 
 
 def test_broken_links_are_found() -> None:
@@ -85,11 +96,11 @@ def test_anchors_are_those_of_github() -> None:
 def test_the_index_lists_every_page() -> None:
     index = DOCS / "README.md"
     listed = {(DOCS / target.partition("#")[0]).resolve() for target in links(index.read_text())}
-    assert {page for page in DOCS.rglob("*.md") if page != index} <= listed
+    assert {page for page in PAGES if DOCS in page.parents and page != index} <= listed
 
 
 def test_every_picture_is_shown() -> None:
-    shown = {(page.parent / target).resolve() for page in PAGES for target in links(page.read_text())}
+    shown = {(page.parent / target).resolve() for page in PAGES for target in links(text_of(page))}
     assert set(DOCS.rglob("*.svg")) <= shown
 
 
@@ -98,3 +109,36 @@ def test_pictures_of_concepts_are_those_of_the_script() -> None:
     assert {path.stem: path.read_text() for path in (DOCS / "concepts").glob("*.svg")} == {
         name: draw() for name, draw in drawn.items()
     }
+
+
+def sections_with_tables(page: Path) -> Iterator[str]:
+    """Anchors of the sections of a page that have a table."""
+    name = ""
+    for line in page.read_text().splitlines():
+        if heading := re.fullmatch(r"#{1,6} (.+)", line):
+            name = anchor(heading[1])
+        elif line.startswith("|---") and name:
+            yield name
+
+
+def test_every_table_of_results_has_its_command() -> None:
+    index = DOCS / "results/index.md"
+    listed = set(links(index.read_text()))
+    tables = {
+        f"{page.name}#{name}"
+        for page in DOCS.glob("results/*.md")
+        if page != index
+        for name in sections_with_tables(page)
+        if name != "reproduce"
+    }
+    assert len(tables) > 20
+    assert tables - listed == set()
+
+
+def test_commands_of_results_exist() -> None:
+    text = (DOCS / "results/index.md").read_text()
+    modules = set(re.findall(r"python -m (bench[\w.]*)", text))
+    assert len(modules) >= 6
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module

@@ -122,7 +122,28 @@ def load_model(
     """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
     `state` holds the arrays of the shard, by default the whole network: memory-mapped if as many ranks wrote the
     folder, else each assembled when it is read. `optimizer` includes what resuming needs; `verify` checks the checksums
-    of the arrays too, which reads them once."""
+    of the arrays too, which reads them once.
+
+    Parameters
+    ----------
+    folder : path
+        Folder of a run or of a model.
+    optimizer : bool
+        Include what resuming needs.
+    verify : bool
+        Check the checksums of the arrays too.
+    shard : Shard
+        The rank whose part to load, and the number of ranks.
+
+    Returns
+    -------
+    SavedModel
+
+    Raises
+    ------
+    ModelError
+        A file is missing or damaged.
+    """
     place = model_folder(folder)
     manifest, model = read_model(place, verify)
     saved = SavedArrays(place, manifest, model.config, model.features, model.labels)

@@ -33,7 +33,20 @@ class Vectors:
         cls, saved: SavedModel, source: str | Path = "the model", of: Literal["features", "labels"] = "features"
     ) -> Vectors:
         """The first layer's weights of each feature, or the output layer's of each label, without the padding. Labels
-        and items without names have their numbers; ModelError if other features have no names."""
+        and items without names have their numbers; ModelError if other features have no names.
+
+        Parameters
+        ----------
+        saved : SavedModel
+            What `load_model` gave.
+        source : str
+            Its name in errors.
+        of : {"features", "labels"}
+
+        Returns
+        -------
+        Vectors
+        """
         config = saved.config
         if of == "labels":
             weights = _floats(saved, f"layer{len(config.hidden)}.weights")
@@ -53,7 +66,23 @@ class Vectors:
     @classmethod
     def open(cls, path: str | Path, of: Literal["features", "labels"] = "features") -> Vectors:
         """The vectors of a saved model, given its folder or that of the run that made it: those of its features (words
-        or items) or of its labels."""
+        or items) or of its labels.
+
+        Parameters
+        ----------
+        path : path
+            Folder of a run or of a model.
+        of : {"features", "labels"}
+
+        Returns
+        -------
+        Vectors
+
+        Raises
+        ------
+        ModelError
+            The folder is no model, or has no names.
+        """
         return cls.of_model(load_model(path, verify=True), path, of)
 
     def __len__(self) -> int:
@@ -67,7 +96,33 @@ class Vectors:
         return vector
 
     def nearest(self, what: str | ArrayLike, k: int = 10) -> list[tuple[str, float]]:
-        """The k names with the largest cosine to a name, which is not among them, or to a vector; largest first."""
+        """The k names with the largest cosine to a name, which is not among them, or to a vector; largest first.
+
+        Parameters
+        ----------
+        what : str or array (length,)
+            A name, or a vector.
+        k : int
+            How many.
+
+        Returns
+        -------
+        list of (str, float)
+            Names and cosines.
+
+        Raises
+        ------
+        ModelError
+            There is no such name.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dslide import Vectors
+        >>> vectors = Vectors(["north", "east", "up north"], np.float32([[0, 1], [1, 0], [0, 2]]))
+        >>> vectors.nearest("north", k=1)
+        [('up north', 1.0)]
+        """
         if k < 1:
             raise ConfigError(f"k: expected at least 1, not {k}")
         own = self._row(what) if isinstance(what, str) else None
@@ -80,7 +135,13 @@ class Vectors:
         return [(self.names[row], float(cosines[row])) for row in order[:k]]
 
     def save(self, path: str | Path) -> None:
-        """Writes a new file in word2vec's text format."""
+        """Writes a new file in word2vec's text format.
+
+        Parameters
+        ----------
+        path : path
+            A file, which must not exist.
+        """
         for name in self.names:
             if not name or name.split() != [name]:
                 raise DataError(f"{path}: the name {name!r} can't be written, the format has blanks between names")

@@ -51,6 +51,21 @@ def error_of_all(outcomes: Sequence[tuple[str, str] | None]) -> UserError | None
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Like `rank 2` or `ranks 0, 3 and 5`."""
+    """Like `rank 2` or `ranks 0, 3 and 5`.
+
+    Parameters
+    ----------
+    ranks : list of int
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from dslide.comm import ranks_in_words
+    >>> ranks_in_words([0, 3, 5])
+    'ranks 0, 3 and 5'
+    """
     *others, last = map(str, ranks)
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"

@@ -63,7 +63,17 @@ class Exchange:
         self.counted = False  # whether its times are included in the communicator's sums
 
     def wait(self) -> list[Buffer]:
-        """The messages of all ranks, in rank order; the same if called again. CommError if one can't arrive."""
+        """The messages of all ranks, in rank order; the same if called again. CommError if one can't arrive.
+
+        Returns
+        -------
+        list of bytes
+
+        Raises
+        ------
+        CommError
+            A message can't arrive.
+        """
         return self._comm._wait(self)
 
     def __str__(self) -> str:
@@ -102,30 +112,100 @@ class Communicator:
 
     def post(self, name: str, outgoing: Sequence[Buffer]) -> Exchange:
         """Begins an exchange: outgoing[r] is for rank r; the message for this rank itself is returned with the others.
-        Messages are copied, so the caller may change its buffers at once."""
+        Messages are copied, so the caller may change its buffers at once.
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, in errors.
+        outgoing : list of bytes
+            A message for each rank.
+
+        Returns
+        -------
+        Exchange
+            To wait for.
+        """
         exchange = self._post(name, outgoing)
         self._wake.set()
         return exchange
 
     def post_to_all(self, name: str, content: Buffer) -> Exchange:
-        """As `post`, with the same message for every rank."""
+        """As `post`, with the same message for every rank.
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, in errors.
+        content : bytes
+
+        Returns
+        -------
+        Exchange
+            To wait for.
+        """
         return self.post(name, [content] * self.size)
 
     def all_gather(self, name: str, content: Buffer) -> list[Buffer]:
-        """The content given by each rank, in rank order."""
+        """The content given by each rank, in rank order.
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, in errors; the same on all ranks.
+        content : bytes
+
+        Returns
+        -------
+        list of bytes
+
+        Raises
+        ------
+        CommError
+            A rank can't be reached.
+        """
         return self._post(name, [content] * self.size).wait()
 
     def gather_objects(self, name: str, value: Any) -> list[Any]:
-        """The value given by each rank, in rank order; as JSON returns it (tuples as lists)."""
+        """The value given by each rank, in rank order; as JSON returns it (tuples as lists).
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, in errors.
+        value : what JSON can hold
+
+        Returns
+        -------
+        list
+        """
         return [json.loads(bytes(b)) for b in self.all_gather(name, json.dumps(value).encode())]
 
     def barrier(self, name: str) -> None:
-        """Waits until every rank has called it."""
+        """Waits until every rank has called it.
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, in errors.
+        """
         self.all_gather(name, b"")
 
     def together(self, what: str, work: Callable[[], T]) -> T:
         """Runs `work` on every rank. If it fails on some, all ranks raise the first one's error, with the messages and
-        numbers of all ranks that failed (without numbers if the message is the same everywhere)."""
+        numbers of all ranks that failed (without numbers if the message is the same everywhere).
+
+        Parameters
+        ----------
+        what : str
+            What is done, in errors.
+        work : callable
+            Is called without arguments.
+
+        Returns
+        -------
+        what `work` returns on this rank
+        """
         problem, value = None, None
         try:
             value = work()
@@ -137,12 +217,30 @@ class Communicator:
 
     def on_side(self, handler: Callable[[int, memoryview], None] | None) -> None:
         """From now on frames of the side channel go to `handler(rank, content)`, which is called with the lock held and
-        must neither wait nor fail; with None they are dropped."""
+        must neither wait nor fail; with None they are dropped.
+
+        Parameters
+        ----------
+        handler : callable or None
+            Is called with the number of a rank and what it sent.
+        """
         with self._lock:
             self._on_side = handler
 
     def send_side(self, to: int, content: Buffer) -> None:
-        """Sends at most `PIECE` bytes over the side channel; from any thread. CommError if the rank is lost."""
+        """Sends at most `PIECE` bytes over the side channel; from any thread. CommError if the rank is lost.
+
+        Parameters
+        ----------
+        to : int
+            Rank.
+        content : bytes
+
+        Raises
+        ------
+        CommError
+            The rank is lost.
+        """
         with self._lock:
             if lost := self.lost(to):
                 raise CommError(lost)
@@ -151,7 +249,16 @@ class Communicator:
         self._wake.set()
 
     def lost(self, rank: int) -> str:
-        """Why another rank can't be reached any more, as far as this one knows; empty if it can."""
+        """Why another rank can't be reached any more, as far as this one knows; empty if it can.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        str
+        """
         peer = self._peers[rank]
         if self._closed:
             return "the communicator is closed"
@@ -164,7 +271,15 @@ class Communicator:
 
     def fail(self, message: str, code: int) -> None:
         """Notifies the others that this rank ends with an error; waits a moment for them to receive it. If another
-        rank's failure is the reason, that one's error is passed on."""
+        rank's failure is the reason, that one's error is passed on.
+
+        Parameters
+        ----------
+        message : str
+            What went wrong.
+        code : int
+            Exit code.
+        """
         cause = self.failure if isinstance(self.failure, PeerFailed) else PeerFailed(self.rank, message, code)
         self._leave(Kind.FAILED, json.dumps([cause.rank, cause.message, cause.code]).encode())
 
@@ -403,5 +518,10 @@ def _pause(quiet: float) -> float:
 
 
 def solo() -> Communicator:
-    """The communicator of a job with one rank."""
+    """The communicator of a job with one rank.
+
+    Returns
+    -------
+    Communicator
+    """
     return Communicator(None)

@@ -70,10 +70,27 @@ class Transport(Protocol):
         """How many ranks there are."""
 
     def send(self, to: int, frame: bytes) -> None:
-        """Begins to send; never blocks."""
+        """Begins to send; never blocks.
+
+        Parameters
+        ----------
+        to : int
+            Rank.
+        frame : bytes
+        """
 
     def receive(self) -> list[tuple[int, Buffer]]:
-        """The new frames, each with its source rank; never blocks. Also continues what is being sent."""
+        """The new frames, each with its source rank; never blocks. Also continues what is being sent.
+
+        Returns
+        -------
+        list of (rank, frame)
+        """
 
     def sending(self) -> bool:
-        """Whether frames are still being sent."""
+        """Whether frames are still being sent.
+
+        Returns
+        -------
+        bool
+        """

@@ -32,7 +32,17 @@ _job: Communicator | None = None
 
 
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Rank and number of ranks that a launcher gave this process; (0, 1) without one."""
+    """Rank and number of ranks that a launcher gave this process; (0, 1) without one.
+
+    Parameters
+    ----------
+    environment : dict
+        Environment variables.
+
+    Returns
+    -------
+    rank, size : int
+    """
     for rank, size in _LAUNCHERS:
         if environment.get(rank, "").isdigit() and environment.get(size, "").isdigit():
             return int(environment[rank]), int(environment[size])
@@ -42,7 +52,22 @@ def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 def job(limit: float | None = None) -> Communicator:
     """The communicator of the job this process belongs to: all ranks of mpiexec or srun, or this process alone. Made at
     the first call, and the same from then on; a silence limit that is given applies from then on. ConfigError if there
-    are ranks but no working MPI between them."""
+    are ranks but no working MPI between them.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds of silence after which a rank is given up.
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    ConfigError
+        There are ranks but no working MPI between them.
+    """
     global _job
     if _job is None:
         _job = _connect()
@@ -52,7 +77,12 @@ def job(limit: float | None = None) -> Communicator:
 
 
 def current() -> Communicator | None:
-    """The communicator that `job` has made; None before."""
+    """The communicator that `job` has made; None before.
+
+    Returns
+    -------
+    Communicator or None
+    """
     return _job
 
 
@@ -155,7 +185,16 @@ def _leave_properly(comm: Communicator) -> None:
 
 
 def end_job(comm: Communicator, message: str, code: int) -> None:
-    """Ends this rank with an error, and with it the job, with this exit code; a rank alone is left to its caller."""
+    """Ends this rank with an error, and with it the job, with this exit code; a rank alone is left to its caller.
+
+    Parameters
+    ----------
+    comm : Communicator
+    message : str
+        What the other ranks report.
+    code : int
+        Exit code.
+    """
     if comm.size == 1:
         return
     try:

@@ -100,7 +100,12 @@ class Dataset:
         return self.y.column_counts()
 
     def label_frequencies(self) -> NDArray[np.float64]:
-        """The share of rows with each label, smoothed so that none is 0 or 1."""
+        """The share of rows with each label, smoothed so that none is 0 or 1.
+
+        Returns
+        -------
+        array (labels,) of float64
+        """
         return smoothed_frequencies(self.label_counts, len(self))
 
     @property
@@ -125,7 +130,17 @@ class Dataset:
         return sparse_part(self.x).memory_bytes + self.y.memory_bytes
 
     def epoch(self, number: int, seed: int) -> Dataset:
-        """The rows of an epoch: always all of them."""
+        """The rows of an epoch: always all of them.
+
+        Parameters
+        ----------
+        number, seed : int
+            Of no effect here; those of `Tokens` differ from epoch to epoch.
+
+        Returns
+        -------
+        Dataset
+        """
         return self
 
     def with_labels(self) -> NDArray[np.int64]:
@@ -133,11 +148,34 @@ class Dataset:
         return np.flatnonzero(np.diff(self.y.indptr) > 0)
 
     def batch(self, rows: ArrayLike) -> tuple[Features, SparseRows]:
-        """Features and labels of the chosen rows, in the order given; copied, but for dense features."""
+        """Features and labels of the chosen rows, in the order given; copied, but for dense features.
+
+        Parameters
+        ----------
+        rows : array of int
+            Numbers of rows.
+
+        Returns
+        -------
+        x : rows of features
+        y : SparseRows
+            Weights of labels.
+        """
         return self.x.take(rows), self.y.take(rows)
 
     def rows(self, begin: int, end: int) -> tuple[Features, SparseRows]:
-        """Features and labels of rows begin to end."""
+        """Features and labels of rows begin to end.
+
+        Parameters
+        ----------
+        begin, end : int
+
+        Returns
+        -------
+        x : rows of features
+        y : SparseRows
+            Weights of labels.
+        """
         return self.x.part(begin, end), self.y.part(begin, end)
 
     def split(self, share: float, seed: int, by: SplitBy = "random") -> tuple[Dataset, Dataset]:
@@ -146,7 +184,26 @@ class Dataset:
         label of the second part, with probability `share`. Users without such items are in the first part only.
 
         Interactions with times may be split `by` "time", the newest `share` of all of them being held out, or "last",
-        the newest one of each user with several, whatever `share` is."""
+        the newest one of each user with several, whatever `share` is.
+
+        Parameters
+        ----------
+        share : float
+            Of the rows, or of the items of each user, in the second part; above 0 and below 1.
+        seed : int
+            The same seed gives the same partition.
+        by : {"random", "time", "last"}
+            How interactions are held out.
+
+        Returns
+        -------
+        first, second : Dataset
+
+        Raises
+        ------
+        DataError
+            A part would have no rows.
+        """
         if by != "random":
             return self._split_items(self._newest(share, by))
         if not 0 < share < 1:
@@ -207,12 +264,31 @@ class Dataset:
         return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
-        """The chosen rows, in the order given; copied, but for dense features."""
+        """The chosen rows, in the order given; copied, but for dense features.
+
+        Parameters
+        ----------
+        row_ids : array of int
+            Numbers of rows.
+
+        Returns
+        -------
+        Dataset
+        """
         users = None if self.users is None else self.users[row_ids]
         return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users, times=None)
 
     def and_rows(self, others: Dataset) -> Dataset:
-        """These rows and then others with the same columns, copied; not for interactions."""
+        """These rows and then others with the same columns, copied; not for interactions.
+
+        Parameters
+        ----------
+        others : Dataset
+
+        Returns
+        -------
+        Dataset
+        """
         return dataclasses.replace(
             self, x=_concatenated(self.x, others.x), y=SparseRows.concatenate([self.y, others.y])
         )
@@ -223,7 +299,17 @@ class Dataset:
         return self
 
     def with_label_names(self, names: Sequence[str]) -> Dataset:
-        """A copy with other label names and the same checksum, if that is known."""
+        """A copy with other label names and the same checksum, if that is known.
+
+        Parameters
+        ----------
+        names : list of str
+            A name for each label.
+
+        Returns
+        -------
+        Dataset
+        """
         copy = dataclasses.replace(self, label_names=names)
         return copy.with_checksum(self.checksum) if "checksum" in self.__dict__ else copy
 

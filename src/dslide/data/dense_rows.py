@@ -85,7 +85,17 @@ class DenseRows:
         return self
 
     def take(self, row_ids: ArrayLike) -> DenseRows:
-        """The chosen rows in the order given; only their numbers are copied."""
+        """The chosen rows in the order given; only their numbers are copied.
+
+        Parameters
+        ----------
+        row_ids : array of int
+            Numbers of rows.
+
+        Returns
+        -------
+        DenseRows
+        """
         ids = np.asarray(row_ids)
         if ids.size and not np.issubdtype(ids.dtype, np.integer):
             raise IndexError(f"row ids must be whole numbers, not {ids.dtype}")
@@ -95,7 +105,16 @@ class DenseRows:
         return DenseRows(self.values, ids if self.ids is None else self.ids[ids])
 
     def part(self, begin: int, end: int) -> DenseRows:
-        """Rows begin to end; nothing is copied."""
+        """Rows begin to end; nothing is copied.
+
+        Parameters
+        ----------
+        begin, end : int
+
+        Returns
+        -------
+        DenseRows
+        """
         if not 0 <= begin <= end <= len(self):
             raise IndexError(f"there are no rows {begin} to {end} among {len(self)}")
         if self.ids is None:
@@ -109,7 +128,17 @@ class DenseRows:
             yield self.values[begin : begin + step] if self.ids is None else self.values[self.ids[begin : begin + step]]
 
     def matrix(self, rows: NDArray[np.integer] | None = None) -> Floats:
-        """Some rows, or all, as float32: (rows, padded columns), 0 beyond the columns."""
+        """Some rows, or all, as float32: (rows, padded columns), 0 beyond the columns.
+
+        Parameters
+        ----------
+        rows : array of int
+            Numbers of rows; by default all.
+
+        Returns
+        -------
+        array (rows, padded columns) of float32
+        """
         some = self if rows is None else self.take(rows)
         out = aligned_empty(len(some), padded(self.columns))
         values = self.values.view(np.uint16) if self.values.dtype == np.float16 else self.values
@@ -119,7 +148,16 @@ class DenseRows:
     @classmethod
     def concatenate(cls, parts: Sequence[DenseRows]) -> DenseRows:
         """The rows of all parts, of which there is at least one, in this order; copied unless they are parts of one
-        matrix."""
+        matrix.
+
+        Parameters
+        ----------
+        parts : list of DenseRows
+
+        Returns
+        -------
+        DenseRows
+        """
         first = parts[0]
         if all(part.values is first.values for part in parts):
             return DenseRows(first.values, np.concatenate([part.numbers() for part in parts]))
@@ -162,16 +200,44 @@ class MixedRows:
         return MixedRows(self.sparse.with_columns(columns - self.dense.columns), self.dense)
 
     def take(self, row_ids: ArrayLike) -> MixedRows:
-        """The chosen rows in the order given; sparse features are copied."""
+        """The chosen rows in the order given; sparse features are copied.
+
+        Parameters
+        ----------
+        row_ids : array of int
+            Numbers of rows.
+
+        Returns
+        -------
+        MixedRows
+        """
         return MixedRows(self.sparse.take(row_ids), self.dense.take(row_ids))
 
     def part(self, begin: int, end: int) -> MixedRows:
-        """Rows begin to end."""
+        """Rows begin to end.
+
+        Parameters
+        ----------
+        begin, end : int
+
+        Returns
+        -------
+        MixedRows
+        """
         return MixedRows(self.sparse.part(begin, end), self.dense.part(begin, end))
 
     @classmethod
     def concatenate(cls, parts: Sequence[MixedRows]) -> MixedRows:
-        """The rows of all parts, of which there is at least one, in this order."""
+        """The rows of all parts, of which there is at least one, in this order.
+
+        Parameters
+        ----------
+        parts : list of MixedRows
+
+        Returns
+        -------
+        MixedRows
+        """
         return MixedRows(
             SparseRows.concatenate([part.sparse for part in parts]),
             DenseRows.concatenate([part.dense for part in parts]),
@@ -187,7 +253,16 @@ Features = SparseRows | DenseRows | MixedRows
 
 
 def sparse_part(x: Features) -> SparseRows:
-    """The sparse features of rows; those of dense rows are none."""
+    """The sparse features of rows; those of dense rows are none.
+
+    Parameters
+    ----------
+    x : rows of features
+
+    Returns
+    -------
+    SparseRows
+    """
     if isinstance(x, MixedRows):
         return x.sparse
     if isinstance(x, DenseRows):
@@ -208,7 +283,16 @@ def as_sparse(x: Features) -> SparseRows:
 
 
 def dense_part(x: Features) -> DenseRows | None:
-    """The dense features of rows, if they have any."""
+    """The dense features of rows, if they have any.
+
+    Parameters
+    ----------
+    x : rows of features
+
+    Returns
+    -------
+    DenseRows or None
+    """
     if isinstance(x, MixedRows):
         return x.dense
     return x if isinstance(x, DenseRows) else None

@@ -174,7 +174,22 @@ def source_of(paths: Sequence[str | Path]) -> str:
 
 
 def read_names(path: str | Path) -> list[str]:
-    """A text file of names, one per line."""
+    """A text file of names, one per line.
+
+    Parameters
+    ----------
+    path : path
+        File of text, plain, gzip or xz.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    DataError
+        The file can't be read.
+    """
     return [name for first, block in line_blocks(path) for name in decode_lines(path, first, block)]
 
 

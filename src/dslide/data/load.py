@@ -119,6 +119,15 @@ def load(
     history : path or Dataset
         Of interactions, which have the same items as features and as labels: features are the items of the same users
         there, and items that it lacks are `unknown_labels`.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        Data that can't be read; the message names file, line and value.
     """
     given = Layout(
         separator, header, label_separator, label_column, text_option(text_column), user_column, item_column,
@@ -166,7 +175,27 @@ def _with_embeddings(data: Dataset, path: str | Path, format: Format) -> Dataset
 
 def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = False) -> Format:
     """The format of a file or folder, by the columns that are given for it, by its name and its first line. `texts`: a
-    file of no other format is one of texts."""
+    file of no other format is one of texts.
+
+    Parameters
+    ----------
+    path : path
+        File or folder.
+    layout : Layout
+        Columns that are given.
+    texts : bool
+        Whether a file of no other format is one of texts.
+
+    Returns
+    -------
+    str
+        One of `FORMATS`.
+
+    Raises
+    ------
+    DataError
+        The format can't be told.
+    """
     if os.path.isdir(path):
         if (Path(path) / MANIFEST).exists():
             return "csr"

@@ -44,7 +44,28 @@ class SparseRows(Csr):
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
         """Rows of any scipy sparse matrix or array, or of a dense two-dimensional one. Arrays that fit are shared, not
-        copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and infinity are refused."""
+        copied. Duplicates are summed, indices sorted, stored zeros kept; NaN and infinity are refused.
+
+        Parameters
+        ----------
+        matrix : scipy sparse matrix or array, or dense array (rows, columns)
+
+        Returns
+        -------
+        SparseRows
+
+        Raises
+        ------
+        DataError
+            Values that are not finite numbers of 32 bits.
+
+        Examples
+        --------
+        >>> from dslide import SparseRows
+        >>> SparseRows.from_scipy([[0, 2.5], [1, 0]]).to_scipy().toarray()
+        array([[0. , 2.5],
+               [1. , 0. ]], dtype=float32)
+        """
         if isinstance(matrix, SparseRows):
             return matrix
         csr = _checked_csr(matrix)
@@ -77,11 +98,26 @@ class SparseRows(Csr):
         return int(np.searchsorted(self.indptr, position, side="right")) - 1
 
     def to_scipy(self) -> sp.csr_matrix:
-        """A scipy CSR matrix of float32; scipy chooses the type of its indices."""
+        """A scipy CSR matrix of float32; scipy chooses the type of its indices.
+
+        Returns
+        -------
+        scipy.sparse.csr_matrix
+        """
         return sp.csr_matrix((self.values, self.indices, self.indptr), shape=(len(self), self.columns))
 
     def take(self, row_ids: ArrayLike) -> SparseRows:
-        """The chosen rows, copied, in the order given; a row may be chosen more than once."""
+        """The chosen rows, copied, in the order given; a row may be chosen more than once.
+
+        Parameters
+        ----------
+        row_ids : array of int
+            Numbers of rows.
+
+        Returns
+        -------
+        SparseRows
+        """
         ids = np.asarray(row_ids)
         if ids.size and not np.issubdtype(ids.dtype, np.integer):
             raise IndexError(f"row ids must be whole numbers, not {ids.dtype}")
@@ -93,7 +129,17 @@ class SparseRows(Csr):
         return SparseRows(indptr, indices, values, self.columns)
 
     def with_columns(self, columns: int) -> SparseRows:
-        """The same rows with more columns, in which nothing is."""
+        """The same rows with more columns, in which nothing is.
+
+        Parameters
+        ----------
+        columns : int
+            At least as many as there are.
+
+        Returns
+        -------
+        SparseRows
+        """
         return SparseRows(self.indptr, self.indices, self.values, columns)
 
     def empty_rows(self) -> int:
@@ -101,7 +147,12 @@ class SparseRows(Csr):
         return int(np.count_nonzero(self.indptr[1:] == self.indptr[:-1]))
 
     def column_counts(self) -> NDArray[np.int64]:
-        """The number of values in each column: [columns]."""
+        """The number of values in each column: [columns].
+
+        Returns
+        -------
+        array (columns,) of int64
+        """
         return np.bincount(self.indices, minlength=self.columns)
 
 

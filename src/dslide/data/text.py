@@ -63,15 +63,56 @@ class TextVectorizer:
         self.grows = False  # whether the next texts that are read add words
 
     def fit_transform(self, texts: Iterable[str]) -> sp.csr_matrix:
-        """Learns the vocabulary from the texts and returns their rows, as a scipy matrix."""
+        """Learns the vocabulary from the texts and returns their rows, as a scipy matrix.
+
+        Parameters
+        ----------
+        texts : list of str
+
+        Returns
+        -------
+        scipy.sparse.csr_matrix (rows, words)
+
+        Examples
+        --------
+        >>> from dslide.data import TextOptions, TextVectorizer
+        >>> vectorizer = TextVectorizer(TextOptions(min_df=1))
+        >>> vectorizer.fit_transform(["red wine", "white wine"]).shape
+        (2, 3)
+        >>> vectorizer.transform(["red red beer"]).nnz
+        1
+        """
         return self.fit_transform_rows(texts).to_scipy()
 
     def transform(self, texts: Iterable[str]) -> sp.csr_matrix:
-        """Rows of the texts, as a scipy matrix; words outside the vocabulary are ignored."""
+        """Rows of the texts, as a scipy matrix; words outside the vocabulary are ignored.
+
+        Parameters
+        ----------
+        texts : list of str
+
+        Returns
+        -------
+        scipy.sparse.csr_matrix (rows, words)
+
+        Raises
+        ------
+        DataError
+            No words were learned yet.
+        """
         return self.transform_rows(texts).to_scipy()
 
     def fit_transform_rows(self, texts: Iterable[Text]) -> SparseRows:
-        """`fit_transform`, as SparseRows."""
+        """`fit_transform`, as SparseRows.
+
+        Parameters
+        ----------
+        texts : list of str
+
+        Returns
+        -------
+        SparseRows
+        """
         number_of: defaultdict[str, int] = defaultdict()
         number_of.default_factory = number_of.__len__  # a new word gets the next number
         blocks = list(self._count(texts, lambda words: map(number_of.__getitem__, words)))
@@ -101,7 +142,16 @@ class TextVectorizer:
         return counts
 
     def transform_rows(self, texts: Iterable[Text]) -> SparseRows:
-        """`transform`, as SparseRows."""
+        """`transform`, as SparseRows.
+
+        Parameters
+        ----------
+        texts : list of str
+
+        Returns
+        -------
+        SparseRows
+        """
         if isinstance(texts, str):
             raise DataError("expected a list of texts, not a single one")
         if not self.words:
@@ -116,7 +166,12 @@ class TextVectorizer:
         return self._column_of[1]
 
     def grow(self, texts: Iterable[Text]) -> None:
-        """Learns further words, which get the columns after those known, and how frequent all words are now."""
+        """Learns further words, which get the columns after those known, and how frequent all words are now.
+
+        Parameters
+        ----------
+        texts : list of str
+        """
         number_of: defaultdict[str, int] = defaultdict(None, {word: number for number, word in enumerate(self.words)})
         number_of.default_factory = number_of.__len__
         known, rows, pieces = len(self.words), 0, []
@@ -132,7 +187,12 @@ class TextVectorizer:
         self.rows += rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "options": dataclasses.asdict(self.options) | {"stop_words": list(self.options.stop_words)},
             "rows": self.rows,
@@ -142,7 +202,21 @@ class TextVectorizer:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TextVectorizer:
-        """The opposite of `to_dict`."""
+        """The opposite of `to_dict`.
+
+        Parameters
+        ----------
+        values : dict
+
+        Returns
+        -------
+        TextVectorizer
+
+        Raises
+        ------
+        DataError
+            Not what `to_dict` gives.
+        """
         if not isinstance(values, dict):
             raise DataError("not a saved vectorizer: expected an object")
         options, words, df, rows = (values.get(key) for key in ("options", "words", "df", "rows"))

@@ -149,7 +149,12 @@ class Tokens:
         return self._chances.astype(np.float64) * self.label_counts.astype(np.float64)
 
     def label_frequencies(self) -> NDArray[np.float64]:
-        """The approximate share of an epoch's rows with each label, smoothed; a row has window + 1 of them."""
+        """The approximate share of an epoch's rows with each label, smoothed; a row has window + 1 of them.
+
+        Returns
+        -------
+        array (words,) of float64
+        """
         rows = self._kept.sum()
         shares = 1 - (1 - self._kept / rows) ** (self.options.window + 1)
         return smoothed_frequencies(shares * rows, rows)
@@ -173,7 +178,19 @@ class Tokens:
         return stream + max(stream, epoch) + NAME_BYTES * len(self.names)
 
     def epoch(self, number: int, seed: int) -> WindowRows:
-        """The rows of an epoch: frequent words subsampled, then a random window for each word."""
+        """The rows of an epoch: frequent words subsampled, then a random window for each word.
+
+        Parameters
+        ----------
+        number : int
+            Of the epoch, from 0 on.
+        seed : int
+            The same number and seed give the same rows.
+
+        Returns
+        -------
+        rows, to be taken in batches
+        """
         random = np.random.default_rng([seed, number, 1])  # [seed, number]: the order of rows
         words, offsets = self._subsampled(random) if self.options.subsample > 0 else (self.words, self.offsets)
         window = self.options.window
@@ -193,11 +210,30 @@ class Tokens:
         return join(pieces, np.int32), without_empty(offsets)
 
     def rows(self, begin: int, end: int) -> tuple[SparseRows, SparseRows]:
-        """Features and labels of rows begin to end, for testing."""
+        """Features and labels of rows begin to end, for testing.
+
+        Parameters
+        ----------
+        begin, end : int
+
+        Returns
+        -------
+        x, y : SparseRows
+        """
         return self._full_windows(np.arange(begin, end))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
-        """The chosen rows, for testing, in memory."""
+        """The chosen rows, for testing, in memory.
+
+        Parameters
+        ----------
+        row_ids : array of int
+            Numbers of words in the stream.
+
+        Returns
+        -------
+        Dataset
+        """
         x, y = self._full_windows(row_ids)
         return Dataset(x, y, self.label_names, self.feature_names, source=self.source)
 
@@ -208,7 +244,24 @@ class Tokens:
 
     def split(self, share: float, seed: int = 0) -> tuple[Tokens, Tokens]:
         """The stream without its last `share`, for training, and that part, for testing. Word numbers follow from the
-        first part alone. The cut is the same for all seeds: interleaved parts would leak into each other."""
+        first part alone. The cut is the same for all seeds: interleaved parts would leak into each other.
+
+        Parameters
+        ----------
+        share : float
+            Of the words, for testing; above 0 and below 1.
+        seed : int
+            Of no effect.
+
+        Returns
+        -------
+        first, second : Tokens
+
+        Raises
+        ------
+        DataError
+            A part would have no words.
+        """
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share!r}")
         cut = round(len(self) * (1 - share))
@@ -227,7 +280,12 @@ class Tokens:
         return parts[0], parts[1]
 
     def in_words(self) -> str:
-        """A summary for people."""
+        """A summary for people.
+
+        Returns
+        -------
+        str
+        """
         lines = len(self.offsets) - 1
         text = f"{len(self):,} words in {counted(lines, 'line')}, {len(self.names):,} different ones"
         if self.left_out:

@@ -167,22 +167,69 @@ class Network(OutputNetwork):
         """The k best labels of each row over all labels, best first: ids and scores, (rows, k). Scores are logits,
         calibrated if training held out rows for that, or with ranking = propensity logarithms of chance times worth.
         Labels that the row has in `exclude`, with any value, are left out. Where fewer than k labels are left, ids are
-        -1."""
+        -1.
+
+        Parameters
+        ----------
+        x : rows (rows, features)
+            What to predict for.
+        k : int
+            Labels for each row.
+        exclude : SparseRows
+            Labels to leave out of each row.
+
+        Returns
+        -------
+        ids : array (rows, k) of int
+            Numbers of labels.
+        scores : array (rows, k) of float32
+        """
         return prediction.predict_topk(self, x, k, exclude)
 
     def predict_topk_approximate(self, x: Features, k: int, exclude: SparseRows | None = None) -> tuple[Ids, Floats]:
         """As `predict_topk`, but only over labels that are looked up for the row or that the label prior leads to; -1
-        where these are fewer than k."""
+        where these are fewer than k.
+
+        Parameters
+        ----------
+        x, k, exclude : as in `predict_topk`
+
+        Returns
+        -------
+        ids, scores : as in `predict_topk`
+        """
         return prediction.predict_topk_approximate(self, x, k, exclude)
 
     def scores(self, x: Features, labels: Ids) -> Floats:
-        """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels))."""
+        """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels)).
+
+        Parameters
+        ----------
+        x : rows (rows, features)
+        labels : array of int
+            Numbers of labels.
+
+        Returns
+        -------
+        array (rows, len(labels)) of float32
+        """
         return prediction.scores(self, x, labels)
 
     def exact_loss(self, x: Features, y: SparseRows) -> float:
         """The mean loss of rows with the given label weights, over all labels and without sampling. Softmax:
         cross-entropy of the rows that have labels; sigmoid: binary cross-entropy, summed over labels, of all rows.
-        Logits are not calibrated here. Labels that the network has no neurons for don't count."""
+        Logits are not calibrated here. Labels that the network has no neurons for don't count.
+
+        Parameters
+        ----------
+        x : rows (rows, features)
+        y : SparseRows
+            Weights of the labels of each row.
+
+        Returns
+        -------
+        float
+        """
         total, rows = self.exact_loss_sum(x, y)
         return total / rows if rows else float("nan")
 
@@ -194,12 +241,23 @@ class Network(OutputNetwork):
 
     def state(self) -> dict[str, Array]:
         """Every array that makes up this rank's part of the network, and of what training resumes from, by name; no
-        copies."""
+        copies.
+
+        Returns
+        -------
+        dict of arrays
+        """
         return super().state() | ({} if self.prior is None else self.prior.state())
 
     def load_state(self, arrays: Mapping[str, Array]) -> None:
         """Copies arrays given by name over the network's own; all must be there. The label prior is the given one, or
-        none."""
+        none.
+
+        Parameters
+        ----------
+        arrays : dict of arrays
+            As `state` of a network with the same options has them.
+        """
         super().load_state(arrays)
         self.prior = self._saved_prior({name: np.array(array) for name, array in prior_arrays(arrays).items()})
 

@@ -107,7 +107,13 @@ class OutputNetwork:
             layer.optimizer.rate = rate
 
     def rebuild_tables(self) -> int:
-        """Brings what is looked up in training up to date with the weights; returns how many neurons were hashed."""
+        """Brings what is looked up in training up to date with the weights; returns how many neurons were hashed.
+
+        Returns
+        -------
+        int
+            Neurons that were hashed.
+        """
         if self.cells is not None and self.recent is not None and len(self.recent.rows):
             self.cells.build(self.recent.rows)
         return sum(layer.rebuild_tables() for layer in self.layers)

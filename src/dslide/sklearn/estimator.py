@@ -82,6 +82,19 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         Only if X had names of columns, all of them texts.
     label_names_, vectorizer_ : list of str or None, TextVectorizer or None
         Only of a loaded model; what `dslide train` knew of the names of labels and of the words of texts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dslide import SlideClassifier
+    >>> X = np.repeat(np.eye(3, 8, dtype=np.float32), 30, axis=0)
+    >>> y = np.repeat(["apple", "pear", "plum"], 30)
+    >>> model = SlideClassifier(hidden=(8,), epochs=10, threads=1).fit(X, y)
+    >>> model.predict(X[[0, 30, 60]])
+    array(['apple', 'pear', 'plum'], dtype='<U5')
+    >>> labels, scores = model.predict_topk(X[[0]], k=2)
+    >>> labels.shape
+    (1, 2)
     """
 
     _rows: int  # trained on
@@ -146,6 +159,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             theirs, or other options, are refused.
         eval_set : pair (X, y)
             Rows to tell by which epoch is the best; all of X are trained on then.
+
+        Returns
+        -------
+        SlideClassifier
+            Itself.
+
+        Raises
+        ------
+        UserError
+            Data or options that can't be used.
         """
         config, labels = self._config(), read_labels(y)
         coder = LabelCoder.learn(labels, is_dense(y))
@@ -215,6 +238,11 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         X, y : as in `fit`
         classes : array of classes
             All that are known so far, to be given with the first 1-D y; a 2-D y has a column for each label.
+
+        Returns
+        -------
+        SlideClassifier
+            Itself.
         """
         first = not hasattr(self, "network_")
         if first and self.vectorizer is None and are_texts(X):
@@ -410,7 +438,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def predict(self, X: Any) -> Any:
         """After a 1-D y the class of each row. After a 2-D y an indicator matrix (rows, labels) of 0 and 1,
         CSR or dense as y was: with loss "sigmoid" the labels with a probability above one half; with
-        "softmax" the k best, k being the mean number of labels of a training row, rounded, at least 1."""
+        "softmax" the k best, k being the mean number of labels of a training row, rounded, at least 1.
+
+        Parameters
+        ----------
+        X : as in `fit`
+
+        Returns
+        -------
+        array (rows,) or matrix (rows, labels)
+        """
         x = self._rows_to_predict(X)
         if not self._coder.multilabel:
             return self._coder.decode(self.network_.predict_topk(x, 1)[0][:, 0])
@@ -459,7 +496,17 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def decision(self, X: Any, labels: Any) -> Array:
         """Scores (logits) of the given labels, (rows, len(labels)). Labels are classes after a 1-D y, column
-        numbers after a 2-D y."""
+        numbers after a 2-D y.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        labels : list of labels
+
+        Returns
+        -------
+        array (rows, len(labels))
+        """
         x = self._rows_to_predict(X)
         columns = self._coder.columns(labels)
         check_size(len(x), len(columns), 4, "give fewer rows or labels at a time")
@@ -467,7 +514,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def decision_function(self, X: Any) -> Array:
         """Scores (logits) of all labels, (rows, labels); with two classes, as scikit-learn has it, (rows,):
-        by how much the second one leads."""
+        by how much the second one leads.
+
+        Parameters
+        ----------
+        X : as in `fit`
+
+        Returns
+        -------
+        array (rows, labels), or (rows,)
+        """
         scores = self._all_scores(X, item=4)
         if len(self.classes_) == 2 and not self._coder.multilabel:
             return np.asarray(scores[:, 1] - scores[:, 0])
@@ -476,7 +532,18 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def predict_proba(self, X: Any, k: int | None = None) -> Any:
         """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid". With `k`
         the k best labels of each row, as `predict_topk` has them, and their probabilities: two arrays (rows, k). After
-        a 1-D y with loss "sigmoid" these are not divided by the row's sum."""
+        a 1-D y with loss "sigmoid" these are not divided by the row's sum.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        k : int
+            Labels for each row; by default all.
+
+        Returns
+        -------
+        array (rows, labels), or labels and probabilities, two arrays (rows, k)
+        """
         if k is not None:
             labels, found = self.predict_topk(X, k)
             return labels, probabilities_of(self.network_, self._rows_to_predict(X), found)
@@ -488,7 +555,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def score(self, X: Any, y: Any) -> float:
         """After a 1-D y accuracy; after a 2-D y P@1: the share of rows whose best label is right, among those
-        that have labels."""
+        that have labels.
+
+        Parameters
+        ----------
+        X, y : as in `fit`
+
+        Returns
+        -------
+        float
+        """
         labels = read_labels(y)
         if isinstance(labels, SparseRows):
             x, evaluation = self._rows_to_predict(X), Evaluation((1,))
@@ -519,7 +595,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     # ---- keeping -------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Writes a model folder, which `load`, `dslide predict` and `dslide evaluate` open."""
+        """Writes a model folder, which `load`, `dslide predict` and `dslide evaluate` open.
+
+        Parameters
+        ----------
+        folder : path
+            Folder to make; one that has a model is replaced.
+        """
         check_is_fitted(self)
         network, trainer = self.network_, self.trainer_
         vectorizer = getattr(self, "vectorizer_", None)
@@ -543,6 +625,22 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y, whose
         column names, if there are any, are `classes_`. If it was trained on texts, X may be a list of texts.
+
+        Parameters
+        ----------
+        folder : path
+            Folder of a run or of a model.
+        trainable : bool
+            Load the state of the optimizer too.
+
+        Returns
+        -------
+        SlideClassifier
+
+        Raises
+        ------
+        ModelError
+            A file is missing or damaged.
         """
         load = open_on_all_ranks if trainable else load_on_all_ranks  # to train, arrays are received in place
         saved = load(folder, job(), optimizer=trainable, verify=True)

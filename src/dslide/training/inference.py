@@ -56,6 +56,15 @@ class Model:
             Labels, and on interactions a history, are needed.
         **options
             Those of `dslide.load`.
+
+        Returns
+        -------
+        Dataset or Tokens
+
+        Raises
+        ------
+        DataError
+            Data that can't be read, or has other columns.
         """
         for name in options:
             check_name(name, FILE_OPTIONS)
@@ -112,6 +121,15 @@ def open_model(path: str | Path, *, threads: int = 0, verify: bool = True, comm:
         Check the checksums of the files, which reads them once.
     comm : Communicator
         The ranks; by default those of mpiexec, or this process alone.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        A file is missing or damaged.
     """
     comm = comm or job()
     saved = load_on_all_ranks(path, comm, verify=verify)

@@ -43,7 +43,12 @@ class Prediction:
     why: list[list[Reason]] | None = None  #: for each label the features that moved its score most, if asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON.
+
+        Returns
+        -------
+        dict
+        """
         columns: dict[str, list[Any]] = {"label": self.labels, "name": self.names, "score": self.scores}
         if self.probabilities is not None:
             columns["probability"] = self.probabilities

@@ -80,7 +80,27 @@ class Trainer:
         """Runs the remaining epochs of `config.epochs`, fewer if early stopping ends them; the network is then the best
         one on the held-out rows. On Ctrl-C it finishes the present step, and the result is marked as interrupted;
         another call resumes. Where epochs have different numbers of rows, the schedule of the learning rate assumes as
-        many as in the first for all."""
+        many as in the first for all.
+
+        Parameters
+        ----------
+        data : Dataset or Tokens
+            What to train on.
+        early_stopping : EarlyStopping
+            Rows that were held out, and how to choose the best epoch; by default training does all epochs.
+
+        Returns
+        -------
+        FitResult
+            Loss, time and speed.
+
+        Raises
+        ------
+        Diverged
+            A number that is not finite came up.
+        Terminated
+            SIGTERM.
+        """
         self._use_threads()
         self._check(data)
         total_steps = self._total_steps(data)
@@ -124,7 +144,26 @@ class Trainer:
 
     def train_batch(self, x: Features, y: SparseRows, total_steps: int) -> StepInfo:
         """One step on the given rows. `total_steps` is what the learning-rate schedule runs over; 0: unknown, and the
-        rate is constant."""
+        rate is constant.
+
+        Parameters
+        ----------
+        x : rows (rows, features)
+        y : SparseRows
+            Weights of the labels of each row.
+        total_steps : int
+            Steps of the whole training, or 0.
+
+        Returns
+        -------
+        StepInfo
+            Loss, active neurons, learning rate and time.
+
+        Raises
+        ------
+        Diverged
+            A number that is not finite came up.
+        """
         if self._rebuilds.due(self.step):
             self.network.rebuild_tables()
         rate = learning_rate(self.config, self.step, total_steps)
@@ -252,11 +291,22 @@ class Trainer:
     # ---- progress -------------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[str, int]:
-        """Where training stands, for `load_progress`."""
+        """Where training stands, for `load_progress`.
+
+        Returns
+        -------
+        dict of int
+        """
         return {"step": self.step, "epoch": self.epoch, "position": self.position, "samples": self.samples}
 
     def load_progress(self, progress: dict[str, int]) -> None:
-        """Continues from `progress`; the network's state is loaded separately."""
+        """Continues from `progress`; the network's state is loaded separately.
+
+        Parameters
+        ----------
+        progress : dict of int
+            What `progress` gave.
+        """
         if missing := [key for key in self.progress() if key not in progress]:
             raise ModelError(f"the progress of the training to resume lacks {missing[0]}")
         self.step, self.epoch = progress["step"], progress["epoch"]

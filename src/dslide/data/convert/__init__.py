@@ -48,6 +48,11 @@ def convert(
         Is called with a line on the memory that is needed, before it is, and with others later.
     **options
         All others are those of `load`.
+
+    Raises
+    ------
+    DataError
+        Data that can't be read; the message names file, line and value.
     """
     if "embeddings" in layout:
         raise ConfigError("embeddings: dense features can't be converted; an .npy file is mapped as it is")

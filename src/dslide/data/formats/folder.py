@@ -92,7 +92,14 @@ class RowsFiles:
 
 
 def write_dataset(dataset: Dataset, folder: str | Path) -> None:
-    """Writes a dataset to a new folder, which appears complete or not at all."""
+    """Writes a dataset to a new folder, which appears complete or not at all.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    folder : path
+        Folder to make, which must not exist.
+    """
     if dataset.users is not None:
         raise DataError(f"{dataset.source}: interactions can't be written as a dataset folder, read their text instead")
     if dataset.dense_features:
@@ -122,7 +129,24 @@ def complete_folder(folder: Path, dataset: Dataset, x: RowsFiles, y: RowsFiles) 
 
 
 def open_dataset(folder: str | Path, verify: bool = False) -> Dataset:
-    """Maps a dataset folder into memory. Sizes are always checked; `verify` checks the contents as well."""
+    """Maps a dataset folder into memory. Sizes are always checked; `verify` checks the contents as well.
+
+    Parameters
+    ----------
+    folder : path
+        As `write_dataset` or `convert` made it.
+    verify : bool
+        Check the contents as well as the sizes, which reads them once.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged.
+    """
     folder = Path(folder)
     manifest = _read_manifest(folder)
     x, y = (_open_rows(folder, name, manifest["rows"], manifest[name], verify) for name in ("x", "y"))

@@ -109,7 +109,21 @@ def read_with_history(
 
 def for_items(data: Dataset, items: int, counts: NDArray[np.integer] | None) -> Dataset:
     """Interactions for a network of `items` items, which occurred `counts` times in its training data. Other items are
-    left out of the features; as labels they are counted but can't be predicted."""
+    left out of the features; as labels they are counted but can't be predicted.
+
+    Parameters
+    ----------
+    data : Dataset
+        Interactions.
+    items : int
+        Of the network.
+    counts : array (items,)
+        In how many rows of its training data each occurred.
+
+    Returns
+    -------
+    Dataset
+    """
     rows = sparse_part(data.x)
     known = dataclasses.replace(rows.where(rows.indices < items), columns=items)
     x = item_features(known, np.zeros(items, np.int64) if counts is None else counts)

@@ -25,7 +25,26 @@ _ONE_BLANK = bytes.maketrans(b"".join(BLANKS).replace(b"\n", b""), b" " * (len(B
 def load_tokens(path: str | Path, options: TokenOptions | None = None, names: Sequence[str] | None = None) -> Tokens:
     """Reads a text file, plain, gzip or xz, as a stream of words, separated by blanks. Each line, of any length, is a
     sentence. Without `names` words are numbered by falling frequency, then by name, and rare ones are left out. With
-    `names`, the words of a model, all others are left out."""
+    `names`, the words of a model, all others are left out.
+
+    Parameters
+    ----------
+    path : path
+        File of text.
+    options : TokenOptions
+        Window, subsampling and the least number of occurrences.
+    names : list of str
+        The words of a model.
+
+    Returns
+    -------
+    Tokens
+
+    Raises
+    ------
+    DataError
+        The file can't be read, or no word is left.
+    """
     options = options or TokenOptions()
     number_of: defaultdict[bytes, int] = defaultdict()
     number_of.default_factory = number_of.__len__  # a new word gets the next number
