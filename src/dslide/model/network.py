@@ -82,7 +82,13 @@ class Network(OutputNetwork):
                 )
             )  # fmt: skip
         super().__init__(
-            config, labels, collectives, layers, trainable=trainable, weights=weights, passes_gradient=bool(config.hidden)
+            config,
+            labels,
+            collectives,
+            layers,
+            trainable=trainable,
+            weights=weights,
+            passes_gradient=bool(config.hidden),
         )
         self.features = features
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
