@@ -95,7 +95,7 @@ def test_files_with_other_columns_are_refused(tmp_path: Path, text: str, options
         ("tsv", {"label_column": 0}, "label_column: columns are counted from 1, not 0"),
         ("tsv", {"text_column": -3}, "text_column: columns are counted from 1, not -3"),
         ("tsv", {"label_column": 2}, "label_column, text_column: labels and text can't both be in column 2"),
-        ("libsvm", {"text_column": 2}, "text_column: has no use with libsvm data, only with tsv and jsonl"),
+        ("libsvm", {"text_column": 2}, "text_column: has no use with libsvm data, only with tsv, jsonl and parquet"),
     ],
 )
 def test_invalid_columns_are_refused(tmp_path: Path, read: str, format: str, options: dict, message: str) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -80,7 +81,7 @@ def test_text_is_converted_as_it_is_read_whole(
     folder = tmp_path_factory.mktemp("text")
     places = sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})
     parts = []
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in pairwise(places):
         parts.append(folder / f"part-{begin:02}.{kind}.gz")
         parts[-1].write_bytes(gzip.compress(MAKERS[kind](rows[begin:end]), 0))
     (folder / f"all.{kind}").write_bytes(MAKERS[kind](rows))
@@ -118,7 +119,7 @@ def test_an_error_in_the_midst_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(as_jsonl([(["a"], ["red"])] * 40))
     (tmp_path / "b.jsonl").write_bytes(as_jsonl([(["a"], ["red"])] * 40) + b'\n{"text": 5}\n')
     for threads in (1, 3):
-        with mock.patch.object(texts, "PIECE_ROWS", 3), pytest.raises(DataError, match="b.jsonl, line 41: text: "):
+        with mock.patch.object(texts, "PIECE_ROWS", 3), pytest.raises(DataError, match=r"b\.jsonl, line 41: text: "):
             convert([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], tmp_path / "out", threads=threads)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
@@ -135,15 +136,15 @@ def test_errors_of_other_processes_are_raised() -> None:
 
 
 def test_files_that_change_between_passes_are_refused(tmp_path: Path) -> None:
-    def reader(*later: tuple[list[str], str]) -> Callable[[str | Path], Iterator[tuple[list[str], str]]]:
+    def reader(*later: tuple[list[str], str]) -> Callable[..., Iterator[tuple[list[str], str]]]:
         passes = iter([[(["a"], "red fish"), (["b"], "red fish")], list(later)])
-        return lambda _: iter(next(passes))
+        return lambda *_: iter(next(passes))
 
     for later, message in (
         ([(["a"], "red fish")], "2 rows at first, 1 later"),
         ([(["a"], "red"), (["c"], "red")], "label 'c' was not there at first"),
     ):
-        with mock.patch.dict("dslide.data.convert.TEXT_ROWS", tsv=lambda *_, read=reader(*later): read("")):
+        with mock.patch.dict("dslide.data.convert.TEXT_ROWS", tsv=reader(*later)):
             (tmp_path / "f.tsv").write_text("a\tb\n")
             with pytest.raises(DataError, match=message):
                 convert(tmp_path / "f.tsv", tmp_path / "out", threads=1)
@@ -244,7 +245,7 @@ def test_damaged_matrices_are_refused(tmp_path: Path, change: dict, message: str
         convert(tmp_path / "X.npz", tmp_path / "out")
     sp.save_npz(tmp_path / "X.npz", eye)
     sp.save_npz(tmp_path / "Y.npz", -eye)
-    with pytest.raises(DataError, match="Y.npz: row 0, label 0: a label's weight can't be negative"):
+    with pytest.raises(DataError, match=r"Y\.npz: row 0, label 0: a label's weight can't be negative"):
         convert(tmp_path / "X.npz", tmp_path / "out")
     sp.save_npz(tmp_path / "Y.npz", sp.eye(4, 3, format="csr"))
     with pytest.raises(DataError, match="3 rows of features but 4 rows of labels"):

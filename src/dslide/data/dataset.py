@@ -22,7 +22,9 @@ from dslide.errors import ConfigError, DataError
 from dslide.util.arrays import Ids
 from dslide.util.csr import scale_rows
 
-_SPLIT = 0x73706C69  # random stream of splits
+_SPLIT, _WEIGHTS = 0x73706C69, 0x77676874  # random streams
+_STATISTICS = 2**32 - 1  # in place of the number of an epoch
+MOST_WEIGHT = 1e6  # of a row
 SplitBy = Literal["random", "time", "last"]
 _HELD_OUT_OF = 5  # items of a user: one of so many is held out
 
@@ -43,6 +45,8 @@ class Dataset:
     user_names: Sequence[str] | None = None  #: by number in `users`, if users are known by name
     times: NDArray[np.int64] | None = None  #: [y.nnz] of interactions as they were read: ranks in time, if it is known
     layout: Layout = field(default_factory=Layout)  #: of the file it was read from, as far as it was given
+    #: [rows]: how many times each row counts in training, on average over epochs; None: once
+    row_weights: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         where = f"{self.source}: " if self.source else ""
@@ -54,6 +58,8 @@ class Dataset:
                 raise DataError(f"{where}there are {columns} {what}s but {len(names)} {what} names")
         if self.users is not None and len(self.users) != len(self.x):
             raise DataError(f"{where}there are {len(self.x)} rows but {len(self.users)} users")
+        if self.row_weights is not None:
+            object.__setattr__(self, "row_weights", checked_weights(self.row_weights, len(self.x)))
         if not isinstance(self.y.values, np.memmap):  # a dataset on disk was checked when it was written
             object.__setattr__(self, "y", _labels_only(self.y, where))
 
@@ -92,6 +98,8 @@ class Dataset:
         }
         if (dense := dense_part(self.x)) is not None:
             sums["x_dense"] = reduce(lambda before, piece: crc32(piece.view(np.uint8), before), dense.pieces(), 0)
+        if self.row_weights is not None:
+            sums["row_weights"] = crc32(self.row_weights)
         return combined_checksum(self.x.columns, self.y.columns, sums)
 
     @property
@@ -121,8 +129,10 @@ class Dataset:
 
     @property
     def data_bytes(self) -> int:
-        """The size of the rows in memory; that of a mapped file of dense rows is not counted."""
-        return self.x.memory_bytes + self.y.memory_bytes
+        """The size of the rows in memory, if they have weights with the copy that `weighted` makes; that of a mapped
+        file of dense rows is not counted."""
+        copied = 0 if self.row_weights is None else self.copied_bytes
+        return self.x.memory_bytes + self.y.memory_bytes + copied
 
     @property
     def copied_bytes(self) -> int:
@@ -142,6 +152,21 @@ class Dataset:
         Dataset
         """
         return self
+
+    def times_in_epoch(self, seed: int, number: int) -> NDArray[np.int64] | None:
+        """How often each row is trained on in an epoch: its weight, rounded up or down at random, so that the gradient
+        is that of the weighted loss on average; None: once."""
+        if self.row_weights is None:
+            return None
+        random = np.random.default_rng([seed, number, _WEIGHTS])
+        return np.floor(self.row_weights + random.random(len(self))).astype(np.int64)
+
+    def weighted(self, seed: int) -> Dataset:
+        """Rows as often as their weights say, copied; without weights the same dataset."""
+        times = self.times_in_epoch(seed, _STATISTICS)
+        if times is None:
+            return self
+        return dataclasses.replace(self.take(np.repeat(np.arange(len(self)), times)), row_weights=None)
 
     def with_labels(self) -> NDArray[np.int64]:
         """The indices of rows with labels."""
@@ -276,7 +301,9 @@ class Dataset:
         Dataset
         """
         users = None if self.users is None else self.users[row_ids]
-        return dataclasses.replace(self, x=self.x.take(row_ids), y=self.y.take(row_ids), users=users, times=None)
+        weights = None if self.row_weights is None else self.row_weights[row_ids]
+        x, y = self.x.take(row_ids), self.y.take(row_ids)
+        return dataclasses.replace(self, x=x, y=y, users=users, times=None, row_weights=weights)
 
     def and_rows(self, others: Dataset) -> Dataset:
         """These rows and then others with the same columns, copied; not for interactions.
@@ -289,9 +316,12 @@ class Dataset:
         -------
         Dataset
         """
-        return dataclasses.replace(
-            self, x=_concatenated(self.x, others.x), y=SparseRows.concatenate([self.y, others.y])
-        )
+        x, y = _concatenated(self.x, others.x), SparseRows.concatenate([self.y, others.y])
+        weights = None
+        if self.row_weights is not None or others.row_weights is not None:
+            both = [np.ones(len(part)) if part.row_weights is None else part.row_weights for part in (self, others)]
+            weights = np.concatenate(both)
+        return dataclasses.replace(self, x=x, y=y, row_weights=weights)
 
     def with_checksum(self, checksum: str) -> Dataset:
         """This dataset itself, with a known checksum set."""
@@ -323,6 +353,19 @@ def _concatenated(x: Features, others: Features) -> Features:
     if isinstance(x, MixedRows) and isinstance(others, MixedRows):
         return MixedRows.concatenate([x, others])
     raise DataError("rows of different kinds, sparse and dense ones, can't be joined")
+
+
+def checked_weights(weights: ArrayLike, rows: int) -> NDArray[np.float64]:
+    """Weights of rows; DataError if they are none."""
+    try:
+        found = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise DataError("weights of rows: expected numbers") from None
+    if found.shape != (rows,):
+        raise DataError(f"weights of rows: expected {rows}, one for each row, not an array of shape {found.shape}")
+    if len(wrong := np.flatnonzero(~((found >= 0) & (found <= MOST_WEIGHT)))):
+        raise DataError(f"weights of rows: expected 0 to {MOST_WEIGHT:g}, but row {wrong[0]} has {found[wrong[0]]:g}")
+    return found
 
 
 def item_features(items: SparseRows, counts: NDArray[np.integer]) -> SparseRows:

@@ -11,9 +11,9 @@ from typing import Any
 from dslide.errors import ConfigError, DataError
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "blank": " "}  # by name
-_TEXT, _ITEMS = ("tsv", "jsonl"), ("interactions",)
+_TEXT, _ITEMS = ("tsv", "jsonl", "parquet"), ("interactions",)
 USED_BY = {  # formats that each option is of use with
-    "separator": ("tsv", *_ITEMS), "header": ("tsv", *_ITEMS), "label_separator": ("tsv",),
+    "separator": ("tsv", *_ITEMS), "header": ("tsv", *_ITEMS), "label_separator": ("tsv", "parquet"),
     "label_column": _TEXT, "text_column": _TEXT,
     "user_column": _ITEMS, "item_column": _ITEMS, "weight_column": _ITEMS, "time_column": _ITEMS,
 }  # fmt: skip
@@ -87,7 +87,7 @@ class Layout:
         """ConfigError if something is given that has no use with a format."""
         for name in self.to_dict():
             if format not in USED_BY[name]:
-                raise ConfigError(f"{name}: has no use with {format} data, only with {' and '.join(USED_BY[name])}")
+                raise ConfigError(f"{name}: has no use with {format} data, only with {_listed(USED_BY[name])}")
 
     def to_dict(self) -> dict[str, Any]:
         """What is given, as plain values for JSON."""
@@ -101,6 +101,10 @@ class Layout:
             return cls(**values)
         except (TypeError, ConfigError) as error:
             raise DataError(f"not the layout of a file: {error}") from None
+
+
+def _listed(formats: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(formats[:-1]), formats[-1]]))
 
 
 def text_option(columns: TextColumns | None) -> Column | None:

@@ -19,6 +19,8 @@ from dslide.data.formats.jsonl import jsonl_rows
 from dslide.data.formats.labelled_text import Row, labelled_text, plain_rows
 from dslide.data.formats.matrix import ARCHIVE, MAGIC, dense_rows, is_dense_archive, read_dense
 from dslide.data.formats.npz import find_npz_pair, read_npz_pair
+from dslide.data.formats.parquet import ParquetTable, is_parquet
+from dslide.data.formats.parquet_text import parquet_rows
 from dslide.data.formats.svm_text import Base, looks_like_header, looks_like_row, read_svm_text
 from dslide.data.formats.table import split_first_line
 from dslide.data.formats.tsv import is_labelled_text, tsv_rows
@@ -27,12 +29,13 @@ from dslide.data.rows import MAX_COLUMNS, SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 
-Format = Literal["xmc", "libsvm", "npz", "npy", "tsv", "jsonl", "text", "csr", "interactions", "tokens"]
-TEXT_FORMATS = ("tsv", "jsonl", "text")  # raw text
+Format = Literal["xmc", "libsvm", "npz", "npy", "tsv", "jsonl", "parquet", "text", "csr", "interactions", "tokens"]
+TEXT_FORMATS = ("tsv", "jsonl", "parquet", "text")  # raw text
 # Labels and texts of a file, whose layout may be given, or that of the file a model was trained on.
 TEXT_ROWS: dict[str, Callable[[str | Path, Layout, Layout | None], Iterator[Row]]] = {
     "tsv": tsv_rows,
     "jsonl": jsonl_rows,
+    "parquet": parquet_rows,
     "text": plain_rows,
 }
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -79,6 +82,7 @@ def load(
         - `tsv`: `label label<TAB>text`, or a table with other separators and columns, vectorized with `vectorizer` or
           a new one
         - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
+        - `parquet`: the same with columns of labels (lists, or texts to be separated) and of texts
         - `text`: a text in each line, without labels, for a `vectorizer` that has learned words
         - `csr`: a folder written by `write_dataset` or `convert`
         - `interactions`: a table with a line for each user and item, detected by its header or not at all, or lines
@@ -208,6 +212,10 @@ def detect_format(path: str | Path, layout: Layout | None = None, texts: bool = 
         return "npy"
     if start[:4] == ARCHIVE:
         return "npz"
+    if is_parquet(path):
+        given = set() if layout is None else layout.columns().keys()
+        interactions = names_users_and_items(ParquetTable(path).names) or given & {"user_column", "item_column"}
+        return "interactions" if interactions and not given & {"text_column", "label_column"} else "parquet"
     cells, columns = split_first_line(path), () if layout is None else layout.columns()
     if names_users_and_items(cells) or "user_column" in columns or "item_column" in columns:
         return "interactions"

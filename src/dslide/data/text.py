@@ -7,7 +7,7 @@ import heapq
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
@@ -172,19 +172,22 @@ class TextVectorizer:
         ----------
         texts : list of str
         """
-        number_of: defaultdict[str, int] = defaultdict(None, {word: number for number, word in enumerate(self.words)})
-        number_of.default_factory = number_of.__len__
-        known, rows, pieces = len(self.words), 0, []
+        column_of, known = self.column_of(), len(self.words)
+        number_of = _MoreWords(column_of)  # small: there may be very many calls, with few texts each
+        rows, pieces = 0, []
         for block in self._count(texts, lambda words: map(number_of.__getitem__, words)):
             pieces.append(block.indices)
             rows += block.shape[0]
-        df, words = count_pieces(pieces, len(number_of)), list(number_of)
+        df, words = count_pieces(pieces, known + len(number_of.new)), number_of.new
         most = self.options.max_features
         room = max(0, most - known) if most else None
-        new, _ = rank_words(df[known:], words[known:], self.options.min_df, room)
-        self.words = self.words + [words[known + i] for i in new]
+        new, _ = rank_words(df[known:], words, self.options.min_df, room)
         self.df = np.concatenate([self.df + df[:known], df[known:][new]])
         self.rows += rows
+        if new:
+            self.words = self.words + [words[i] for i in new]
+            column_of.update((words[i], known + rank) for rank, i in enumerate(new))
+            self._column_of = self.words, column_of
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON.
@@ -282,6 +285,21 @@ class TextVectorizer:
             builder.append(counts.indptr.astype(np.int64), counts.indices.astype(np.int32), weights.astype(np.float32))
             rows += counts.shape[0]
         return builder.finish(rows, len(self.words))
+
+
+class _MoreWords(dict[str, int]):
+    """Numbers of words: those of known ones, and for others the next, as they come."""
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        self._known, self.new = known, list[str]()
+
+    def __missing__(self, word: str) -> int:
+        number = self._known.get(word, -1)
+        if number < 0:
+            number = len(self._known) + len(self.new)
+            self.new.append(word)
+        self[word] = number
+        return number
 
 
 def parts_of(text: Text) -> tuple[tuple[str, int], ...]:

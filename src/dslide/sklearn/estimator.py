@@ -32,6 +32,7 @@ from dslide.sklearn.inputs import (
     features_of_texts,
     is_pair,
     new_vectorizer,
+    relative_weights,
     rows_of_matrix,
 )
 from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
@@ -136,8 +137,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     # ---- training ------------------------------------------------------------------------------------------
 
     def fit(
-        self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None, eval_set: Any = None
-    ) -> SlideClassifier:
+        self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None, eval_set: Any = None,
+        sample_weight: Any = None,
+    ) -> SlideClassifier:  # fmt: skip
         """Trains a new network. Of enough data a few rows are held out of training (`validation`), to keep the network
         of the best epoch. With `autotune` other options are tried first; `network_.config` has those that were the
         best. Options that have their default value count as not given.
@@ -159,6 +161,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             theirs, or other options, are refused.
         eval_set : pair (X, y)
             Rows to tell by which epoch is the best; all of X are trained on then.
+        sample_weight : array (rows,)
+            How much each row counts, relative to the others: a row of weight 2 is trained on twice as often as one of
+            weight 1, on average over epochs, and one of weight 0 never. An epoch has about as many rows as without.
+            Statistics that training starts from and linear classifiers see rows as often, too.
 
         Returns
         -------
@@ -174,6 +180,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         coder = LabelCoder.learn(labels, is_dense(y))
         self._forget()
         data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
+        if sample_weight is not None:
+            data = dataclasses.replace(data, row_weights=relative_weights(sample_weight, len(data)))
         validation = None if eval_set is None else self._validation(eval_set, coder)
         if out is None:
             config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
@@ -223,7 +231,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise DataError("eval_set: expected a pair (X, y)")
         return Dataset(self._features(pair[0], new=False), coder.encode(read_labels(pair[1])), source="eval_set")
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> SlideClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> SlideClassifier:
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
         constant, since the number of rows to come is unknown.
 
@@ -238,6 +246,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         X, y : as in `fit`
         classes : array of classes
             All that are known so far, to be given with the first 1-D y; a 2-D y has a column for each label.
+        sample_weight : array (rows,)
+            How often each row is trained on in this pass; of a fraction, one time more with that chance.
 
         Returns
         -------
@@ -251,7 +261,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         labels = read_labels(y)
         x = self._features(X, new=first) if first else self._more_features(X)
         coder = self._coder_for(labels, is_dense(y), classes, first)
-        data = Dataset(x, coder.encode(labels), source="y")
+        data = Dataset(x, coder.encode(labels), source="y", row_weights=sample_weight)
         if first:
             if self.start == "discriminant":
                 raise ConfigError("start = discriminant needs all rows at once: use fit")

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.base import clone
 
 from dslide.data import DenseRows, Features, SparseRows, TextVectorizer
+from dslide.data.dataset import checked_weights
 from dslide.errors import DataError
 
 FLOATS = [np.float32, np.float16, np.float64]  # types of a matrix that is taken as it is; others become the first
@@ -59,3 +61,11 @@ def features_of_texts(texts: Any, vectorizer: Any, learn: bool) -> Any:
     if isinstance(vectorizer, TextVectorizer):
         return vectorizer.fit_transform_rows(texts) if learn else vectorizer.transform_rows(texts)
     return vectorizer.fit_transform(texts) if learn else vectorizer.transform(texts)
+
+
+def relative_weights(sample_weight: Any, rows: int) -> NDArray[np.float64]:
+    """Weights of rows with a mean of 1; DataError if they are none."""
+    weights = checked_weights(sample_weight, rows)
+    if not weights.any():
+        raise DataError("sample_weight: all rows have a weight of 0")
+    return np.asarray(np.round(weights / weights.mean(), 9))  # so that weights that are all alike are 1

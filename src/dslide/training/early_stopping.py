@@ -34,7 +34,8 @@ def hold_out_rows(data: D, share: float, seed: int) -> tuple[D | Dataset, Datase
     """The rows to train on, and those held out for validation; nothing is copied without these."""
     if share == 0 or not isinstance(data, Dataset):
         return data, None
-    return data.split(share, seed) if data.users is None else data.hold_out_items(share, seed)
+    train, validation = data.split(share, seed) if data.users is None else data.hold_out_items(share, seed)
+    return train, validation.weighted(seed)
 
 
 def keeps_best(parameters: int, rows: int) -> bool:

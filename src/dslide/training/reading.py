@@ -157,7 +157,8 @@ def known_columns(data: Data, base: SavedModel) -> Dataset:
     features = data.feature_names
     if features is None and base.feature_names is not None and x.columns == base.features:
         features = base.feature_names
-    return Dataset(x, y, names, features, data.vectorizer, data.source, base.base, layout=data.layout)
+    about = data.vectorizer, data.source, base.base
+    return Dataset(x, y, names, features, *about, layout=data.layout, row_weights=data.row_weights)
 
 
 def _in_words(features: int, dense: int) -> str:

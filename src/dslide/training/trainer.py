@@ -106,13 +106,13 @@ class Trainer:
         total_steps = self._total_steps(data)
         starts_again = early_stopping is not None and early_stopping.leaves_start()
         if (self.step == 0 and self.counted is None) or starts_again:
-            self._learn_statistics(data)
+            self._learn_statistics(_weighted(data, self.config.seed))
         self.notify("on_start", total_steps)
         totals = _Totals()
         interrupted = self._run_epochs(data, total_steps, totals, early_stopping)
         if early_stopping is not None and not interrupted:
             with deferred_interrupt():  # nothing is left to be interrupted; a second Ctrl-C is answered at once
-                early_stopping.finish(self, data)
+                early_stopping.finish(self, _weighted(data, self.config.seed))
         if self.network.index is not None and not interrupted:
             self.network.prediction_index()  # is saved with the network
         self.set_worth(*(self.counted or (data.label_counts, len(data))))
@@ -134,7 +134,7 @@ class Trainer:
 
     def fit_pass(self, data: Dataset) -> None:
         """One pass over the rows in random order, at a constant learning rate and without callbacks."""
-        rows = _shuffled(self._trainable(data), self.config.seed, self.step)
+        rows = _shuffled(self._trainable(data, self.step), self.config.seed, self.step)
         self.position = 0
         try:
             for _ in self._steps(data, rows, total_steps=0):
@@ -216,7 +216,8 @@ class Trainer:
         start = time.perf_counter()
         totals.begin_epoch()
         rows = data.epoch(self.epoch, self.config.seed)
-        for info in self._steps(rows, _shuffled(self._trainable(rows), self.config.seed, self.epoch), total_steps):
+        order = _shuffled(self._trainable(rows, self.epoch), self.config.seed, self.epoch)
+        for info in self._steps(rows, order, total_steps):
             totals.add(info)
             self.notify("on_step", info)
             if self.votes.any & Vote.STOP:
@@ -256,7 +257,7 @@ class Trainer:
 
     def _total_steps(self, data: Data) -> int:
         """Steps from the very first to the last of all epochs."""
-        first = len(self._trainable(data.epoch(0, self.config.seed)))
+        first = len(self._trainable(data.epoch(0, self.config.seed), 0))
         if first == 0:
             raise DataError(f"{data.source}: there is no row with a label to learn from")
         return math.ceil(first / self.config.batch_size) * self.config.epochs
@@ -284,9 +285,12 @@ class Trainer:
         """Whether the network classifies rows before the first step, as the linear discriminant does."""
         return self.config.start == "discriminant" and self.network.loss.needs_labels and self.counted is None
 
-    def _trainable(self, rows: Rows) -> RowIds:
-        """Rows to train on: softmax learns nothing from a row without labels."""
-        return rows.with_labels() if self.network.loss.needs_labels else np.arange(len(rows))
+    def _trainable(self, rows: Rows, number: int) -> RowIds:
+        """Rows to train on in an epoch: softmax learns nothing from a row without labels. Rows with weights may be
+        there several times, or not at all."""
+        ids = rows.with_labels() if self.network.loss.needs_labels else np.arange(len(rows))
+        times = rows.times_in_epoch(self.config.seed, number) if isinstance(rows, Dataset) else None
+        return ids if times is None else np.repeat(ids, times[ids])
 
     # ---- progress -------------------------------------------------------------------------------------------------
 
@@ -370,6 +374,11 @@ class _Totals:
     def loss(self) -> float:
         """Mean over the rows of the present epoch, or of the one before if there are none yet."""
         return self._epoch_loss / self.epoch_rows if self.epoch_rows else self._last_loss
+
+
+def _weighted(data: Data, seed: int) -> Data:
+    """The rows as often as they count, to count labels and to train linear classifiers."""
+    return data.weighted(seed) if isinstance(data, Dataset) else data
 
 
 def _shuffled(rows: RowIds, seed: int, number: int) -> RowIds:

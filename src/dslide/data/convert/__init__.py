@@ -28,7 +28,8 @@ def convert(
     path: Paths, folder: str | Path, *, format: Format | Literal["auto"] = "auto", base: Base = "auto",
     features: int | None = None, labels: int | None = None, y: str | Path | None = None,
     vectorizer: TextVectorizer | None = None, label_names: Sequence[str] | None = None,
-    threads: int | None = None, progress: Callable[[str], None] | None = None, **layout: Any,
+    embeddings: str | Path | None = None, threads: int | None = None, progress: Callable[[str], None] | None = None,
+    **layout: Any,
 ) -> None:  # fmt: skip
     """Writes the rows that `load` reads with the same options to a new folder, which appears complete or not at all.
 
@@ -58,6 +59,8 @@ def convert(
         raise ConfigError("embeddings: dense features can't be converted; an .npy file is mapped as it is")
     for name in layout:
         check_name(name, LAYOUT_OPTIONS)
+    if embeddings is not None:
+        raise ConfigError("embeddings: can't be converted; a .npy file is mapped, and may be given beside the folder")
     given, say = Layout(**layout), progress or (lambda _: None)
     paths = expand(path)
     format = checked_format(paths[0], format, base, y, given, features=features, labels=labels, threads=threads)

@@ -102,6 +102,8 @@ def write_dataset(dataset: Dataset, folder: str | Path) -> None:
     """
     if dataset.users is not None:
         raise DataError(f"{dataset.source}: interactions can't be written as a dataset folder, read their text instead")
+    if dataset.row_weights is not None:
+        raise DataError(f"{dataset.source}: weights of rows can't be written to a dataset folder")
     if dataset.dense_features:
         raise DataError(f"{dataset.source}: dense features can't be written as a dataset folder; a .npy file is mapped")
     with new_folder(folder) as partial, RowsFiles(partial, "x") as x, RowsFiles(partial, "y") as y:

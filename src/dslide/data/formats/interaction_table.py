@@ -14,7 +14,8 @@ import scipy.sparse as sp
 
 from dslide.data.dataset import Dataset, item_features
 from dslide.data.formats.labelled_text import number_names
-from dslide.data.formats.table import Table, as_names, first_line, guess_separator, is_number, one_line
+from dslide.data.formats.parquet import ParquetTable, is_parquet
+from dslide.data.formats.table import Columns, Table, as_names, first_line, guess_separator, is_number, one_line
 from dslide.data.layout import Layout
 from dslide.data.rows import SparseRows
 from dslide.errors import ConfigError, DataError
@@ -28,7 +29,7 @@ Doubles = npt.NDArray[np.float64]
 
 def is_table(path: str | Path, layout: Layout) -> bool:
     """Whether interactions are a table rather than lines of numbers: by what is given, else by the first line."""
-    if layout.to_dict():
+    if layout.to_dict() or is_parquet(path):
         return True
     line = first_line(path)
     cells = line.split(guess_separator(line))
@@ -50,18 +51,20 @@ def read_table(
     """A row for each user, in the order of their first lines. An item counts once in a row; with a column of weights,
     the sum is the label's weight. Items that are not in `item_names`, and users that are not in `user_names`, get the
     numbers after."""
-    table = Table(path, layout.separator, _has_header(layout))
+    table: Columns = ParquetTable(path) if is_parquet(path) else Table(path, layout.separator, _has_header(layout))
     user, item = _places(table, layout)
     weight = table.find("weight_column", layout.weight_column) if layout.weight_column is not None else None
     time = table.find("time_column", layout.time_column, TIME_NAMES)
     users, items = _Numbers(), _Numbers()
     weights, times = array("d"), array("d")
-    for line, cells in table.rows(skip_blank=True):
+    used = {place for place in (user, item, weight, time) if place is not None}
+    for number, cells in table.rows(skip_blank=True, places=used):
+        where = f"{path}, {table.unit} {number}"
         names = one_line(cells[user]), one_line(cells[item])
         if not all(names):
-            raise DataError(f"{path}, line {line}: expected a user and an item, but one of them is empty")
+            raise DataError(f"{where}: expected a user and an item, but one of them is empty")
         if weight is not None:
-            worth = _number(f"{path}, line {line}", cells[weight])
+            worth = _number(where, cells[weight])
             if worth == 0:
                 continue
             weights.append(worth)
@@ -70,7 +73,7 @@ def read_table(
             if moment is None:
                 if layout.time_column is not None:
                     shown = f"expected a number or a date like 2024-05-31, not {cells[time]!r}"
-                    raise DataError(f"{path}, line {line}: {shown}")
+                    raise DataError(f"{where}: {shown}")
                 time = None  # it only looked like a column of times
             else:
                 times.append(moment)
@@ -78,7 +81,12 @@ def read_table(
         items.add(names[1])
     if not users.found:
         raise DataError(f"{path}: there are no interactions{' after the header' * table.has_header}")
-    if layout.header is None and table.names is not None and not names_users_and_items(table.names):
+    if (
+        layout.header is None
+        and isinstance(table, Table)
+        and table.names is not None
+        and not names_users_and_items(table.names)
+    ):
         _refuse_unclear_header(table, (users, user), (items, item))
     return _dataset(
         path, layout, users, items, np.array(weights) if weight is not None else None,
@@ -141,7 +149,7 @@ def _has_header(layout: Layout) -> bool | Callable[[list[str]], bool]:
     return lambda cells: names_users_and_items(cells) or not any(map(is_number, cells))
 
 
-def _places(table: Table, layout: Layout) -> tuple[int, int]:
+def _places(table: Columns, layout: Layout) -> tuple[int, int]:
     """Where users and items are: in the given columns, else in those with usual names, else in the first two."""
     if table.width < 2:
         raise DataError(f"{table.path}, line 1: expected columns of users and items, found a single column")

@@ -30,7 +30,7 @@ def jsonl_rows(path: str | Path, layout: Layout | None = None, known: Layout | N
                 where = f"{path}, line {line}"
                 row = _parse(where, content)
                 missing -= row.keys()
-                yield _labels(where, row, label_key), _texts(where, row, keys)
+                yield names_of_labels(f"{where}: {label_key}", row.get(label_key, [])), _texts(where, row, keys)
     if len(keys) > 1 and missing:
         raise DataError(f"{path}: text_column: no line has the key {min(missing)!r}")
 
@@ -59,12 +59,12 @@ def _text(where: str, row: dict[str, Any], key: str) -> str:
     return text
 
 
-def _labels(where: str, row: dict[str, Any], key: str) -> list[str]:
-    labels = row.get(key, [])
+def names_of_labels(where: str, labels: Any) -> list[str]:
+    """Names of labels, each once, out of a list of texts or whole numbers, or one of these."""
     labels = [labels] if isinstance(labels, (str, int)) else labels
     if not isinstance(labels, list) or not all(type(label) in (str, int) for label in labels):
-        raise DataError(f"{where}: {key}: expected a list of texts or whole numbers")
-    return list(dict.fromkeys(_checked_name(f"{where}: {key}", label) for label in labels))
+        raise DataError(f"{where}: expected a list of texts or whole numbers")
+    return list(dict.fromkeys(_checked_name(where, label) for label in labels))
 
 
 def _checked_name(where: str, label: str | int) -> str:

@@ -14,39 +14,19 @@ GUESSED = ("\t", "::", ",", ";", "|")  # separators, in the order in which they 
 QUOTED = (",", ";")  # separators with which cells may be in quotes, as spreadsheets write them
 
 
-class Table:
-    """A file of lines with columns. `separator` None: guessed from the first line; `header` says whether that has names
-    of columns."""
+class Columns:
+    """A file of rows with columns."""
 
-    def __init__(self, path: str | Path, separator: str | None, header: bool | Callable[[list[str]], bool]) -> None:
-        self.path, line = path, first_line(path)
-        self.separator = separator or guess_separator(line)
-        number, cells = next(((n, c) for n, c in self._lines() if any(map(str.strip, c))), (0, []))
-        if number > 1 and not line.strip():
-            raise DataError(f"{path}, line 1: the line is blank, expected columns")
-        if number == 0:
-            raise DataError(f"{path}: there are no rows")
-        self.width = len(cells)
-        self.has_header = header if isinstance(header, bool) else header(cells)
-        self.names = [plain_name(cell) for cell in cells] if self.has_header else None
+    path: str | Path
+    unit: str  # what a row is, in messages
+    separator: str
+    width: int  # columns
+    has_header: bool
+    names: list[str] | None  # of the columns
 
-    def rows(self, skip_blank: bool) -> Iterator[tuple[int, list[str]]]:
-        """Line number and cells of every line below the header; lines must have as many columns as the first. Blank
-        lines are skipped, or else allowed at the end only."""
-        lines = self._lines()
-        if self.has_header:
-            next(lines)
-        blank: int | None = None
-        for number, cells in lines:
-            if len(cells) == self.width and (self.width > 1 or cells[0].strip()):
-                if blank is not None:
-                    raise DataError(f"{self.path}, line {blank}: the line is blank, expected {self.width} columns")
-                yield number, cells
-            elif any(cell.strip() for cell in cells):
-                expected = f"expected {self.width} columns as in line 1, found {len(cells)}"
-                raise DataError(f"{self.path}, line {number}: {expected}")
-            elif blank is None and not skip_blank:
-                blank = number
+    def rows(self, skip_blank: bool, places: Collection[int]) -> Iterator[tuple[int, Sequence[str]]]:
+        """Number and cells of every row; those that are not in `places` may be anything."""
+        raise NotImplementedError
 
     def find(self, option: str, column: Column | None, usual: Collection[str] = ()) -> int | None:
         """The place, from 0 on, of the column that an option gives; if it gives none, of the first with a usual name;
@@ -66,6 +46,43 @@ class Table:
                 f"{option}: {self.path} has {names.count(column)} columns {column!r}; give a number, from 1"
             )
         return names.index(column)
+
+
+class Table(Columns):
+    """A file of lines with columns. `separator` None: guessed from the first line; `header` says whether that has names
+    of columns."""
+
+    unit = "line"
+
+    def __init__(self, path: str | Path, separator: str | None, header: bool | Callable[[list[str]], bool]) -> None:
+        self.path, line = path, first_line(path)
+        self.separator = separator or guess_separator(line)
+        number, cells = next(((n, c) for n, c in self._lines() if any(map(str.strip, c))), (0, []))
+        if number > 1 and not line.strip():
+            raise DataError(f"{path}, line 1: the line is blank, expected columns")
+        if number == 0:
+            raise DataError(f"{path}: there are no rows")
+        self.width = len(cells)
+        self.has_header = header if isinstance(header, bool) else header(cells)
+        self.names = [plain_name(cell) for cell in cells] if self.has_header else None
+
+    def rows(self, skip_blank: bool, places: Collection[int]) -> Iterator[tuple[int, Sequence[str]]]:
+        """Line number and cells of every line below the header; lines must have as many columns as the first. Blank
+        lines are skipped, or else allowed at the end only."""
+        lines = self._lines()
+        if self.has_header:
+            next(lines)
+        blank: int | None = None
+        for number, cells in lines:
+            if len(cells) == self.width and (self.width > 1 or cells[0].strip()):
+                if blank is not None:
+                    raise DataError(f"{self.path}, line {blank}: the line is blank, expected {self.width} columns")
+                yield number, cells
+            elif any(cell.strip() for cell in cells):
+                expected = f"expected {self.width} columns as in line 1, found {len(cells)}"
+                raise DataError(f"{self.path}, line {number}: {expected}")
+            elif blank is None and not skip_blank:
+                blank = number
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """Number and cells of every line; of a row over several lines, the number of the last."""

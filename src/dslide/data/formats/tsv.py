@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dslide.data.formats.labelled_text import Row
-from dslide.data.formats.table import Table, as_names, first_line, guess_separator, one_line
+from dslide.data.formats.table import Columns, Table, as_names, first_line, guess_separator, one_line
 from dslide.data.layout import Layout
 from dslide.errors import ConfigError, DataError
 
@@ -25,9 +25,9 @@ def tsv_rows(path: str | Path, layout: Layout | None = None, known: Layout | Non
     given = layout or Layout()
     layout = given.over(known)
     table = Table(path, layout.separator or _separator(path), _has_header(layout))
-    label, texts = _places(table, layout, may_lack_labels=known is not None and given.label_column is None)
+    label, texts = places_of(table, layout, may_lack_labels=known is not None and given.label_column is None)
     alone = texts[0][0] if len(texts) == 1 and texts[0][1] == 1 else None
-    for _, cells in table.rows(skip_blank=False):
+    for _, cells in table.rows(skip_blank=False, places=()):
         labels = [] if label is None else split_labels(cells[label], layout.label_separator)
         text = cells[alone] if alone is not None else tuple((cells[place], weight) for place, weight in texts)
         yield labels, text
@@ -60,7 +60,7 @@ def _has_header(layout: Layout) -> bool | Callable[[list[str]], bool]:
     return True if named else is_labelled_text
 
 
-def _places(table: Table, layout: Layout, may_lack_labels: bool) -> tuple[int | None, list[tuple[int, int]]]:
+def places_of(table: Columns, layout: Layout, may_lack_labels: bool) -> tuple[int | None, list[tuple[int, int]]]:
     """The columns of labels (None: there is none) and of texts, these with their weights."""
     given, names = layout.label_column, table.names or []
     if may_lack_labels and isinstance(given, str) and given not in names:
@@ -76,7 +76,7 @@ def _places(table: Table, layout: Layout, may_lack_labels: bool) -> tuple[int | 
     if label is None and text is not None and may_lack_labels and table.names:
         return None, texts
     if label is None and text is None and table.width != 2:
-        raise DataError(f"{table.path}, line 1: {_unexpected(table)}")
+        raise DataError(_unexpected(table))
     if label is None:
         label = _other(table, "label_column", 0, text)
     if text is None:
@@ -87,19 +87,21 @@ def _places(table: Table, layout: Layout, may_lack_labels: bool) -> tuple[int | 
     return label, texts
 
 
-def _other(table: Table, option: str, usual: int, other: int | None) -> int:
+def _other(table: Columns, option: str, usual: int, other: int | None) -> int:
     """The column that is left open: its usual place, or the other one of two; refused if a header has more."""
     if table.width == 2 and other is not None and table.names:
         return 1 - other
     if table.names and other is not None:
         raise ConfigError(f"{option}: {table.path} has the columns {', '.join(table.names)}; name one of them")
     if usual >= table.width:
-        raise DataError(f"{table.path}, line 1: {_unexpected(table)}")
+        raise DataError(_unexpected(table))
     return usual
 
 
-def _unexpected(table: Table) -> str:
+def _unexpected(table: Columns) -> str:
     """The message for a first line with a wrong number of columns."""
+    if not table.separator:
+        return f"{table.path}: has the columns {', '.join(table.names or [])}; give label_column and text_column"
     between = {"\t": "tabs", ",": "commas", ";": "semicolons"}.get(table.separator, repr(table.separator))
     hint = "; choose among more columns with label_column and text_column" if table.width > 2 else ""
-    return f"expected labels and a text, two columns between {between}, found {table.width}{hint}"
+    return f"{table.path}, line 1: expected labels and a text, two columns between {between}, found {table.width}{hint}"
