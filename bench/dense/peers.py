@@ -71,9 +71,7 @@ def neighbours(rows: Rows, threads: int) -> tuple[Ids, str]:
     return ids, f"{count} by {'cosine' if cosine else 'distance'}, weights exp(-{sharp:g} ...)"
 
 
-def _votes(
-    rows: Rows, cosine: bool, counts: Any, sharpness: Any, threads: int
-) -> Iterator[tuple[int, float, Ids]]:
+def _votes(rows: Rows, cosine: bool, counts: Any, sharpness: Any, threads: int) -> Iterator[tuple[int, float, Ids]]:
     import faiss
 
     faiss.omp_set_num_threads(threads)
