@@ -7,10 +7,10 @@ Sets are made here; without any, all of them. A folder has train.npy, train.labe
 files, by truncated SVD.
 
 Each method runs in a process of its own. Prints P@1 / P@3 / P@5 on test rows, seconds of training and prediction
-together, and the peak of the process's memory. Methods: nearest centroid by cosine and by distance; scikit-learn's linear
-discriminant (one label a row, up to 500 labels); neighbours with FAISS (`pip install faiss-cpu`); one-vs-rest logistic
-regression at three strengths, solved for many labels at a time, and beside it how long scikit-learn's own takes,
-estimated from 30 labels; dslide.
+together, and the peak of the process's memory. Methods: nearest centroid by cosine and by distance; scikit-learn's
+linear discriminant (one label a row, up to 500 labels); neighbours with FAISS (`pip install faiss-cpu`); one-vs-rest
+logistic regression at three strengths, solved for many labels at a time, and beside it how long scikit-learn's own
+takes, estimated from 30 labels; dslide.
 """
 
 from __future__ import annotations

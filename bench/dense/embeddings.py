@@ -4,8 +4,8 @@
     python -m bench.dense.embeddings OUT TRAIN.tsv[.xz] TEST.tsv[.xz] --text 2 --labels 1 [--rows N] [--tokens 128]
 
 Columns of the files are tab-separated; labels are separated by spaces. Writes to the folder OUT what `python -m
-bench.dense` reads: train.npy and test.npy (rows x 384, float32, of length 1), train.labels.npz and test.labels.npz (CSR).
-Labels without a training row get numbers after all others.
+bench.dense` reads: train.npy and test.npy (rows x 384, float32, of length 1), train.labels.npz and test.labels.npz
+(CSR). Labels without a training row get numbers after all others.
 """
 
 from __future__ import annotations

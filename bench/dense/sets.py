@@ -71,7 +71,7 @@ def clusters(
 
 
 def sums(rows: int, features: int, labels: int, noise: float) -> Rows:
-    """Each row is the sum of its labels' vectors and noise, of length 1; it has 1 to 6 labels, some of them frequent."""
+    """Each row is the sum of its labels' vectors and noise, of length 1; it has 1 to 6 labels, some frequent."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((labels, features)).astype(np.float32)
     vectors *= np.arange(1, features + 1, dtype=np.float32) ** np.float32(-0.3)
