@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from bench.torch.__main__ import SYSTEMS
 from bench.torch.data import ROW, make_words
 from bench.torch.systems import Model, fit, speed
+
+
+@pytest.fixture(autouse=True)
+def _denormal_numbers_again() -> Iterator[None]:
+    """The benchmark flushes them in its own process, which here is that of all tests."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 def test_words_tell_labels_apart() -> None:

@@ -177,7 +177,7 @@ def test_data_that_does_not_fit_the_model(capfd: pytest.CaptureFixture[str], mad
     wide.write_text("1 300 30\n1 299:1\n")
     for command in ("predict", "evaluate"):
         message = refused(capfd, command, made / "run", wide)
-        assert message == f"{wide}: has 300 features, but the model was trained with 200"
+        assert message == f"{wide}: has 300 features, but the model was trained with 200 features"
 
 
 def test_folders_that_are_no_whole_model(capfd: pytest.CaptureFixture[str], made: Path, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The communicator: what it promises (contract.py), kept by one rank alone, by ranks that are threads, and by MPI
-ranks; and random programs of exchanges."""
+"""The communicator: what it promises (support/communicator_contract.py), kept by one rank alone, by ranks that are
+threads, and by MPI ranks; and random programs of exchanges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import communicator_contract
 from support.communicator_contract import CONTRACT, LIMIT, all_to_all, same
 from support.inprocess import run_ranks
 from support.mpi_run import run_mpi
@@ -26,7 +27,7 @@ def test_ranks_as_threads(promise: str, size: int) -> None:
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def mpi_errors(request: pytest.FixtureRequest) -> list[dict[str, str]]:
     """What went wrong on each MPI rank, by promise."""
-    run = run_mpi(request.param, Path(__file__).with_name("contract.py"))
+    run = run_mpi(request.param, Path(communicator_contract.__file__))
     assert run.code == 0, run.stderr
     errors: list[dict[str, str]] = json.loads(run.stdout)
     assert len(errors) == request.param

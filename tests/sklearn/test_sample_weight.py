@@ -122,7 +122,7 @@ def test_pipelines_runs_and_grown_models_take_weights(tmp_path: Path) -> None:
         (np.ones(3), r"weights of rows: expected 60, one for each row, not an array of shape \(3,\)"),
         (-np.ones(60), "weights of rows: expected 0 to 1e[+]06, but row 0 has -1"),
         (np.full(60, np.nan), "weights of rows: expected 0 to 1e[+]06, but row 0 has nan"),
-        (np.zeros(60), "sample_weight: all rows have a weight of 0"),
+        (np.zeros(60), "sample_weight: the weights of all rows are zero"),
         (["x"] * 60, "weights of rows: expected numbers"),
     ],
 )

@@ -1,5 +1,5 @@
 """What every communicator promises, as functions that all ranks run on a new communicator each. `python
-contract.py`, under mpiexec, runs them over MPI and prints the errors of each as JSON."""
+communicator_contract.py`, under mpiexec, runs them over MPI and prints the errors of each as JSON."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_good_change_is_taken_further_at_once(data: Dataset) -> None:
 
 def test_only_what_makes_a_difference_is_tried(data: Dataset) -> None:
     tried = {
-        name for trial in search(data, OPTIONS | {"loss": "sigmoid", "hidden": ()}).trials for name in trial.options
+        name for trial in search(data, OPTIONS | {"loss": "sigmoid", "hidden": (-1,)}).trials for name in trial.options
     }
     assert tried == {"hidden"}  # there is no label prior, and all outputs are active
 
@@ -169,7 +169,7 @@ def test_options_beyond_memory_are_not_tried(data: Dataset) -> None:
         if config.hidden > most:
             raise MemoryNeeded("not here")
 
-    given, most = OPTIONS | {"loss": "sigmoid", "hidden": ()}, (256,)
+    given, most = OPTIONS | {"loss": "sigmoid", "hidden": (-1,)}, (256,)
     assert [trial.options for trial in search(data, given, memory=memory).trials] == [{}, {"hidden": (128,)}]
     most = (128,)
     with pytest.raises(MemoryNeeded, match="not here"):  # the defaults themselves

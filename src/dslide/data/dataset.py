@@ -155,14 +155,38 @@ class Dataset:
 
     def times_in_epoch(self, seed: int, number: int) -> NDArray[np.int64] | None:
         """How often each row is trained on in an epoch: its weight, rounded up or down at random, so that the gradient
-        is that of the weighted loss on average; None: once."""
+        is that of the weighted loss on average.
+
+        Parameters
+        ----------
+        seed : int
+            Of the random choice.
+        number : int
+            Of the epoch, or of another purpose.
+
+        Returns
+        -------
+        numpy.ndarray of int64 (rows,) or None
+            None: every row once.
+        """
         if self.row_weights is None:
             return None
         random = np.random.default_rng([seed, number, _WEIGHTS])
         return np.floor(self.row_weights + random.random(len(self))).astype(np.int64)
 
     def weighted(self, seed: int) -> Dataset:
-        """Rows as often as their weights say, copied; without weights the same dataset."""
+        """Rows as often as their weights say.
+
+        Parameters
+        ----------
+        seed : int
+            Of the random choice: weights are rounded up or down.
+
+        Returns
+        -------
+        Dataset
+            A copy without weights; the same dataset if it has none.
+        """
         times = self.times_in_epoch(seed, _STATISTICS)
         if times is None:
             return self

@@ -67,5 +67,5 @@ def relative_weights(sample_weight: Any, rows: int) -> NDArray[np.float64]:
     """Weights of rows with a mean of 1; DataError if they are none."""
     weights = checked_weights(sample_weight, rows)
     if not weights.any():
-        raise DataError("sample_weight: all rows have a weight of 0")
+        raise DataError("sample_weight: the weights of all rows are zero")
     return np.asarray(np.round(weights / weights.mean(), 9))  # so that weights that are all alike are 1
