@@ -1,4 +1,4 @@
-"""The public API is `__all__` of dslide, dslide.data and dslide.comm: every name exists and has a docstring. And every
+"""The public API is `__all__` of dslide, dslide.data, dslide.comm and dslide.tracking: every name exists and has a docstring. And every
 option and dotted name that README and docs mention exists."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dslide.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MODULES = ["dslide", "dslide.data", "dslide.comm"]
+MODULES = ["dslide", "dslide.data", "dslide.comm", "dslide.tracking"]
 OTHER_PROGRAMS = ["mpiexec", "mpirun", "srun", "#SBATCH", "apt-get", "pip", "tensorboard"]
 
 

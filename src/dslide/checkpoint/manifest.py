@@ -27,6 +27,7 @@ WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # one of ea
 LABEL_COUNTS = "label_counts.safetensors"
 CONFIG, PROGRESS, LABELS, FEATURES = "config.json", "progress.json", "labels.json", "features.json"
 VECTORIZER, TOKENS = "vectorizer.json", "tokens.json"
+CARD = "README.md"  # for readers; the manifest does not list it, so that it can be edited
 FIELDS = {  # of SavedModel that have a file each
     PROGRESS: "progress", LABELS: "label_names", FEATURES: "feature_names", VECTORIZER: "vectorizer", TOKENS: "tokens",
     "estimator.json": "estimator",
@@ -54,7 +55,7 @@ def is_model_file(name: str) -> bool:
     """Whether a file of this name belongs to a model folder, or is what a crash left of one."""
     if (temporary := _TEMPORARY.fullmatch(name)) is not None:
         return temporary[1] is None or is_model_file(temporary[1])
-    return name in (MANIFEST, *COMMON_FILES) or _ARRAYS.fullmatch(name) is not None
+    return name in (MANIFEST, CARD, *COMMON_FILES) or _ARRAYS.fullmatch(name) is not None
 
 
 def remove_model(folder: Path) -> bool:

@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "--profile", profile)
     events = "also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX"
     add_switch(parser, "--tensorboard", events)
+    add_switch(parser, "--mlflow", "also report the run to MLflow, as its environment variables say; needs mlflow")
+    add_switch(parser, "--wandb", "also report the run to Weights & Biases, in the same way; needs wandb")
     add_k_option(parser)
     items = "with interactions: file to make with the items that are best for each user, as many as the largest --k"
     parser.add_argument("--recommend", metavar="FILE", help=f"{items} (default: none)")
@@ -81,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = _Console(arguments)
     names = ("test", "hold_out", "split", "test_every", "test_rows", "k", "profile", "tensorboard", "replay")
     shared: dict[str, Any] = options | reading_options(arguments) | {name: vars(arguments)[name] for name in names}
-    shared |= {"progress": not arguments.quiet, "callbacks": [console]}
+    shared |= {"progress": not arguments.quiet, "callbacks": [console, *_trackers(arguments)]}
     try:
         if arguments.resume is not None:
             result = api.resume(arguments.resume, arguments.data, **shared)
@@ -99,6 +101,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recommend is not None and not result.interrupted:
         _recommend(arguments, result)
     return INTERRUPTED if result.interrupted else 0
+
+
+def _trackers(arguments: argparse.Namespace) -> list[Callback]:
+    """Callbacks that report the run to services."""
+    found: list[Callback] = []
+    if arguments.mlflow:
+        from dslide.tracking import MLflowLog
+
+        found.append(MLflowLog())
+    if arguments.wandb:
+        from dslide.tracking import WandbLog
+
+        found.append(WandbLog())
+    return found
 
 
 def _recommend(arguments: argparse.Namespace, result: RunResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from dslide.training.early_stopping import EarlyStopping, hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.logging import ProgressLine, warn
 from dslide.training.metrics import Evaluation
+from dslide.training.model_card import write_card
 from dslide.training.predictions import probabilities_of
 from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
@@ -612,12 +613,54 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         folder : path
             Folder to make; one that has a model is replaced.
         """
+        save_model(folder, self._saved(folder), optimizer=self.trainer_ is not None, comm=self.network_.comm)
+
+    def save_pretrained(self, folder: str | Path, *, metrics: Mapping[str, float] | None = None) -> None:
+        """Writes a model folder as the Hugging Face hub has them: without what further training needs, and with a card,
+        README.md, that says what the model is, what it was trained on and where it falls short.
+
+        Parameters
+        ----------
+        folder : path
+            Folder to make; one that has a model is replaced, with its card.
+        metrics : dict
+            What `dslide.evaluate` returned, for the card.
+        """
+        saved = self._saved(folder)
+        save_model(folder, saved, optimizer=False, comm=self.network_.comm)
+        if self.network_.comm.rank == 0:
+            about = {} if metrics is None else {**metrics, "test_rows": metrics.get("rows")}
+            write_card(Path(folder), saved, about, Path(folder).absolute().name)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
+        """Opens a folder that `save_pretrained` or `dslide export` made, or any other of a model: `load` by the name
+        that it has elsewhere.
+
+        Parameters
+        ----------
+        folder : path
+            A folder on this machine; nothing is downloaded.
+        trainable : bool
+            As in `load`.
+
+        Returns
+        -------
+        SlideClassifier
+        """
+        if not Path(folder).exists() and len(Path(folder).parts) == 2:
+            how = f"to copy a model of that name from the hub: hf download {folder} --local-dir FOLDER"
+            raise ModelError(f"{folder}: there is no such model folder; {how}")
+        return cls.load(folder, trainable=trainable)
+
+    def _saved(self, folder: str | Path) -> SavedModel:
+        """The model as it is now, to be written to a folder."""
         check_is_fitted(self)
         network, trainer = self.network_, self.trainer_
         vectorizer = getattr(self, "vectorizer_", None)
         if vectorizer is not None and not isinstance(vectorizer, TextVectorizer):
             warn(f"{folder}: the {type(vectorizer).__name__} is not saved with the model, only dslide's own would be")
-        model = SavedModel(
+        return SavedModel(
             config=network.config, features=network.features, dense_features=self._dense_features,
             labels=network.labels, state=network.state(),
             label_names=self._coder.names() or getattr(self, "label_names_", None), feature_names=self._feature_names(),
@@ -627,7 +670,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             interactions=getattr(self, "_interactions", False), layout=getattr(self, "_layout", None),
             estimator=self._about(self._coder) | {"passes": self.n_iter_},
         )  # fmt: skip
-        save_model(folder, model, optimizer=trainer is not None, comm=network.comm)
 
     @classmethod
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dslide.data import Data
     from dslide.training.autotune import Tuned
     from dslide.training.profiler import Profile
+    from dslide.training.run import RunResult
     from dslide.training.trainer import Trainer
 
 
@@ -148,3 +149,9 @@ class Callback:
 
     def on_end(self, trainer: Trainer, result: FitResult) -> None:
         """Training is over, or was interrupted."""
+
+    def on_result(self, result: RunResult) -> None:
+        """A whole run is over, or was interrupted; its folder has all that it will have."""
+
+    def on_failure(self, error: BaseException) -> None:
+        """A whole run ended with an error."""

@@ -18,6 +18,7 @@ from dslide.model.network import Network
 from dslide.model.prediction import last_hidden, row_blocks
 from dslide.model.storage import SCALE, STORAGE, narrowed, rounded_to_int8, widened
 from dslide.training.inference import Model
+from dslide.training.model_card import read_summary, write_card
 from dslide.util.arrays import Array, Floats
 from dslide.util.atomic import new_folder
 
@@ -29,8 +30,8 @@ def export_model(
     comm: Communicator | None = None,
 ) -> None:  # fmt: skip
     """Writes the model of a folder, or the newest checkpoint of a run, to a new folder, which opens wherever a model
-    opens. `weights`: their type, by default as they are; `optimizer`: with the state that resuming needs, which is only
-    possible with the type that they have."""
+    opens; with a card in README.md, which has the metrics of the run. `weights`: their type, by default as they are;
+    `optimizer`: with the state that resuming needs, which is only possible with the type that they have."""
     if os.path.lexists(out):
         raise DataError(f"{out}: exists already, give another name or remove it")
     saved = load_model(path, optimizer=optimizer, verify=True)
@@ -40,6 +41,8 @@ def export_model(
         saved.state = _stored_as(saved, weights)
         saved.config = saved.config.replace(weights=weights)
     save_model(out, saved, optimizer=optimizer, comm=comm)
+    if comm is None or comm.rank == 0:
+        write_card(Path(out), saved, read_summary(path), Path(path).absolute().name)
 
 
 def _stored_as(saved: SavedModel, weights: Weights) -> dict[str, Array]:

@@ -10,8 +10,8 @@ import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
@@ -144,6 +144,8 @@ class RecordLog(Callback, ABC):
     hash tables, what cells find, epochs, tests, checkpoints, end. Subclasses write them to `path`. `about` is added to
     the first; the `trials` before the training follow it."""
 
+    errors: tuple[type[Exception], ...] = (OSError,)  # of writing, which must not end training
+
     def __init__(
         self, path: str | Path, every_seconds: float = 1.0, about: Mapping[str, Any] | None = None,
         trials: Sequence[TrialInfo] = (),
@@ -225,16 +227,22 @@ class RecordLog(Callback, ABC):
 
     def _write(self, kind: str, **values: Any) -> None:
         record = {"record": kind, "time": round(time.time(), 3), **values}
-        try:
+        with self._tolerated():
             self._append(record)
-        except OSError as error:  # a full disk must not end training
+
+    @contextmanager
+    def _tolerated(self) -> Iterator[None]:
+        """Reports the first error of writing, and goes on."""
+        try:
+            yield
+        except self.errors as error:
             if not self._failed:
-                warn(f"{self._path}: can't be written: {error.strerror or error}; training continues")
+                warn(f"{self._path}: can't be written: {getattr(error, 'strerror', None) or error}; training continues")
             self._failed = True
 
     @abstractmethod
     def _append(self, record: dict[str, Any]) -> None:
-        """Writes a record to the file; OSError if that is impossible."""
+        """Writes a record; one of `errors` if that is impossible."""
 
 
 class JsonLog(RecordLog):

@@ -164,7 +164,14 @@ class Run:
         """Trains until the end or Ctrl-C, saves the network, evaluates it on the test data and writes the summary.
         Terminated, on all ranks, if one of them received SIGTERM."""
         try:
-            return self._train()
+            result = self._train()
+            for callback in self.trainer.callbacks:
+                callback.on_result(result)
+            return result
+        except BaseException as error:
+            for callback in self.trainer.callbacks:
+                callback.on_failure(error)
+            raise
         finally:
             self._lock.release()
 

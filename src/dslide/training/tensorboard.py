@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dslide.errors import ConfigError, ModelError
 from dslide.training.logging import RecordLog
+from dslide.training.scalars import Scalars
 from dslide.util.plain import make_plain_folder
 
 try:
@@ -20,8 +19,6 @@ try:
     from tensorboardX.proto.summary_pb2 import Summary
 except ImportError:
     EventsWriter = None
-
-_METRIC = re.compile(r"[a-z]+_at_[0-9]+|loss")
 
 
 def check_tensorboard() -> None:
@@ -38,51 +35,19 @@ class TensorBoardLog(RecordLog):
         check_tensorboard()
         super().__init__(folder, every_seconds)
         self._writer: Any = None
-        self._before: Mapping[str, Any] = {}  # the last step since the start
+        self._scalars = Scalars()
 
     def _append(self, record: dict[str, Any]) -> None:
         if self._writer is None:
             make_plain_folder(self._path, ModelError)
             self._writer = EventsWriter(str(self._path / "events"), f".{os.getpid()}-{secrets.token_hex(8)}")
         event = Event(wall_time=record["time"], step=record.get("step", 0))
+        scalars = self._scalars.of(record)
         if record["record"] == "start":
-            self._before = {}
             event.session_log.status = SessionLog.START  # what earlier files have of later steps is void
-        elif scalars := self._scalars(record):
+        elif scalars:
             event.summary.value.extend(Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items())
         else:
             return
         self._writer.write_event(event)
         self._writer.flush()
-
-    def _scalars(self, record: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers of a record by their names in TensorBoard."""
-        match record["record"]:
-            case "test" | "validation" as kind:
-                return {f"{kind}/{name}": record[name] for name in record if _METRIC.fullmatch(name)}
-            case "epoch":
-                return {"epoch/loss": record["loss"], "epoch/samples_per_second": record["samples_per_second"]}
-            case "tables":
-                names = ("mean", "max", "empty_share")
-                return {f"tables/{record['layer']}_{name}": record[name] for name in names}
-            case "retrieval":
-                return {f"retrieval/{name}": record[name] for name in ("recall", "largest", "seconds")}
-            case "step":
-                return self._step_scalars(record)
-        return {}
-
-    def _step_scalars(self, record: Mapping[str, Any]) -> dict[str, float]:
-        scalars = {
-            "train/loss": record["loss"],
-            "train/learning_rate": record["learning_rate"],
-            "train/active_neurons": record["active"],
-            "machine/rss_bytes": record["rss_bytes"],
-        }
-        before, self._before = self._before, record
-        seconds = record["seconds"] - before.get("seconds", record["seconds"])
-        if seconds > 0:
-            scalars["train/samples_per_second"] = (record["samples"] - before["samples"]) / seconds
-            scalars["machine/waiting_share"] = (record["waited"] - before["waited"]) / seconds
-            steps = record["step"] - before["step"]
-            scalars["machine/bytes_sent_per_step"] = (record["bytes_sent"] - before["bytes_sent"]) / max(steps, 1)
-        return scalars
