@@ -1,5 +1,5 @@
-"""The public API is `__all__` of dslide, dslide.data, dslide.comm and dslide.tracking: every name exists and has a docstring. And every
-option and dotted name that README and docs mention exists."""
+"""The public API is `__all__` of dslide, dslide.data, dslide.comm and dslide.tracking: every name exists and has a
+docstring. And every option and dotted name that README and docs mention exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dslide.cli.parser import Parser
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = ["dslide", "dslide.data", "dslide.comm", "dslide.tracking"]
-OTHER_PROGRAMS = ["mpiexec", "mpirun", "srun", "#SBATCH", "apt-get", "pip", "tensorboard"]
+OTHER_PROGRAMS = ["mpiexec", "mpirun", "srun", "#SBATCH", "apt-get", "pip", "tensorboard", "hf"]
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:
