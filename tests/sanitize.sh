@@ -23,6 +23,7 @@ case $kind in
   thread)
     flags=thread
     libraries=libtsan.so
+    core_tests="$core_tests tests/integration/test_races.py"
     ;;
   *)
     echo "there is no sanitizer '$kind': address or thread" >&2

@@ -19,6 +19,7 @@ import support.rank_program as rank_program
 from launch.test_launcher import HERE, LIMIT, PROGRAM, begin, folder, job, listening_port, processes_of  # noqa: F401
 
 from dslide.cli import main
+from dslide.comm import liveness
 from dslide.launch.handshake import CHALLENGE_BYTES, Seal, challenge_of, proven, welcome_line
 from dslide.launch.mpiexec import Host
 from dslide.launch.protocol import Exit, Hello, LauncherAddress, encode
@@ -82,15 +83,20 @@ def test_on_one_machine_nothing_listens_beyond_loopback(folder: Path) -> None:  
 # ---- strangers ------------------------------------------------------------------------------------------------------
 
 
-def test_idle_strangers_do_not_use_up_the_launchers_files(folder: Path) -> None:  # noqa: F811
-    process = begin(folder, "train")
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (40, 40))
+def test_idle_strangers_use_up_no_files_and_delay_no_end(folder: Path) -> None:  # noqa: F811
+    """Each sends a byte, and then waits for longer than a job may take here."""
+    process, files = begin(folder, "train"), 0
     with ExitStack() as strangers:
         port, accepted = listening_port(process.pid), 0
-        for _ in range(200):
+        for number in range(200):
+            if number == 100:
+                files = len(os.listdir(f"/proc/{process.pid}/fd"))
+                resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (40, 40))
             stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
             accepted += len(stranger.recv(CHALLENGE_BYTES)) > 0
+            stranger.sendall(b"x")
         assert accepted == 200  # each at the cost of an older one
+        assert files < liveness.STRANGERS + 30
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, err) == (130, "")
