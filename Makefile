@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 CORE_SOURCES := $(shell find src/core src/bindings -name '*.[ch]pp')
 
-.PHONY: help demo report test test-waiting test-others lint docs notebooks format coverage fuzz bench micro sanitize clean
+.PHONY: help demo report test test-waiting test-others lint docs notebooks format coverage fuzz bench micro sanitize wheel release clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -69,6 +69,14 @@ micro: .venv/installed-bench ## time every kernel at every instruction-set level
 sanitize: ## the core's tests under address, undefined-behaviour and thread sanitizers
 	PYTHON=$(PYTHON) bash tests/sanitize.sh address
 	PYTHON=$(PYTHON) bash tests/sanitize.sh thread
+
+wheel: ## build the wheel of $(PYTHON) and try it without a compiler (build/wheel/dist)
+	$(PYTHON) release/wheel.py
+
+release: ## make a release: make release VERSION=1.2.3, or to see what it would do: make release VERSION=1.2.3 DRY=1
+	$(if $(VERSION),,$(error give VERSION=1.2.3))
+	$(if $(DRY),,$(MAKE) --no-print-directory test)
+	$(PYTHON) release/release.py $(VERSION) $(if $(DRY),--dry-run)
 
 clean: ## remove all that was made
 	rm -rf .venv .venv-* build demo .coverage .coverage.*

@@ -217,6 +217,9 @@ def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tm
     )
     assert "not the data that" in refused(capfd, "train", made / "s/test.txt", *more)
     assert "there is no such run" in refused(capfd, "train", train, "--resume", tmp_path / "none")
+    without = "resume-existing: resumes the run in --out if there is one; give --out, without --resume"
+    assert refused(capfd, "train", train, "--resume-existing").endswith(without)
+    assert refused(capfd, "train", train, *more, "--resume-existing").endswith(without)
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_model(made: Path, tmp_path: Path) -> None:

@@ -113,6 +113,17 @@ def test_resuming_gives_the_network_of_an_unbroken_run(made: Path, tmp_path: Pat
     assert summary(tmp_path / "parts")["epochs"] == 2
 
 
+def test_a_command_given_again_goes_on_with_its_run(made: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train = ["train", str(made / "s/train.txt"), "--out", str(run), "--resume-existing", *SMALL]
+    assert main([*train, "--epochs", "1"]) == 0
+    assert summary(run)["epochs"] == 1
+    assert main([*train, "--epochs", "2"]) == 0
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in log if record["record"] == "epoch"] == [1, 2]
+    assert main([*train, "--epochs", "2"]) == 0  # nothing is left to do
+
+
 def test_ctrl_c_saves_and_the_run_can_be_resumed(made: Path, tmp_path: Path) -> None:
     run, data = tmp_path / "run", str(made / "s/train.txt")
     process = subprocess.Popen(

@@ -4,19 +4,40 @@
 #pragma once
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <system_error>
+#include <version>
+#ifndef __cpp_lib_to_chars
+#include <locale.h>
+#include <stdlib.h>
+#ifdef __APPLE__
+#include <xlocale.h>
+#endif
+#endif
 
 namespace dslide {
 inline bool is_digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
 enum class ParseResult { ok, malformed, too_large };
 
+// The float nearest to the number in [begin, end); false if it is too large or, perhaps, too small for one.
+inline bool nearest_float(const char* begin, const char* end, float& out) {
+#ifdef __cpp_lib_to_chars
+  return std::from_chars(begin, end, out).ec == std::errc();
+#else  // libc++ reads no floats; strtof stops where from_chars does, behind the number
+  static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+  static_cast<void>(end);
+  out = strtof_l(begin, nullptr, plain);
+  return std::isfinite(out) && out != 0;
+#endif
+}
+
 // Slow path for any number of digits. [begin, end) is a well-formed unsigned number, `written` its exponent.
 inline ParseResult exact_float(const char* begin, const char* end, int64_t written, float& out) {
   out = 0;
-  if (std::from_chars(begin, end, out).ec == std::errc()) {
+  if (nearest_float(begin, end, out)) {
     if (out < std::numeric_limits<float>::min()) out = 0;
     return ParseResult::ok;
   }

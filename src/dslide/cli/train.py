@@ -37,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--out", "folder to make", "the next free runs/NAME-1, -2, ...", "RUN")
     resume = "resume this run; --epochs, --threads and options of several ranks may change"
     parser.add_argument("--resume", metavar="RUN", help=resume)
+    existing = (
+        "resume the run in --out if there is one, and wait for its last start to end: for jobs that are restarted"
+    )
+    add_switch(parser, "--resume-existing", existing)
     start = "run or model to go on from, with DATA as further rows; its network grows by their new labels and features"
     parser.add_argument("--from", metavar="RUN", dest="start_from", help=f"{start} (default: none)")
     replay = "with --from: earlier rows, of which twice as many as there are new ones are trained on again"
@@ -71,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None and arguments.out is not None:
         raise ConfigError("out: a resumed run continues in its own folder, so --out can't be given")
+    if arguments.resume_existing and (arguments.out is None or arguments.resume is not None):
+        raise ConfigError("resume-existing: resumes the run in --out if there is one; give --out, without --resume")
     if arguments.resume is not None and arguments.start_from is not None:
         raise ConfigError("from: a run that is resumed goes on from its own checkpoints; give one of the two")
     if arguments.recommend is not None and os.path.lexists(arguments.recommend):
@@ -89,11 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
             result = api.resume(arguments.resume, arguments.data, **shared)
         else:
             shared["start_from"] = arguments.start_from
-            result = api.train(arguments.data, out=arguments.out, resume_existing=arguments.elastic, **shared)
+            again = arguments.elastic or arguments.resume_existing
+            result = api.train(arguments.data, out=arguments.out, resume_existing=again, **shared)
     except Terminated as error:
         if console.folder is None:  # in trials, before the run
             raise
-        how = ("--elastic", "--out") if arguments.elastic else ("--resume",)
+        how = ["--elastic"] * arguments.elastic + ["--resume-existing"] * arguments.resume_existing
+        how = [*how, "--out"] if how else ["--resume"]
         again = f"{error}; to resume: {command('train', arguments.data, *how, console.folder)}"
         raise Terminated(again, error.blamed) from None
     if console.is_rank_0:
