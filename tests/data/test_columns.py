@@ -55,6 +55,22 @@ def test_one_column_given_leaves_the_other_at_its_default(tmp_path: Path) -> Non
     assert load(write(tmp_path / "b.tsv", (3, 2), 3), label_column=3).checksum == plain.checksum
 
 
+@pytest.mark.parametrize("header", ["title,subjects", "subjects,title", "title,topics,text", "tags,title"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_usual_names_of_columns_are_found(tmp_path: Path, header: str, end: str) -> None:
+    """A text counts before a title."""
+    names = header.split(",")
+    text = "text" if "text" in names else "title"
+    lines = [header]
+    for label, words in (("a", "red fish"), ("b", "blue house")) * 2:
+        lines.append(
+            ",".join({"title": words if text == "title" else "noise", "text": words}.get(n, label) for n in names)
+        )
+    (tmp_path / "usual.csv").write_bytes("".join(line + end for line in lines).encode())
+    found = load(tmp_path / "usual.csv")
+    assert (found.label_names, found.feature_names) == (["a", "b"], ["blue", "fish", "house", "red"])
+
+
 def test_a_layout_is_remembered_unless_other_columns_are_given(tmp_path: Path) -> None:
     train = load(write(tmp_path / "train.tsv", (2, 3), 3), **chosen((2, 3)))
     assert train.layout == Layout(label_column=2, text_column=3)

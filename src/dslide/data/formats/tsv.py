@@ -12,8 +12,10 @@ from dslide.errors import ConfigError, DataError
 
 LABEL_NAMES = frozenset(
     {"label", "labels", "tag", "tags", "category", "categories", "class", "classes", "target", "targets"}
+    | {"subjects", "topics", "keywords"}
 )
 TEXT_NAMES = frozenset({"text", "texts", "sentence", "content", "body", "document", "abstract", "description"})
+TITLE_NAMES = frozenset({"title", "titles"})  # of texts, where there is no longer one
 
 
 def tsv_rows(path: str | Path, layout: Layout | None = None, known: Layout | None = None) -> Iterator[Row]:
@@ -43,7 +45,7 @@ def split_labels(cell: str, separator: str | None) -> list[str]:
 def is_labelled_text(cells: Sequence[str]) -> bool:
     """Whether a first line names columns of labels and of texts."""
     names = as_names(cells)
-    return any(name in LABEL_NAMES for name in names) and any(name in TEXT_NAMES for name in names)
+    return any(name in LABEL_NAMES for name in names) and any(name in TEXT_NAMES | TITLE_NAMES for name in names)
 
 
 def _separator(path: str | Path) -> str:
@@ -70,6 +72,8 @@ def places_of(table: Columns, layout: Layout, may_lack_labels: bool) -> tuple[in
     places = [(table.find("text_column", column), weight) for column, weight in layout.text_columns()]
     texts = [(place, weight) for place, weight in places if place is not None]  # all of them, which are given
     usual = table.find("text_column", None, TEXT_NAMES)
+    if usual is None:
+        usual = table.find("text_column", None, TITLE_NAMES)
     if not texts and usual is not None:
         texts = [(usual, 1)]
     text = texts[0][0] if texts else None
