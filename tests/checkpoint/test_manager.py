@@ -186,16 +186,23 @@ def test_old_checkpoints_and_remains_of_a_crash_are_removed(tmp_path):
     load_model(tmp_path / "run", optimizer=True, verify=True)
 
 
-def test_files_that_do_not_change_are_written_once(tmp_path):
-    trainer, manager = begin(tmp_path / "run", a_config(), seconds=1e-9)
+def test_files_that_do_not_change_are_written_twice(tmp_path):
+    """Not once: damage in one checkpoint is not in the one before it."""
+    trainer, manager = begin(tmp_path / "run", a_config(), seconds=1e-9, kept=3)
     trainer.callbacks.append(Patient(manager))
     trainer.fit(PROBLEM.train)
     manager.save()
-    one, other = list(checkpoints(tmp_path / "run").values())[:2]
-    assert os.path.samefile(one / "labels.json", other / "labels.json")
-    assert not os.path.samefile(one / "progress.json", other / "progress.json")
-    shutil.rmtree(one)
-    assert load_model(other).label_names == [f"label {i}" for i in range(300)]
+    first, second, third = list(checkpoints(tmp_path / "run").values())[:3]
+    assert os.path.samefile(first / "labels.json", third / "labels.json")
+    assert not os.path.samefile(first / "labels.json", second / "labels.json")
+    assert not os.path.samefile(first / "progress.json", third / "progress.json")
+    shutil.rmtree(first)
+    assert load_model(third).label_names == [f"label {i}" for i in range(300)]
+    *_, before, newest = sorted(checkpoints(tmp_path / "run").values())
+    (newest / "labels.json").write_bytes(b"[" * (newest / "labels.json").stat().st_size)
+    with pytest.raises(ModelError, match=r"labels\.json: damaged"):
+        load_model(newest, verify=True)
+    assert load_model(before, verify=True).label_names == [f"label {i}" for i in range(300)]
 
 
 class At(Callback):

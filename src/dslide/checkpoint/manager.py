@@ -83,7 +83,7 @@ class CheckpointManager:
         self._leads, self._buddy = leads(comm.rank, disks), buddy(comm.rank, disks)
         self._replicator = Replicator(comm, self.folder) if len(disks) > 1 else None
         self._copies_cancelled = threading.Event()
-        self._written: dict[str, tuple[Entry, Path]] = {}  # small files that do not change
+        self._written: dict[str, list[tuple[Entry, Path]]] = {}  # files that do not change, as last written
         self._begun = time.monotonic()  # when the last checkpoint was
         self._version: int | None = None  # of the network that it has; None: as it was loaded
         self._pending: _PendingCheckpoint | None = None

@@ -164,24 +164,27 @@ def write_shard(
 
 def write_rest(
     folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
-    before: dict[str, tuple[Entry, Path]] | None = None,
+    before: dict[str, list[tuple[Entry, Path]]] | None = None,
 ) -> None:  # fmt: skip
-    """Writes all but the shards' arrays, whose entries are given. `before`: files that are not written again."""
+    """Writes all but the shards' arrays, whose entries are given. `before`: files of earlier checkpoints, which are
+    linked rather than written again; but not those of the last one, so that no damage is in both."""
     entries, before = dict(entries), {} if before is None else before
     options = model.config.to_dict() | {key: getattr(model, key) for key in (*SIZES, "interactions", "layout")}
     fields = {name: getattr(model, field) for name, field in FIELDS.items()}
     for name, content in {CONFIG: options, **fields, LABEL_COUNTS: model.label_counts}.items():
         if content is None or (name == PROGRESS and not optimizer):
             continue
-        if name in before and before[name][1].exists():
-            entries[name] = before[name][0]
-            write_again(folder / name, before[name][1])
+        copies = [copy for copy in before.get(name, []) if copy[1].exists()]
+        other = next((copy for copy in copies[-2::-1] if not os.path.samefile(copy[1], copies[-1][1])), None)
+        if other is not None:
+            entries[name] = other[0]
+            write_again(folder / name, other[1])
         elif isinstance(content, np.ndarray):
             entries[name] = write_arrays(folder / name, {"label_counts": content})
         else:
             entries[name] = write_json(folder / name, content)
         if name != PROGRESS:
-            before[name] = entries[name], folder / name
+            before[name] = [*copies[-2:], (entries[name], folder / name)]
     Manifest(shards, entries).write(folder)
 
 
