@@ -60,7 +60,7 @@ FAMILIES = {  # names of modules and folders; the longest that fits counts
     "runs": ("api.py", "training/", "util/atomic.py"),
     "models": ("checkpoint/", "model/", "training/export.py", "training/predictions.py", "training/explanations.py"),
     "scikit-learn": ("sklearn/",),
-    "machines": ("comm/", "launch/", "cli/ranks.py", "cli/doctor.py", "cli/doctor_ranks.py"),
+    "machines": ("comm/", "ray/", "launch/", "cli/ranks.py", "cli/doctor.py", "cli/doctor_ranks.py"),
     "reports and serving": ("report/", "serve/", "training/tensorboard.py", "cli/serve.py", "tracking/"),
     "netlab": ("netlab/", "cli/netlab.py"),
     "other": ("",),

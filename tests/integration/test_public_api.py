@@ -7,6 +7,7 @@ import argparse
 import ast
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -183,8 +184,8 @@ def exists(name: str) -> bool:
         if not hasattr(value, part):
             try:
                 importlib.import_module(path)
-            except ImportError:
-                return False
+            except ImportError:  # there is none, or it needs an extra
+                return path.count(".") == 1 and importlib.util.find_spec(path) is not None
         value = getattr(value, part)
     return True
 
