@@ -1,9 +1,10 @@
-// Checked arguments: stripes and CSR matrices.
+// Checked arguments: stripes, CSR matrices and calibration.
 #pragma once
 #include <algorithm>
 #include <optional>
 #include "bindings.hpp"
 #include "data/csr.hpp"
+#include "layers/calibration.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
@@ -50,5 +51,11 @@ Csr matrix(const Offsets& offsets, const Ids& ids, const Floats& values, size_t 
   Csr csr = lists(offsets, ids, rows, bound);
   csr.values = values.data();
   return csr;
+}
+
+// The calibration of a layer; of the identity if there are no numbers.
+inline Calibration calibration_of(size_t neurons, const std::optional<In<float, 2>>& numbers, bool saturates) {
+  require(!numbers || has_shape(*numbers, neurons, Calibration::NUMBERS), "calibration must be neurons x 6");
+  return {numbers ? numbers->data() : nullptr, saturates};
 }
 }  // namespace dslide

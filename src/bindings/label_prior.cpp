@@ -13,6 +13,14 @@ auto norms_of(Offsets offsets, Floats values) {
   return owned(released([&] { return row_norms({rows, offsets.data(), nullptr, values.data()}); }));
 }
 
+// Labels are -1, or of another stripe, or one of so many that are here.
+void check_labels(const In<int32_t, 2>& labels, size_t here, Stripe own = {}) {
+  const auto fits = [&](int32_t label) {
+    return label == -1 || (label >= 0 && (!own.contains(label) || own.to_local(label) < here));
+  };
+  require(std::all_of(labels.data(), labels.data() + labels.size(), fits), "a label is out of range");
+}
+
 nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, Offsets y_offsets, Ids y_ids,
                 size_t labels, size_t max_labels, double power, bool by_gain, bool skip_same, size_t first,
                 size_t step) {
@@ -80,31 +88,60 @@ void bind_label_prior(nb::module_& m) {
         "entries"_a = 0x7fffffff,
         "For some items regressions on other items of the same users: (begin, feature, weight, bias).");
 
-  struct Linear {  // views
-    Csr weights;
-    const float* bias;
-    size_t features;
-  };
-  nb::class_<Linear> linear_class(m, "LinearClassifiers", "Linear classifiers of labels, by label.");
+  nb::class_<LinearScorer> linear_class(m, "LinearClassifiers", "Linear classifiers of labels, by label.");
   define(linear_class, "__init__",
          args("begin"_a, "feature"_a, "weight"_a, "bias"_a, "features"_a, nb::keep_alive<1, 2>(),
               nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>()),
-         [](Linear* l, Kept<int64_t, 1> begin, Kept<int32_t, 1> feature, Kept<float, 1> weight, Kept<float, 1> bias,
-            size_t features) {
-    new (l) Linear{matrix(begin, feature, weight, bias.shape(0), features), bias.data(), features};
+         [](LinearScorer* l, Kept<int64_t, 1> begin, Kept<int32_t, 1> feature, Kept<float, 1> weight,
+            Kept<float, 1> bias, size_t features) {
+    new (l) LinearScorer(matrix(begin, feature, weight, bias.shape(0), features), bias.data(), features);
   });
   define(linear_class, "scores",
          args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "labels"_a, "scores"_a,
               "Scores of some labels of each row; 0 for label -1."),
-         [](const Linear& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, In<int32_t, 2> labels,
+         [](const LinearScorer& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, In<int32_t, 2> labels,
             Out<float, 2> scores) {
     const size_t rows = norms.shape(0), count = labels.shape(1);
-    const Csr x = matrix(offsets, ids, values, rows, l.features);
+    const Csr x = matrix(offsets, ids, values, rows, l.features());
     require(has_shape(labels, rows, count) && has_shape(scores, rows, count), "as many labels as scores are needed");
-    const auto fits = [&](int32_t label) { return label >= -1 && label < static_cast<int64_t>(l.weights.rows); };
-    require(std::all_of(labels.data(), labels.data() + labels.size(), fits), "a label is out of range");
-    linear_scores(l.weights, l.bias, l.features, x, norms.data(), labels.data(), count, scores.data());
+    check_labels(labels, l.labels());
+    l.scores(x, norms.data(), labels.data(), count, scores.data());
   });
+  define(linear_class, "mixed_scores",
+         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "labels"_a, "logits"_a, "scores"_a,
+              "calibration"_a = nb::none(), "saturates"_a = false, "first"_a = 0, "step"_a = 1,
+              "Calibrated scores of candidates from their logits and the classifiers' scores; 0 for those of other "
+              "stripes."),
+         [](const LinearScorer& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, In<int32_t, 2> labels,
+            In<float, 2> logits, Out<float, 2> scores, std::optional<In<float, 2>> calibration, bool saturates,
+            size_t first, size_t step) {
+    const size_t rows = norms.shape(0), count = labels.shape(1);
+    const Csr x = matrix(offsets, ids, values, rows, l.features());
+    require(has_shape(labels, rows, count) && has_shape(logits, rows, count) && has_shape(scores, rows, count),
+            "as many labels as logits and scores are needed");
+    const Stripe own = stripe(first, step);
+    check_labels(labels, l.labels(), own);
+    l.mixed_scores(x, norms.data(), labels.data(), logits.data(), count, own,
+                   calibration_of(l.labels(), calibration, saturates), scores.data());
+  });
+  define(m, "rank_again",
+         args("ids"_a, "scores"_a, "ranked"_a, "best"_a, "best_scores"_a,
+              "The best candidates of each row by score; only the first `ranked` take new places."),
+         [](In<int32_t, 2> ids, In<float, 2> scores, size_t ranked, Out<int32_t, 2> best, Out<float, 2> best_scores) {
+    const size_t rows = ids.shape(0), count = ids.shape(1), k = best.shape(1);
+    require(has_shape(scores, rows, count) && has_shape(best, rows, k) && has_shape(best_scores, rows, k) && k <= count,
+            "as many scores as candidates are needed, and no more results");
+    rank_again(ids.data(), scores.data(), rows, count, ranked, k, best.data(), best_scores.data());
+  });
+
+  nb::class_<PriorLogits> logits(m, "PriorLogits", "What the label prior adds to the logits of all neurons, by row.");
+  const auto view = [](const auto& values, nb::handle owner) {
+    using T = typename std::decay_t<decltype(values)>::value_type;
+    return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, owner);
+  };
+  logits.def_prop_ro("begin", [view](nb::handle l) { return view(nb::cast<const PriorLogits&>(l).begin, l); });
+  logits.def_prop_ro("neuron", [view](nb::handle l) { return view(nb::cast<const PriorLogits&>(l).position, l); });
+  logits.def_prop_ro("value", [view](nb::handle l) { return view(nb::cast<const PriorLogits&>(l).value, l); });
 
   nb::class_<LabelPrior> prior(m, "LabelPrior",
                                "The label prior: what features add to the logits of the labels they co-occur with.");
@@ -134,6 +171,10 @@ void bind_label_prior(nb::module_& m) {
     require(!active.is_per_row, "not for active sets per row");
     require(active.fits(l.neurons()), "an active neuron is out of range");
     l.add(x, norms.data(), lists(label_offsets, label_ids, active.rows, l.neurons()), keep, active);
+  });
+  define(prior, "logits", args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "The prior's logits of all neurons."),
+         [](const LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms) {
+    return l.logits(matrix(offsets, ids, values, norms.shape(0), l.features()), norms.data());
   });
   define(prior, "best",
          args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "label_offsets"_a, "label_ids"_a, "bias"_a, "first"_a,

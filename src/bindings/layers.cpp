@@ -49,21 +49,15 @@ void check_trainable(const Parameters& weights, const ActiveSet& active) {
   require(active.rows > 0, "a batch needs rows");
 }
 
-// Arguments of top-k prediction. Prior logits come with an active set of all neurons, which may be null.
+// Arguments of top-k prediction. The prior's logits may be null.
 const PriorLogits& check_topk(const DenseLayer& l, const In<float, 2>& x, const Out<int32_t, 2>& ids,
-                              const Out<float, 2>& scores, const ActiveSet* all) {
+                              const Out<float, 2>& scores, const PriorLogits* prior) {
   static const PriorLogits none;
   const size_t rows = x.shape(0);
   require(x.shape(1) == l.weights().stride, "x must be rows x stride");
   require(ids.shape(0) == rows && has_shape(scores, rows, ids.shape(1)), "ids and scores must be rows x k");
-  require(!all || (all->is_everything && all->rows == rows && all->ids.size() == l.weights().rows),
-          "the prior must be that of an active set of all neurons");
-  return all ? all->prior : none;
-}
-
-Calibration calibration_of(const DenseLayer& l, const std::optional<In<float, 2>>& numbers, bool saturates) {
-  require(!numbers || has_shape(*numbers, l.weights().rows, Calibration::NUMBERS), "calibration must be neurons x 6");
-  return {numbers ? numbers->data() : nullptr, saturates};
+  require(!prior || prior->fits(rows, l.weights().rows), "the prior must be that of these rows and neurons");
+  return prior ? *prior : none;
 }
 
 float* kept_logits(const std::optional<Out<float, 1>>& kept, const ActiveSet& active) {
@@ -219,27 +213,31 @@ void bind_dense(nb::module_& m) {
   });
   define(layer, "topk",
          args("x"_a, "ids"_a, "scores"_a, "excluded_offsets"_a = nb::none(), "excluded_ids"_a = nb::none(),
-              "all"_a = nb::none(), "calibration"_a = nb::none(), "saturates"_a = false),
+              "prior"_a = nb::none(), "calibration"_a = nb::none(), "saturates"_a = false),
          [](const DenseLayer& l, In<float, 2> x, Out<int32_t, 2> ids, Out<float, 2> scores,
-            std::optional<Offsets> excluded_offsets, std::optional<Ids> excluded_ids, const ActiveSet* all,
+            std::optional<Offsets> excluded_offsets, std::optional<Ids> excluded_ids, const PriorLogits* prior_logits,
             std::optional<In<float, 2>> calibration, bool saturates) {
-    const PriorLogits& prior = check_topk(l, x, ids, scores, all);
+    const PriorLogits& prior = check_topk(l, x, ids, scores, prior_logits);
     const Csr excluded = lists(excluded_offsets, excluded_ids, x.shape(0), l.weights().rows);
     for (size_t i = 0; i < excluded.rows; ++i) {
       require(std::is_sorted(excluded.begin(i), excluded.end(i)), "excluded ids must be in order");
     }
-    l.topk(x.data(), x.shape(0), ids.shape(1), excluded, prior, calibration_of(l, calibration, saturates), ids.data(),
-           scores.data());
+    l.topk(x.data(), x.shape(0), ids.shape(1), excluded, prior,
+           calibration_of(l.weights().rows, calibration, saturates), ids.data(), scores.data());
   });
   define(layer, "topk_of_lists",
-         args("x"_a, "offsets"_a, "candidates"_a, "ids"_a, "scores"_a, "all"_a = nb::none(),
+         args("x"_a, "offsets"_a, "candidates"_a, "ids"_a, "scores"_a, "prior"_a = nb::none(),
               "calibration"_a = nb::none(), "saturates"_a = false),
          [](const DenseLayer& l, In<float, 2> x, Offsets offsets, Ids candidates, Out<int32_t, 2> ids,
-            Out<float, 2> scores, const ActiveSet* all, std::optional<In<float, 2>> calibration, bool saturates) {
-    const PriorLogits& prior = check_topk(l, x, ids, scores, all);
+            Out<float, 2> scores, const PriorLogits* prior_logits, std::optional<In<float, 2>> calibration,
+            bool saturates) {
+    const PriorLogits& prior = check_topk(l, x, ids, scores, prior_logits);
     const Csr in_lists = lists(offsets, candidates, x.shape(0), l.weights().rows);
-    l.topk_of_lists(x.data(), in_lists, ids.shape(1), prior, calibration_of(l, calibration, saturates), ids.data(),
-                    scores.data());
+    for (size_t i = 0; i < in_lists.rows; ++i) {
+      require(std::is_sorted(in_lists.begin(i), in_lists.end(i)), "candidates must be in order");
+    }
+    l.topk_of_lists(x.data(), in_lists, ids.shape(1), prior, calibration_of(l.weights().rows, calibration, saturates),
+                    ids.data(), scores.data());
   });
 }
 

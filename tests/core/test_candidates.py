@@ -60,8 +60,8 @@ def test_the_best_labels_of_a_prior_are_those_of_sorting(seed, rows, want, size)
     every, keys = [[] for _ in range(rows)], [[] for _ in range(rows)]
     for rank in range(size):
         own = features[:, rank::size]
-        active = with_prior(own.astype(np.float32))
-        found = _core.prior_candidates(active, np.ascontiguousarray(bias[rank::size]), want, rank, size)
+        prior = with_prior(own.astype(np.float32))
+        found = _core.prior_candidates(prior, np.ascontiguousarray(bias[rank::size]), want, rank, size)
         for i, neurons in enumerate(as_rows(*found[:2])):
             assert len(neurons) <= want
             every[i] += [n * size + rank for n in neurons]
@@ -71,8 +71,8 @@ def test_the_best_labels_of_a_prior_are_those_of_sorting(seed, rows, want, size)
         assert sorted(n for _, n in best) == best_of_prior(values[i], bias, want)
 
 
-def with_prior(values: np.ndarray) -> _core.ActiveSet:
-    """All neurons, with a prior of these values: row i has feature i alone, which is linked to its labels."""
+def with_prior(values: np.ndarray) -> _core.PriorLogits:
+    """The logits of a prior of these values: row i has feature i alone, which is linked to its labels."""
     rows, neurons = values.shape
     row, label = np.nonzero(values)
     begin = indptr_of(np.bincount(row, minlength=rows))
@@ -80,10 +80,8 @@ def with_prior(values: np.ndarray) -> _core.ActiveSet:
         begin, label.astype(np.int32), np.ascontiguousarray(values[row, label]), np.zeros(neurons, np.float32),
         np.full(neurons, 5, np.int32), None, np.ones(_core.LabelPrior.SCALES, np.float32),
     )  # fmt: skip
-    active = _core.ActiveSet.everything(neurons, rows)
     each = np.arange(rows + 1, dtype=np.int64)
-    prior.add(each, each[:-1].astype(np.int32), np.ones(rows, np.float32), np.ones(rows), active, None, None, 1.0)
-    return active
+    return prior.logits(each, each[:-1].astype(np.int32), np.ones(rows, np.float32), np.ones(rows))
 
 
 def test_keys_order_as_logits_do_and_equal_ones_by_neuron():

@@ -188,6 +188,21 @@ def test_added_logits_equal_those_of_the_reference(case, kind, training, keep, t
 
 
 @settings(deadline=None)
+@given(CASES, st.sampled_from([0.5, 1.0]))
+def test_logits_in_prediction_are_those_of_all_neurons(case, boost):
+    rows, _, labels, _, _ = case
+    made = Case.make(case)
+    active = _core.ActiveSet.everything(labels, rows)
+    made.prior.add(made.x, row_lengths(made.x), active, boost=boost)
+    for threads in (1, 3):
+        _core.set_threads(threads)
+        found = made.prior.logits(made.x, boost)
+        assert_array_equal(found.begin, active.prior_begin)
+        assert_array_equal(found.neuron, active.prior_position)
+        assert_array_equal(found.value, active.prior_value)
+
+
+@settings(deadline=None)
 @given(CASES, st.integers(1, 6), st.sampled_from([(0, 1), (1, 3)]))
 def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, want, stripe):
     rows, _, labels, _, seed = case

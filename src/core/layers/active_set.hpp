@@ -19,6 +19,15 @@ struct PriorLogits {
   std::vector<float> counted;   // the counted part of the value, before its scale
   std::vector<float> gradient;  // of the loss with respect to the logit: set by the output layer
   uint64_t batch = 0;           // for which the label prior found the links of active neurons
+
+  size_t rows() const { return begin.empty() ? 0 : begin.size() - 1; }
+  // Whether it is that of so many rows and neurons; positions ascend in prediction.
+  bool fits(size_t rows_, size_t neurons) const {
+    for (size_t i = 0; i < rows(); ++i) {
+      if (begin[i] < begin[i + 1] && static_cast<size_t>(position[begin[i + 1] - 1]) >= neurons) return false;
+    }
+    return rows() == rows_;
+  }
 };
 
 class ActiveSet {

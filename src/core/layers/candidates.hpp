@@ -19,7 +19,7 @@ struct CandidateLists {
 uint64_t rank_key(float logit, size_t neuron);
 
 // For each row the `want` neurons with the largest prior plus bias among those that the prior of all neurons scores,
-// and in `keys` their rank keys. `stripe`: the layer's neurons that are here. Not for a prior that is empty.
+// and in `keys` their rank keys. `stripe`: the layer's neurons that are here.
 CandidateLists prior_candidates(const PriorLogits& prior, const float* bias, size_t want, Stripe stripe,
                                 std::vector<uint64_t>& keys);
 

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 #include "layers/active_set.hpp"
+#include "layers/calibration.hpp"
 #include "layers/loss.hpp"
 #include "layers/parameters.hpp"
 #include "runtime/memory.hpp"
@@ -25,16 +26,6 @@ struct SoftmaxSums {
   float* reference;  // (rows), a logit
   float* sum;        // (rows)
   float* mean;       // (rows x stride), or null: not computed
-};
-
-// What scores are made of logits. `numbers` (neurons x 6; null: scores are logits) has the slope and offset of a
-// neuron's line, the least logit from which it holds, the logit where it bends and by how much its slope changes there,
-// and what is added then. With `saturates` that is added to the log of the sigmoid of the line's value, not to the
-// value.
-struct Calibration {
-  static constexpr size_t NUMBERS = 6;
-  const float* numbers = nullptr;
-  bool saturates = false;
 };
 
 class DenseLayer {
@@ -82,10 +73,10 @@ class DenseLayer {
 
   // The k largest logits of each row over all neurons except those in its list in `excluded` (ascending; a null view:
   // none), best first, ties to the lower neuron: ids and scores are (rows x k). The id is -1 where fewer than k neurons
-  // are left. `prior` is that of an active set of all neurons.
+  // are left. `prior` is that of all neurons.
   void topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
             const Calibration& calibration, int32_t* ids, float* scores) const;
-  // The same among each row's candidates.
+  // The same among each row's candidates, which ascend.
   void topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
                      const Calibration& calibration, int32_t* ids, float* scores) const;
 

@@ -12,6 +12,7 @@ constexpr int64_t PREFETCH_DISTANCE = 8;               // in features
 constexpr size_t PREFETCH_LINES = 4;                   // of a feature's links
 constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
 constexpr size_t FEATURES = 64;                        // per task
+constexpr size_t ROWS_PER_THREAD = 2;                  // fewer are not worth waking a thread for
 constexpr float MOST_ROWS = 4;                         // rows with a gradient of 1 that count in full: see learn()
 
 // Prefetches the links of a feature that comes soon.
@@ -180,6 +181,32 @@ void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float ke
   }
   concatenate(rows, prior.begin, prior.position, prior.value);
   prior.gradient.assign(learning ? prior.value.size() : 0, 0.0f);
+}
+
+PriorLogits LabelPrior::logits(const Csr& x, const double* norms) const {
+  const Csr& links = arrays_.counted;
+  const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
+  const int parts = std::min(threads(), static_cast<int>(x.rows / ROWS_PER_THREAD) + 1);
+  std::vector<BuiltRows> found(parts);
+  parallel_for(x.rows, 1, parts, [&](size_t first, size_t last, int thread) {
+    BuiltRows& rows = found[thread];
+    ScratchPool<Sums>::Lease lease(free_sums_);
+    Sums& sums = *lease;
+    sums.resize(neurons());
+    for (size_t i = first; i < last; ++i) {
+      const size_t before = rows.ids.size();
+      each_link(x, i, last, norms[i], [&](int64_t k, size_t neuron, float unit) {
+        sums.add(neuron, unit * links.values[k], trained ? unit * trained[k] : 0.0f);
+      });
+      sums.drain([&](size_t neuron, const Sum& sum) {
+        rows.add(static_cast<int32_t>(neuron), weighted(neuron, sum.counted, sum.trained));
+      });
+      rows.counts.push_back(static_cast<int64_t>(rows.ids.size() - before));
+    }
+  });
+  PriorLogits prior;
+  concatenate(found, prior.begin, prior.position, prior.value);
+  return prior;
 }
 
 // Subtracts what a row contributes to the centroids of its labels. These are few: their links are searched for.

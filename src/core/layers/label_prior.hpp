@@ -20,6 +20,7 @@
 #include "layers/active_set.hpp"
 #include "layers/input_groups.hpp"
 #include "runtime/memory.hpp"
+#include "runtime/scratch_pool.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
@@ -75,6 +76,9 @@ class LabelPrior {
   // which the row's contribution is subtracted. `keep` is the share of features kept by dropout (which divided by it);
   // `norms` are those before dropout.
   void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active);
+
+  // The same for all neurons in prediction, by neuron in ascending order. Several threads may call it at once.
+  PriorLogits logits(const Csr& x, const double* norms) const;
 
   // For each row the `count` neurons with the largest prior plus bias, of those to which its features add anything, and
   // except those in `own`: ids and keys, (rows x
@@ -157,10 +161,11 @@ class LabelPrior {
   template <class Use> void each_link(const Csr& x, size_t row, size_t last, double norm, const Use& use) const;
 
   PriorArrays arrays_;
-  std::mutex in_use_;                // guards what follows
-  std::vector<uint64_t> is_active_;  // a bit for each neuron: whether it is active; 0 between calls
-  std::vector<int32_t> position_;    // by active neuron: position in active.ids
-  AlignedFloats gradient_;           // (rows x active): gradients of logits that the prior adds to
+  mutable ScratchPool<Sums> free_sums_;  // of logits()
+  std::mutex in_use_;                    // guards what follows
+  std::vector<uint64_t> is_active_;      // a bit for each neuron: whether it is active; 0 between calls
+  std::vector<int32_t> position_;        // by active neuron: position in active.ids
+  AlignedFloats gradient_;               // (rows x active): gradients of logits that the prior adds to
   std::vector<InputGroups>
       groups_;  // of the last batch's features; one per thread, kept between calls, as what follows
   std::vector<ActiveLinks> active_links_;

@@ -253,27 +253,4 @@ std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_
   }
   return results;
 }
-
-void linear_scores(const Csr& weights, const float* bias, size_t features, const Csr& x, const double* norms,
-                   const int32_t* labels, size_t count, float* scores) {
-  parallel_for(x.rows, [&](size_t begin, size_t end, int) {
-    std::vector<float> dense(features, 0.0f);  // of one row; 0 between rows
-    for (size_t i = begin; i < end; ++i) {
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        dense[x.ids[e]] = static_cast<float>(x.values[e] / norms[i]);
-      }
-      for (size_t j = i * count; j < (i + 1) * count; ++j) {
-        const int32_t label = labels[j];
-        scores[j] = label < 0 ? 0.0f : bias[label];
-        if (label < 0) continue;
-        float sum = 0;
-        for (int64_t e = weights.offsets[label]; e < weights.offsets[label + 1]; ++e) {
-          sum += weights.values[e] * dense[weights.ids[e]];
-        }
-        scores[j] += sum;
-      }
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) dense[x.ids[e]] = 0;
-    }
-  });
-}
 }  // namespace dslide

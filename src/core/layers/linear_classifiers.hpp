@@ -7,7 +7,10 @@
 #include <span>
 #include <vector>
 #include "data/csr.hpp"
+#include "layers/calibration.hpp"
 #include "runtime/memory.hpp"
+#include "runtime/scratch_pool.hpp"
+#include "runtime/stripe.hpp"
 
 namespace dslide {
 struct LinearOptions {
@@ -36,8 +39,35 @@ struct LinearWeights {
 std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_t features, const Csr& positive,
                                         const Csr& negative, const int32_t* numbers, const LinearOptions& options);
 
-// Scores of `count` labels of each row, (rows x count): weights * row / norm + bias; 0 for label -1. `weights`: labels
-// x features.
-void linear_scores(const Csr& weights, const float* bias, size_t features, const Csr& x, const double* norms,
-                   const int32_t* labels, size_t count, float* scores);
+// The classifiers in prediction. Several threads may call them at once.
+class LinearScorer {
+ public:
+  // `weights`: labels x features; `bias`: (labels). Views.
+  LinearScorer(const Csr& weights, const float* bias, size_t features)
+      : weights_(weights), bias_(bias), features_(features) {}
+  size_t labels() const { return weights_.rows; }
+  size_t features() const { return features_; }
+
+  // Scores of `count` labels of each row, (rows x count): weights * row / norm + bias; 0 for label -1.
+  void scores(const Csr& x, const double* norms, const int32_t* labels, size_t count, float* scores) const;
+
+  // Calibrated scores of candidates, (rows x count), from their logits and the classifiers'. `ids` are numbers in the
+  // whole layer, whose stripe `own` is here: others, and -1, have score 0.
+  void mixed_scores(const Csr& x, const double* norms, const int32_t* ids, const float* logits, size_t count,
+                    Stripe own, const Calibration& calibration, float* scores) const;
+
+ private:
+  // use(row, scorer) for each row, where scorer(label) is the classifier's score.
+  template <class Use> void each_row(const Csr& x, const double* norms, size_t count, const Use& use) const;
+
+  Csr weights_;
+  const float* bias_;
+  size_t features_;
+  mutable ScratchPool<std::vector<float>> rows_;  // (features): all 0 between rows
+};
+
+// The `k` best of each row's `count` candidates by their scores, best first, ties to the lower id; id -1 comes last.
+// Only the first `ranked` take new places; the others keep theirs, and no score is larger than the one before it.
+void rank_again(const int32_t* ids, const float* scores, size_t rows, size_t count, size_t ranked, size_t k,
+                int32_t* best, float* best_scores);
 }  // namespace dslide

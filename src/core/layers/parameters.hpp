@@ -63,8 +63,14 @@ struct Parameters {
   // out[j] += sum over e < count of values[e] * (row ids[e], column j), j < width
   void add_rows(const int32_t* ids, const float* values, size_t count, float* out) const;
 
+  // Prefetches all values of row i.
+  void prefetch_value(size_t i) const {
+    const char* at =
+        int8 ? reinterpret_cast<const char*>(int8 + i * value_pitch) : static_cast<const char*>(value_of(i).data);
+    const size_t bytes = stride * (int8 ? 1 : value.item_bytes());
+    for (size_t line = 0; line < bytes; line += CACHE_LINE) __builtin_prefetch(at + line);
+  }
   // Append the cache lines of row i to a list: its values, its moments, its clock.
-  void prefetch_value(size_t i) const { __builtin_prefetch(int8 ? int8 + i * value_pitch : value_of(i).data); }
   void add_value(size_t i, std::vector<CacheLines>& ranges) const;
   void add_moments(size_t i, std::vector<CacheLines>& ranges) const;
   void add_clock(size_t i, std::vector<CacheLines>& ranges) const;

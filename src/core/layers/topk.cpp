@@ -1,6 +1,5 @@
 // Prediction. The exact top-k visits all neurons block by block and never stores more logits than a block's.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
@@ -11,6 +10,8 @@ namespace {
 constexpr size_t ROWS = 96;              // rows per chunk
 constexpr size_t FEW_ROWS = 4;           // as many are multiplied with each neuron's weights as they are stored
 constexpr size_t PREFETCH_DISTANCE = 8;  // in candidates
+constexpr size_t FEW_CANDIDATES = 2048;  // of all rows: fewer are not worth waking threads for
+constexpr size_t FEW_NUMBERS = 1 << 18;  // of weights that few rows are multiplied with: the same
 
 struct Candidate {
   float score;
@@ -55,15 +56,6 @@ struct Excluded {
   }
 };
 
-// A neuron's calibrated logit. Below `least` the slope is 1: the fit knows nothing about logits that low.
-inline float calibrated(float z, float slope, float offset, float least, float knot, float bend) {
-  const float inside = std::max(z, least);
-  return slope * inside + offset + (z - inside) + bend * std::max(z - knot, 0.0f);
-}
-
-// log sigmoid(z), which is below both z and 0.
-inline float log_sigmoid(float z) { return std::min(z, 0.0f) - std::log1p(std::exp(-std::fabs(z))); }
-
 // The scores of a block's neurons.
 class BlockScores {
  public:
@@ -96,13 +88,6 @@ class BlockScores {
   bool saturates_ = false;
 };
 
-float score_of(float z, const Calibration& calibration, size_t neuron) {
-  if (!calibration.numbers) return z;
-  const float* numbers = calibration.numbers + Calibration::NUMBERS * neuron;
-  z = calibrated(z, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]);
-  return (calibration.saturates ? log_sigmoid(z) : z) + numbers[5];
-}
-
 // Dot products of some rows of x, `ld` floats apart, with the weights of `count` neurons: z (rows x BLOCK).
 void multiply_few(const Parameters& weights, size_t first, size_t count, const float* x, size_t ld, size_t rows,
                   float* z, float* scratch) {
@@ -130,8 +115,9 @@ void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float
 void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
                       const Calibration& calibration, int32_t* ids, float* scores) const {
   const Kernels& kernel = kernels();
-  const size_t inputs = weights_.stride, ld = padded_stride(inputs), parts = threads();
+  const size_t inputs = weights_.stride, ld = padded_stride(inputs);
   const bool few = rows <= FEW_ROWS;  // to pack weights would take longer than to multiply with them
+  const size_t parts = few && weights_.rows * inputs < FEW_NUMBERS ? 1 : threads();
   AlignedFloats batch;
   copy_padded(x, {0, rows}, batch);
   std::vector<Best> best(parts * rows);
@@ -200,29 +186,23 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
 void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, const PriorLogits& prior,
                                const Calibration& calibration, int32_t* ids, float* scores) const {
   const size_t inputs = weights_.stride;
-  parallel_for(candidates.rows, [&](size_t begin, size_t end, int) {
+  const int parts = candidates.nnz() < FEW_CANDIDATES ? 1 : threads();
+  parallel_for(candidates.rows, 1, parts, [&](size_t begin, size_t end, int) {
     Best best;
     std::vector<Candidate> all;
     AlignedFloats widened(weights_.scratch_floats(1));
-    std::vector<float> row_prior(prior.begin.empty() ? 0 : weights_.rows, 0.0f);  // prior logits of the current row
-    const auto set_prior = [&](size_t row, bool on) {
-      for (int64_t e = prior.begin[row]; e < prior.begin[row + 1]; ++e) {
-        row_prior[prior.position[e]] = on ? prior.value[e] : 0.0f;
-      }
-    };
     for (size_t i = begin; i < end; ++i) {
       best.clear();
-      if (!row_prior.empty()) set_prior(i, true);
+      int64_t next = prior.begin.empty() ? 0 : prior.begin[i];
+      const int64_t last = prior.begin.empty() ? 0 : prior.begin[i + 1];
       for (const int32_t* id = candidates.begin(i); id != candidates.end(i); ++id) {
-        if (id + PREFETCH_DISTANCE < candidates.end(i)) {
-          weights_.prefetch_value(id[PREFETCH_DISTANCE]);
-        }
+        if (id + PREFETCH_DISTANCE < candidates.end(i)) weights_.prefetch_value(id[PREFETCH_DISTANCE]);
         const size_t neuron = *id;
-        const float extra = row_prior.empty() ? 0.0f : row_prior[neuron];
+        while (next < last && prior.position[next] < *id) ++next;
+        const float extra = next < last && prior.position[next] == *id ? prior.value[next] : 0.0f;
         const float z = weights_.dot(neuron, x + i * inputs, widened.data()) + bias_.at(neuron, 0) + extra;
-        best.offer({score_of(z, calibration, neuron), *id}, k);
+        best.offer({calibration.score(z, neuron), *id}, k);
       }
-      if (!row_prior.empty()) set_prior(i, false);
       all = best.all();
       write_row(all, k, ids + i * k, scores + i * k);
     }

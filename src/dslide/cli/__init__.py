@@ -23,6 +23,7 @@ COMMANDS = {
     "neighbours": "find the words, items or labels nearest to some",
     "serve": "answer requests for predictions over HTTP",
     "export": "write a smaller model, or plain arrays",
+    "index": "make what approximate prediction looks labels up in",
     "convert": "turn data into a folder that is memory-mapped",
     "synth": "make random data of a given shape",
     "plan": "predict memory and time of a training",

@@ -151,6 +151,12 @@ class LabelPrior:
             lengths = lengths / boost
         self._native.add(x.indptr, x.indices, x.values, lengths, active, own_indptr, own_indices, keep)
 
+    def logits(self, x: Csr, boost: float) -> _core.PriorLogits:
+        """What it adds to the logits of all own neurons for each row, times a factor, in prediction."""
+        with np.errstate(divide="ignore"):
+            lengths = row_lengths(x) / boost
+        return self._native.logits(x.indptr, x.indices, x.values, lengths)
+
     def look_up(self, x: Csr, lengths: Lengths, own: Lists, bias: Floats, want: int, shard: Shard) -> Hits:
         """The `want` own labels with the largest prior plus bias for each row, except those that it has: the labels
         that are most easily mistaken for its own."""

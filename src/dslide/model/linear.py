@@ -15,6 +15,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dslide import _core
+from dslide.model.calibration import Calibration
+from dslide.model.collectives import Collectives
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Array, Floats, Ids
 from dslide.util.csr import Csr, indptr_of
@@ -84,6 +86,23 @@ class LinearClassifiers:
         lengths = _core.row_norms(x.indptr, x.values)
         self._native.scores(x.indptr, x.indices, x.values, lengths, np.ascontiguousarray(labels), found)
         return found
+
+    def ranked_again(
+        self, x: Csr, ids: Ids, logits: Floats, k: int, most: int, calibration: Calibration, collectives: Collectives
+    ) -> tuple[Ids, Floats]:
+        """The k best of some candidates, by their logits and the classifiers' scores: ids in the whole layer, -1 for
+        none, and logits, best first. Those after the first `most` keep their order and come last."""
+        shard, scores = collectives.shard, np.empty_like(logits)
+        self._native.mixed_scores(
+            x.indptr, x.indices, x.values, _core.row_norms(x.indptr, x.values), ids, logits, scores,
+            *calibration.native, shard.rank, shard.size,
+        )  # fmt: skip
+        if shard.size > 1:
+            sums = collectives.summary(0.0, 0.0, True, more=scores.ravel().astype(np.float64)).wait().sums
+            scores = sums.reshape(scores.shape).astype(np.float32)
+        best = np.empty((len(ids), k), np.int32), np.empty((len(ids), k), np.float32)
+        _core.rank_again(ids, scores, most, *best)
+        return best
 
 
 def sizes(begin: Array, labels: int) -> dict[str, int]:

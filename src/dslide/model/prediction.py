@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dslide import _core
-from dslide._core import ActiveSet
+from dslide._core import ActiveSet, PriorLogits
 from dslide.data import Features, SparseRows, sparse_part
 from dslide.errors import DataError, ModelError, known_to_all
 from dslide.model.activations import Activations, Dense, Input
@@ -51,8 +51,7 @@ def predict_topk(network: Network, x: Features, k: int, exclude: SparseRows | No
         if isinstance(h, Dense):
             own = _empty(h.rows, wanted)
             lists = (None, None) if excluded is None else (excluded.indptr, excluded.indices)
-            everything = with_prior(network, some, output.everything(h.rows))
-            output.native.topk(h.values, *own, *lists, everything, *calibration.native)
+            output.native.topk(h.values, *own, *lists, _prior_logits(network, some), *calibration.native)
         else:
             z = output.forward(h, output.everything(h.rows))[:, : output.neurons]
             own = _topk_of(calibration.scores(z, np.arange(output.neurons)), wanted, excluded=excluded)
@@ -70,10 +69,10 @@ def predict_topk_approximate(network: Network, x: Features, k: int, exclude: Spa
     for begin, end in row_blocks(network, len(x)):
         some = x.part(begin, end)
         h, own = last_hidden(network, some), _empty(end - begin, wanted)
-        everything = with_prior(network, some, output.everything(h.rows))
-        found = _candidates(network, index, h, everything, _excluded(network, exclude, begin, end))
+        prior = _prior_logits(network, some)
+        found = _candidates(network, index, h, prior, _excluded(network, exclude, begin, end))
         if isinstance(h, Dense):
-            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, everything, *calibration.native)
+            output.native.topk_of_lists(h.values, found.indptr, found.indices, *own, prior, *calibration.native)
         else:
             z = output.forward(h, of_rows(found, output.neurons)).reshape(-1)
             for i in range(h.rows):
@@ -84,17 +83,22 @@ def predict_topk_approximate(network: Network, x: Features, k: int, exclude: Spa
     return _second_stage(network, x, *best, k)
 
 
+def _prior_logits(network: Network, x: Features) -> PriorLogits | None:
+    """What the label prior adds to the logits of the rows, with its boost in prediction."""
+    return None if network.prior is None else network.prior.logits(sparse_part(x), network.config.prior_boost)
+
+
 def _candidates(
-    network: Network, index: Retriever, h: Activations, everything: ActiveSet, excluded: Lists | None
+    network: Network, index: Retriever, h: Activations, prior: PriorLogits | None, excluded: Lists | None
 ) -> Lists:
-    """The own neurons that are scored for each row: those that are looked up, and those that the label prior leads to,
-    `everything` being all neurons with it."""
+    """The own neurons that are scored for each row: those that are looked up, and those that the label prior leads
+    to."""
     found = index.candidates(h)
     more: Lists | None = None
-    if len(everything.prior_begin):
+    if prior is not None:
         bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
         shard = network.shard
-        indptr, ids, keys = _core.prior_candidates(everything, bias, PRIOR_CANDIDATES, shard.rank, shard.size)
+        indptr, ids, keys = _core.prior_candidates(prior, bias, PRIOR_CANDIDATES, shard.rank, shard.size)
         more = network.collectives.best_hits(Hits(Lists(indptr, ids), keys), PRIOR_CANDIDATES).wait()
     arrays = [(None, None) if lists is None else (lists.indptr, lists.indices) for lists in (more, excluded)]
     cells = found.lists
@@ -117,19 +121,10 @@ def _second_stage(network: Network, x: Features, ids: Ids, logits: Floats, k: in
     CANDIDATES, if so many are asked for, keep their order and come last."""
     if network.linear is None:
         return _checked(ids, logits)
-    shard, calibration = network.shard, network.calibration
-    rows, columns = np.nonzero((ids >= 0) & (ids % shard.size == shard.rank))
-    own = np.full(ids.shape, -1, np.int32)
-    own[rows, columns] = ids[rows, columns] // shard.size
-    mixed = (logits + network.linear.scores(sparse_part(x), own))[rows, columns]
-    found = np.zeros(ids.shape)
-    found[rows, columns] = calibration.scores(mixed, own[rows, columns])
-    found = network.collectives.summary(0.0, 0.0, True, more=found.ravel()).wait().sums.reshape(ids.shape)
-    scores: Floats = np.where(ids >= 0, found, -np.inf).astype(np.float32)
-    order = np.tile(np.arange(ids.shape[1]), (len(ids), 1))
-    order[:, :CANDIDATES] = np.lexsort((ids[:, :CANDIDATES], -scores[:, :CANDIDATES]), axis=1)
-    ranked: Floats = np.minimum.accumulate(np.take_along_axis(scores, order, axis=1), axis=1)
-    return _checked(np.take_along_axis(ids, order, axis=1)[:, :k], ranked[:, :k])
+    ranked = network.linear.ranked_again(
+        sparse_part(x), ids, logits, k, CANDIDATES, network.calibration, network.collectives
+    )
+    return _checked(*ranked)
 
 
 def _checked(ids: Ids, scores: Floats) -> TopK:

@@ -36,6 +36,17 @@ class Model:
     network: Network
     comm: Communicator
 
+    @classmethod
+    def of(cls, saved: SavedModel, comm: Communicator) -> Model:
+        """With the network of a saved model. Collective."""
+        network = comm.together(
+            "making the network",
+            lambda: Network(
+                saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state
+            ),
+        )
+        return cls(saved, network, comm)
+
     @cached_property
     def vectorizer(self) -> TextVectorizer | None:
         """What turns text into the model's features."""
@@ -134,8 +145,4 @@ def open_model(path: str | Path, *, threads: int = 0, verify: bool = True, comm:
     comm = comm or job()
     saved = load_on_all_ranks(path, comm, verify=verify)
     use_threads(threads or openmp_threads() or local_ranks(comm).threads)
-    network = comm.together(
-        "making the network",
-        lambda: Network(saved.config, saved.features, saved.labels, comm=comm, trainable=False, weights=saved.state),
-    )
-    return Model(saved, network, comm)
+    return Model.of(saved, comm)

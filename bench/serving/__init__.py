@@ -1,0 +1,1 @@
+"""What predictions cost, beside other systems: python -m bench.serving RUN TEST."""
