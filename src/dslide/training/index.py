@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from dslide.training.reading import Source
 from dslide.util.arrays import Floats, aligned_zeros, padded
 
 
-def make_index(path: str | Path, rows: Source | None = None, **options: object) -> CellStats:
+def make_index(path: str | Path, rows: Source | None = None, **options: Any) -> CellStats:
     """Makes the cells in which approximate prediction looks labels up, of the rows that the model was trained on last,
     or of `rows`, and puts them into the model folder, or the newest checkpoint of the run. `options`: of reading
     files."""
@@ -50,7 +51,7 @@ def make_index(path: str | Path, rows: Source | None = None, **options: object) 
         return index.stats
 
 
-def _sample(model: Model, rows: Source, options: dict[str, object]) -> Floats:
+def _sample(model: Model, rows: Source, options: dict[str, Any]) -> Floats:
     """Hidden vectors of some rows at even distances, (rows, padded inputs)."""
     data = model.read(rows, **options)
     chosen = np.unique(np.linspace(0, len(data) - 1, SAMPLE).astype(np.int64))
