@@ -31,7 +31,7 @@ LOG = [
 
 def test_recoveries_are_matched_to_their_faults() -> None:
     killed, full, ended = recoveries([KILLED, FULL, ENDED], LOG)
-    assert killed == Recovery("killed", 4.5, repeated=20, repeated_seconds=2.5)
+    assert killed == Recovery("killed", 4.5, repeated=20, repeated_seconds=2.0)
     assert full is None
     assert ended == Recovery("terminated", pytest.approx(3.2), repeated=0, repeated_seconds=0.0)
 
@@ -68,7 +68,7 @@ def test_report_of_a_soak() -> None:
     found = soak()
     assert not found.failed
     lines = found.markdown("Invented.").splitlines()
-    assert "| killed | 2 | 1 | 4.5 | 4.5 | 2.5 | 20 |" in lines
+    assert "| killed | 2 | 1 | 4.5 | 4.5 | 2.0 | 20 |" in lines
     assert "| full | 1 | 0 | - | - | - | 0 |" in lines
     assert "| runs, and those that have ended | 2, 1 |" in lines
     assert "| P@1 | 0.7500 to 0.7500 with faults, 0.7550 without |" in lines

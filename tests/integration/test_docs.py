@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
 
 ALL = frozenset(PAGES)
+DEVELOPMENT = {"test", "lint", "docs", "bench"}  # extras
 
 
 def text_of(page: Path) -> str:
@@ -142,3 +149,11 @@ def test_commands_of_results_exist() -> None:
     for module in modules:
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+def test_all_dependencies_are_listed_with_their_licences() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: wanted for name, wanted in project["optional-dependencies"].items() if name not in DEVELOPMENT}
+    wanted = [*project["dependencies"], *(each for extra in extras.values() for each in extra), "nanobind"]
+    listed = set(re.findall(r"^\| ([\w-]+) \| .* \| .*\w.* \| .*\|$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE))
+    assert {re.match(r"[\w-]+", name)[0] for name in wanted} == listed - {"package"}  # type: ignore[index]

@@ -112,7 +112,12 @@ class _CopyOnWrite:
         """A copy of a block as it was, flat, and the bytes of the buffer that are free now."""
         begin = block * self._block_rows
         end = min(begin + self._block_rows, self._rows)
-        content = self._array[begin:end].copy()
+        source, buffered = self._array[begin:end], self._is_buffered[begin:end]
+        if buffered.any():  # training may be writing these rows
+            content = np.empty(source.shape, source.dtype)
+            np.copyto(content, source, where=~buffered.reshape(-1, *[1] * (source.ndim - 1)))
+        else:
+            content = source.copy()
         freed = 0
         for rows, copies in self._copies.pop(block, ()):
             content[rows - begin] = copies
