@@ -18,7 +18,7 @@ from dslide.checkpoint.collective_load import open_on_all_ranks
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import LocalRanks, local_ranks
-from dslide.config import Config, check_name
+from dslide.config import OPTIONS, Config, check_name
 from dslide.data import Data, Dataset
 from dslide.data.checks import check_training_data
 from dslide.data.dataset import SplitBy
@@ -32,8 +32,9 @@ from dslide.training.callbacks import Callback, RunInfo
 from dslide.training.early_stopping import hold_out_rows, keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder, lock_folder
-from dslide.training.growth import Earlier, GrowingData, check_base, check_start, growing_data, grown_config
+from dslide.training.growth import REPLAYED, Earlier, GrowingData, check_base, check_start, growing_data, grown_config
 from dslide.training.inference import Model, Rows, open_model
+from dslide.training.item_growth import growing_items
 from dslide.training.logging import ProgressLine, TrialLine, warn
 from dslide.training.predictions import Prediction, blocks_of, checked_threshold, predict_blocks
 from dslide.training.profiler import Profile
@@ -43,6 +44,7 @@ from dslide.training.reading import (
     Source,
     known_columns,
     read_growth,
+    read_item_growth,
     read_replay,
     read_test_data,
     read_training_data,
@@ -50,8 +52,6 @@ from dslide.training.reading import (
 from dslide.training.run import Run, RunResult, load_run, resumed_config
 from dslide.training.run_lock import LONGEST_WAIT, NoLock, RunLock
 from dslide.util.threads import measure_speeds
-
-CONFIG_OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 def train(
@@ -285,8 +285,8 @@ def open_run(
     `validation` has rows to use in place of those that would be held out. Collective: every rank goes through the same
     exchanges."""
     for name in options:
-        check_name(name, (*CONFIG_OPTIONS, *READING_OPTIONS))
-    reading, given = Reading.of(options), {name: options[name] for name in CONFIG_OPTIONS if name in options}
+        check_name(name, (*OPTIONS, *READING_OPTIONS))
+    reading, given = Reading.of(options), {name: options[name] for name in OPTIONS if name in options}
     config = Config(**given)
     check_start(start_from, replay, resume, testing, config)
     if tensorboard:
@@ -308,7 +308,8 @@ def open_run(
         base = None
         if start_from is not None and saved is None:
             base = open_on_all_ranks(start_from, comm, optimizer=True, verify=True)
-            comm.together("model to go on from", lambda: check_base(base, start_from))
+            check = partial(check_base, base, start_from, replay is not None, testing)
+            comm.together("model to go on from", check)
         comm.limit = config.watchdog
         testing = comm.together("test options", lambda: testing.like(saved))
         growing = None
@@ -342,7 +343,7 @@ def open_run(
             del divide
 
         planned = _plan(config, train_data, comm, here)
-        if growing is not None and saved is None:
+        if growing is not None and saved is None and growing.train.users is None:
             counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
             planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
         threads = config.threads or here.threads
@@ -424,6 +425,10 @@ def _grow(
 ) -> tuple[Config, GrowingData, Data | None]:  # fmt: skip
     """The options, the data and the test data of a network that grows, or of a run in the midst of that."""
     test: Data | None = None
+    model = saved or base
+    assert model is not None
+    if model.interactions:
+        return _grow_items(source, replay, reading, testing, given, model, saved is not None)
     if saved is not None:
         new = known_columns(read_training_data(source, reading, saved), saved)
         config, earlier, model = (
@@ -440,11 +445,28 @@ def _grow(
         rows, test = new.split(testing.hold_out, model.config.seed)
     old = None if replay is None else read_replay(replay, reading, model, new)
     if saved is None:
-        config = grown_config(given, model, rows, old is not None)
+        passed = len(rows) * (1 + (0 if old is None else REPLAYED))
+        config = grown_config(given, model, rows, passed, old is not None)
     growing = growing_data(rows, old, config, earlier, model, counted=saved is not None)
     if testing.test is not None:
         test = read_test_data(testing.test, new, reading)
     return config, growing, test
+
+
+def _grow_items(
+    source: Source, replay: Source | None, reading: Reading, testing: EvaluationOptions, given: Mapping[str, Any],
+    model: SavedModel, resumed: bool,
+) -> tuple[Config, GrowingData, Data | None]:  # fmt: skip
+    """As `_grow`, of interactions. `model`: to go on from, or to resume."""
+    new, old = read_item_growth(source, replay, reading, model)
+    earlier = Earlier.of_resumed(model) if resumed else Earlier.of(model)
+    assert earlier is not None
+    if resumed:
+        config: Config = resumed_config(given, Path(), model, may_be_done=True)
+    else:
+        config = grown_config(given, model, new, len(old), replayed=True)
+    growing = growing_items(new, old, config, earlier, model)
+    return config, growing, None if testing.test is None else read_test_data(testing.test, growing.train, reading)
 
 
 def _check_same(source: Source, data: Data, saved: SavedModel | None, folder: Path) -> None:

@@ -375,3 +375,6 @@ def _number(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
 def literal_choices(hint: Any) -> tuple[str, ...]:
     """The values a Literal type allows; empty for other types."""
     return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+
+
+OPTIONS = tuple(field.name for field in dataclasses.fields(Config))  # the names of all

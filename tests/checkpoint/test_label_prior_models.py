@@ -23,12 +23,12 @@ from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.checkpoint.tensor_file import open_tensors
 from dslide.cli import main
 from dslide.comm import solo
+from dslide.config import OPTIONS
 from dslide.data import Dataset, SparseRows
 from dslide.errors import ModelError
 from dslide.model.label_prior import TYPES
 from dslide.model.sharding import Shard
 from dslide.planner.memory import plan
-from dslide.sklearn.estimator import OPTIONS
 
 FEATURES, LABELS, ROWS = 20, 37, 60
 CONFIG = Config(

@@ -104,7 +104,10 @@ def test_a_model_remembers_the_columns_and_stdin_is_a_table(made: Path, monkeypa
     wrong = run_in(made, "predict", "run", "ratings.csv", "--item-column", "stars", errors=True)
     assert "warning: ratings.csv: 160 of 160 users have no item that the model knows" in wrong
     message = run_in(made, "predict", "run", "numbers.txt", code=2)
-    assert "numbers.txt: the model knows its items by names, in a table, and this is none" in message
+    assert (
+        "numbers.txt: the model knows its items by names, and this is no table with a line, such as user,item"
+        in message
+    )
 
 
 def test_evaluation_as_json(made: Path) -> None:

@@ -69,7 +69,27 @@ def test_swapped_columns_are_suspected_with_figures_and_options(tmp_path: Path) 
 def test_labels_of_one_row_each_are_counted(tmp_path: Path) -> None:
     rows = [(f"one{n} two{n}", text) for n, (_, text) in enumerate(lines())]
     (warning,) = said(write(tmp_path / "rows.tsv", rows))
-    assert "there are more labels (400) than rows (200), and 400 of them are in one row only" in warning
+    assert "there are 400 labels in 200 rows, and 400 of them are in one row only" in warning
+
+
+def test_row_numbers_as_labels_are_suspected(tmp_path: Path) -> None:
+    rows = [(str(n), text) for n, (_, text) in enumerate(lines())]
+    (warning,) = said(write(tmp_path / "rows.tsv", rows))
+    assert "there are 200 labels in 200 rows, and 200 of them are in one row only" in warning
+
+
+def test_columns_of_interactions_that_look_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.csv"
+    rows = [(f"u{n % 40}", f"i{n % 7}", n) for n in range(100)]
+    path.write_text("userId,itemId,stamp\n" + "".join(f"{user},{item},{n}\n" for user, item, n in rows))
+    said_of = {}
+    for user, item in (("userId", "itemId"), ("itemId", "userId"), ("stamp", "itemId")):
+        data = load(path, user_column=user, item_column=item)
+        assert isinstance(data, Dataset)
+        said_of[user] = " ".join(check_training_data(data))
+    assert said_of["userId"] == ""
+    assert "users are in column itemId, items in userId: are user_column and item_column swapped?" in said_of["itemId"]
+    assert "100 of 100 users have one item only, and nothing can be learned from these" in said_of["stamp"]
 
 
 def test_rows_without_a_known_word_are_counted(tmp_path: Path) -> None:
@@ -114,4 +134,5 @@ def test_training_with_swapped_columns_warns(folder: Path) -> None:
 def test_predicting_from_the_wrong_column_warns(folder: Path, command: str) -> None:
     errors = run_in(folder, command, "run", "swapped.tsv")
     assert "warning: swapped.tsv: 200 of 200 rows have no word that the model knows" in errors
+    assert ("labels are none that the model knows, and count as missed" in errors) == (command == "evaluate")
     assert "warning" not in run_in(folder, command, "run", "train.tsv")

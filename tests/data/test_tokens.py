@@ -96,7 +96,12 @@ def test_with_names_given_others_are_dropped(tmp_path):
         (b"", "the file is empty"),
         (b" \n \n", "no word of it occurs 2 times or more"),
         (b"a b c", "no word of it occurs 2 times or more"),
-        (b"fine\nfine \xff fine", "line 2: not UTF-8 text, found"),
+        (
+            b"fine\nfine \xff fine",
+            "line 2: not UTF-8 text, found 0xff; if it is CP1252, iconv -f CP1252 -t UTF-8 converts",
+        ),
+        ("fine\nfine".encode("utf-16"), "line 1: not UTF-8 text, found 0xff; if it is UTF-16, iconv -f UTF-16 -t"),
+        ("fine é".encode("utf-16-be"), "line 1: not UTF-8 text, found 0xe9; if it is UTF-16BE, iconv -f UTF-16BE"),
         (b"\x1f\x8bnot gzip", "the compressed data is damaged"),
     ],
 )

@@ -111,3 +111,20 @@ def test_moments_of_old_neurons_are_kept_and_those_of_new_ones_are_empty() -> No
             assert was.any()
             assert_array_equal(array[:kept], was)
             assert not array[kept:].any()
+
+
+def test_a_larger_network_has_cells_to_look_up_in_from_its_first_step() -> None:
+    config = resolve(Config(**PLAIN | {"hidden": (8,), "output": "cells", "hash_hits": 4, "rebuild_every": 5}), 300)
+    data = rows(120, 12, 300)
+    old, new = Network(config, 12, 300), Network(config, 15, 330)
+    for step in range(6):
+        old.train_step(data.x, old.loss.targets(data.y), step, 0.01)
+        if step == 4:
+            old.rebuild_tables()
+    assert old.cells is not None
+    assert new.cells is not None
+    assert old.cells.built
+    assert not new.cells.built
+    new.load_smaller(old.state(), 12, 300)
+    assert new.cells.built
+    new.train_step(data.x, new.loss.targets(data.y.with_columns(330)), 0, 0.01)

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from dslide import SlideClassifier
 from dslide.data import DenseRows, MixedRows
 from dslide.errors import DataError
+from dslide.sklearn.rows import read_rows
 
 ROWS, COLUMNS = 400, 20
 RNG = np.random.default_rng(0)
@@ -24,28 +25,25 @@ TEXTS = [["even number", "odd number"][label % 2] for label in Y]
 FAST: dict[str, Any] = {"threads": 1, "epochs": 3}
 
 
-class Seen(SlideClassifier):  # type: ignore[misc]
-    """Remembers the rows that it made."""
-
-    def _features(self, X: Any, *, new: bool) -> Any:
-        self.rows_ = super()._features(X, new=new)
-        return self.rows_
+def fitted(x: Any, **options: Any) -> SlideClassifier:
+    return SlideClassifier(**(FAST | options)).fit(x, Y)
 
 
-def fitted(x: Any, **options: Any) -> Seen:
-    return Seen(**(FAST | options)).fit(x, Y)
+def rows_of(model: SlideClassifier, x: Any) -> Any:
+    """What the classifier makes of the rows."""
+    return read_rows(model, x, new=False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_matrix_is_not_copied(dtype: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X.astype(dtype))
     for x in (X.astype(dtype), np.load(tmp_path / "x.npy", mmap_mode="r")):
-        model = fitted(x)
-        assert isinstance(model.rows_, DenseRows)
-        assert np.shares_memory(model.rows_.values, x)
-        assert model.rows_.is_mapped == isinstance(x, np.memmap)
+        model = SlideClassifier(**FAST)
+        for rows in (read_rows(model, x, new=True), rows_of(model.fit(x, Y), x)):
+            assert isinstance(rows, DenseRows)
+            assert np.shares_memory(rows.values, x)
+            assert rows.is_mapped == isinstance(x, np.memmap)
         assert model.score(x, Y) > 0.4
-        assert np.shares_memory(model.rows_.values, x)
 
 
 def test_other_matrices_are_taken() -> None:
@@ -58,8 +56,9 @@ def test_other_matrices_are_taken() -> None:
 
 def test_a_matrix_of_zeros_is_taken_as_sparse() -> None:
     for dtype in (np.float32, np.float16):
-        model = fitted(WORDS.toarray()[:, :50].astype(dtype))
-        assert not isinstance(model.rows_, DenseRows)
+        words = WORDS.toarray()[:, :50].astype(dtype)
+        model = fitted(words)
+        assert not isinstance(rows_of(model, words), DenseRows)
         assert model.network_.prior is not None
 
 

@@ -6,17 +6,23 @@ import numpy as np
 
 from dslide.data.dataset import Dataset
 from dslide.data.dense_rows import sparse_part
+from dslide.data.formats.interaction_table import ITEM_NAMES, USER_NAMES
+from dslide.data.formats.table import as_names
 from dslide.data.formats.tsv import LABEL_NAMES
 
 WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
+ALONE = 0.9  # share of users who have one item; labels for each row, of which more than IN_ONE_ROW are in one only
 IN_ONE_ROW = 0.5  # share of labels
+UNKNOWN = 0.5  # share of test labels that the model does not know
 ENDING, JOINED = 0.1, 0.5  # share of labels that end with a separator, or have one anywhere
 
 
 def check_training_data(data: Dataset) -> list[str]:
     """What is suspicious about rows to train on; nothing if they look as most data does."""
-    if data.users is not None or len(data) == 0:
+    if len(data) == 0:
         return []
+    if data.users is not None:
+        return [*_named_the_other_way(data), *_users_of_one_item(data)]
     suspicions = [*_header(data), *_swapped_columns(data), *_joined_labels(data), *_labels_of_one_row(data)]
     return [*suspicions, *check_features(data, "is left")]
 
@@ -38,6 +44,34 @@ def check_features(data: Dataset, known: str = "the model knows") -> list[str]:
     feature = "word" if data.vectorizer is not None else "feature"
     what = f"{without:,} of {len(data):,} rows have no {feature} that {known}, and all of these get the same labels"
     return [f"{data.source}: {what}{_advice(data, 1, 'the text')}"]
+
+
+def check_labels(data: Dataset, labels: int) -> list[str]:
+    """Test labels that are none of the first `labels` ones, those of the model: it can't predict them."""
+    unknown = int(np.count_nonzero(data.y.indices >= labels))
+    if unknown <= UNKNOWN * data.y.nnz:
+        return []
+    what = f"{unknown:,} of {data.y.nnz:,} labels are none that the model knows, and count as missed"
+    return [f"{data.source}: {what}{_advice(data, 0, 'the labels')}"]
+
+
+def _named_the_other_way(data: Dataset) -> list[str]:
+    user, item = data.layout.user_column, data.layout.item_column
+    if not (isinstance(user, str) and isinstance(item, str)):
+        return []
+    of_item, of_user = as_names([user, item])
+    if not (of_item in ITEM_NAMES and of_user in USER_NAMES):
+        return []
+    return [f"{data.source}: users are in column {user}, items in {item}: are user_column and item_column swapped?"]
+
+
+def _users_of_one_item(data: Dataset) -> list[str]:
+    """Only users with several items say which go together."""
+    users, alone = np.count_nonzero(np.diff(data.y.indptr)), np.count_nonzero(np.diff(data.y.indptr) == 1)
+    if alone <= ALONE * users:
+        return []
+    what = f"{alone:,} of {users:,} users have one item only, and nothing can be learned from these"
+    return [f"{data.source}: {what} (user_column says which column has the users)"]
 
 
 def _header(data: Dataset) -> list[str]:
@@ -77,13 +111,13 @@ def _joined_labels(data: Dataset) -> list[str]:
 
 
 def _labels_of_one_row(data: Dataset) -> list[str]:
-    if min(data.labels, data.y.nnz) <= len(data):
+    if min(data.labels, data.y.nnz) < ALONE * len(data):
         return []
     _, counts = np.unique(data.y.indices, return_counts=True)  # of labels that occur: the file may promise billions
     used, once = len(counts), int(np.count_nonzero(counts == 1))
-    if used <= len(data) or once <= IN_ONE_ROW * used:
+    if used < ALONE * len(data) or once <= IN_ONE_ROW * used:
         return []
-    what = f"there are more labels ({used:,}) than rows ({len(data):,}), and {once:,} of them are in one row only"
+    what = f"there are {used:,} labels in {len(data):,} rows, and {once:,} of them are in one row only"
     return [f"{data.source}: {what}; little can be learned of those{_advice(data, 0, 'the labels')}"]
 
 

@@ -164,8 +164,19 @@ def decode(path: str | Path, first_line: int, block: bytes) -> str:
         return block.decode()
     except UnicodeDecodeError as error:
         line = first_line + block.count(b"\n", 0, error.start)
-        found = quoted(block[error.start : error.end])
-        raise DataError(f"{path}, line {line}: not UTF-8 text, found {found}") from None
+        found = " ".join(f"0x{byte:02x}" for byte in block[error.start : error.end])
+        convert = f"if it is {_encoding(block)}, iconv -f {_encoding(block)} -t UTF-8 converts it"
+        raise DataError(f"{path}, line {line}: not UTF-8 text, found {found}; {convert}") from None
+
+
+def _encoding(block: bytes) -> str:
+    """What text that is not UTF-8 most likely is, by the name that iconv has for it."""
+    if block.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    some = block[:4096]
+    if some.count(b"\0") > len(some) // 4:
+        return "UTF-16BE" if some[:1] == b"\0" else "UTF-16LE"
+    return "CP1252"
 
 
 def source_of(paths: Sequence[str | Path]) -> str:

@@ -92,7 +92,8 @@ class Network(OutputNetwork):
         )
         self.features = features
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
-        self.keeps_linear = False  # whether linear classifiers stay while the network is trained
+        # [labels]: whose linear classifiers stay while a network that grew is trained; None: no label's do
+        self.kept_linear: npt.NDArray[np.bool_] | None = None
         self.step = TrainStep(self)
 
     @property
@@ -121,7 +122,7 @@ class Network(OutputNetwork):
     def begin_step(self, step: int, rate: float) -> None:
         """What comes before a step: hash tables exist, the learning rate is set."""
         super().begin_step(step, rate)
-        if self.prior is not None and not self.keeps_linear:
+        if self.prior is not None and self.kept_linear is None:
             self.prior.set_linear(None)
 
     def reconfigure(self, config: Config) -> None:
@@ -271,6 +272,8 @@ class Network(OutputNetwork):
             self.prior = self._saved_prior(larger_prior(saved, self.features, self.output.neurons))
         if self.recent is not None and RECENT + VALUES in arrays:
             self.recent.load(arrays)
+            if self.cells is not None and len(self.recent.rows):  # to look up in from the first step on
+                self.cells.build(self.recent.rows)
         self.calibration.reset()
         self.version += 1
 

@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
-from dslide.api import open_run
-from dslide.checkpoint.collective_load import load_on_all_ranks, open_on_all_ranks
-from dslide.checkpoint.saved_model import SavedModel, save_model
-from dslide.comm import job
-from dslide.config import Config
-from dslide.data import Dataset, DenseRows, Features, MixedRows, SparseRows, TextVectorizer, dense_part, sparse_part
-from dslide.data.dataset import item_features, smoothed_frequencies
-from dslide.data.formats.interactions import rows_of_items
-from dslide.errors import TERMINATED, ConfigError, DataError, ModelError, Terminated
-from dslide.model.defaults import resolve, resolve_like
+from dslide.config import OPTIONS, Config
+from dslide.data import Dataset
 from dslide.model.network import Network
-from dslide.sklearn.inputs import (
-    FLOATS,
-    are_items,
-    are_texts,
-    features_of_texts,
-    is_pair,
-    new_vectorizer,
-    relative_weights,
-    rows_of_matrix,
-)
-from dslide.sklearn.label_coder import LabelCoder, column_names, is_dense, read_exclude, read_labels
+from dslide.sklearn import fit, growth, persistence, prediction
+from dslide.sklearn.label_coder import LabelCoder
 from dslide.sklearn.parameters import parameters_text
-from dslide.sklearn.ranks import best_labels, check_size, likely_labels, new_trainer, rebuild, tuned, use_rank_threads
-from dslide.training.autotune import given_options
+from dslide.sklearn.ranks import rebuild
+from dslide.sklearn.rows import rows_to_predict
 from dslide.training.callbacks import Callback
-from dslide.training.early_stopping import EarlyStopping, hold_out_rows
-from dslide.training.evaluation import EvaluationOptions
-from dslide.training.logging import ProgressLine, warn
-from dslide.training.metrics import Evaluation
-from dslide.training.model_card import write_card
-from dslide.training.predictions import probabilities_of
-from dslide.training.run import CHANGEABLE, first_change
 from dslide.training.trainer import Trainer
-from dslide.util.signals import terminated
 from dslide.util.threads import openmp_threads
-
-OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
-FIXED = tuple(name for name in OPTIONS if name not in (*CHANGEABLE, "batch_size"))  # between calls of partial_fit
 
 Array = npt.NDArray[Any]
 
@@ -177,60 +145,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         UserError
             Data or options that can't be used.
         """
-        config, labels = self._config(), read_labels(y)
-        coder = LabelCoder.learn(labels, is_dense(y))
-        self._forget()
-        data = Dataset(self._features(X, new=True), coder.encode(labels), source="y")
-        if sample_weight is not None:
-            data = dataclasses.replace(data, row_weights=relative_weights(sample_weight, len(data)))
-        validation = None if eval_set is None else self._validation(eval_set, coder)
-        if out is None:
-            config = tuned(config, data, callbacks, self.verbose) if config.autotune else config
-            config = resolve(config, data.labels, data, job(config.watchdog).size)
-            rows: Dataset = data
-            if validation is None:
-                rows, validation = hold_out_rows(data, config.validation, config.seed)
-            trainer = new_trainer(config, data)
-            trainer.callbacks = [*callbacks, *([ProgressLine()] if self.verbose else [])]
-            early_stopping = None if validation is None else EarlyStopping.in_memory(trainer, rows, validation)
-            interrupted = trainer.fit(rows, early_stopping).interrupted
-        else:
-            names = coder.names() or column_names(y)
-            trainer, interrupted = self._fit_run(config, data, coder, names, out, callbacks, validation)
-        self._keep(trainer.network, trainer, coder)
-        self._name_labels(column_names(y))
-        self._count(data)
-        self.n_iter_ = trainer.epoch
-        if interrupted:
-            raise SystemExit(TERMINATED) if terminated() else KeyboardInterrupt
+        fit.fit(self, X, y, callbacks, out, eval_set, sample_weight)
         return self
-
-    def _fit_run(
-        self, config: Config, data: Dataset, coder: LabelCoder, names: list[str] | None, out: str | Path,
-        callbacks: Sequence[Callback], validation: Dataset | None,
-    ) -> tuple[Trainer, bool]:  # fmt: skip
-        """Trains as a run in a folder, from its newest checkpoint if there is one; also returns whether training was
-        interrupted."""
-        vectorizer = getattr(self, "vectorizer_", None)
-        data = dataclasses.replace(
-            data, label_names=names, feature_names=self._feature_names(),
-            vectorizer=vectorizer if isinstance(vectorizer, TextVectorizer) else None,
-        )  # fmt: skip
-        run = open_run(
-            data, given_options(config), out=out, resume_existing=True, testing=EvaluationOptions(),
-            progress=self.verbose, callbacks=callbacks, estimator=self._about(coder), validation=validation,
-        )  # fmt: skip
-        try:
-            return run.trainer, run.train().interrupted
-        except Terminated:
-            return run.trainer, True
-
-    def _validation(self, eval_set: Any, coder: LabelCoder) -> Dataset:
-        """Rows to tell which epoch is the best, as the user gives them."""
-        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise DataError("eval_set: expected a pair (X, y)")
-        return Dataset(self._features(pair[0], new=False), coder.encode(read_labels(pair[1])), source="eval_set")
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> SlideClassifier:
         """One pass over the given rows, in random order, from where the network stands. The learning rate is
@@ -255,194 +171,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         SlideClassifier
             Itself.
         """
-        first = not hasattr(self, "network_")
-        if first and self.vectorizer is None and are_texts(X):
-            raise DataError("X: partial_fit sees too few texts to learn words from; give a vectorizer that needs none, "
-                            "such as HashingVectorizer, or matrices")  # fmt: skip
-        labels = read_labels(y)
-        x = self._features(X, new=first) if first else self._more_features(X)
-        coder = self._coder_for(labels, is_dense(y), classes, first)
-        data = Dataset(x, coder.encode(labels), source="y", row_weights=sample_weight)
-        if first:
-            if self.start == "discriminant":
-                raise ConfigError("start = discriminant needs all rows at once: use fit")
-            trainer = new_trainer(self._config(), data)
-            self._keep(trainer.network, trainer, coder)
-        else:
-            trainer = self._reconfigured_trainer()
-            if (data.features, data.labels) != (trainer.network.features, trainer.network.labels):
-                trainer = self._grow(trainer, data, coder, column_names(y))
-                gc.collect()  # the smaller network, which refers to itself
-        self._count(data)
-        trainer.fit_pass(data)
-        trainer.set_worth(self._label_counts, self._rows)
-        self.n_iter_ = trainer.epoch
+        growth.partial_fit(self, X, y, classes, sample_weight)
         return self
-
-    def _about(self, coder: LabelCoder) -> dict[str, Any]:
-        """What a saved model keeps for `load`: the labels, and the options as they were asked for."""
-        asked = self._config().replace(threads=self.threads)
-        return {**coder.to_dict(), "options": asked.to_dict()}
-
-    def _feature_names(self) -> list[str] | None:
-        return self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
-
-    def _config(self) -> Config:
-        """The options as they were asked for; threads that are left open are as many as OMP_NUM_THREADS says."""
-        asked = Config(**{name: getattr(self, name) for name in OPTIONS})
-        return asked if asked.threads else asked.replace(threads=openmp_threads())
-
-    def _features(self, X: Any, *, new: bool) -> Features:
-        """X as rows; `new` sets how many features there are, else it must fit what was set."""
-        x = self._pair(*X, new=new) if is_pair(X) else self._matrix(X, new=new)
-        if new:
-            dense = dense_part(x)
-            self._dense_features = 0 if dense is None else dense.columns
-        return x
-
-    def _matrix(self, X: Any, *, new: bool) -> Features:
-        """Rows of one kind."""
-        if not new and self._has_items and are_items(X):
-            X = rows_of_items(X, self.label_names_, self.network_.features)
-        if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(X):
-            if not new and self._has_pairs:
-                raise DataError("X: expected a pair of texts and dense rows, as in fitting, not texts alone")
-            X = self._vectorized(X, new)
-        if not isinstance(X, Features):
-            matrix = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=new)
-            return rows_of_matrix(matrix)
-        if new:
-            if len(X) == 0 or X.columns == 0:
-                raise DataError(f"X: there is nothing to learn from {len(X)} rows of {X.columns} features")
-            self._set_features(X.columns)
-        elif X.columns > self.n_features_in_:
-            raise DataError(f"X has {X.columns} features, but there were {self.n_features_in_} in fitting")
-        if not isinstance(X, SparseRows) or not isinstance(X.values, np.memmap):
-            X.refuse_infinite()  # sparse rows on disk were checked when they were written
-        rows: Features = X
-        return rows
-
-    def _pair(self, first: Any, second: Any, *, new: bool) -> MixedRows:
-        """Sparse rows or texts, and a dense matrix, side by side."""
-        if (new or getattr(self, "vectorizer_", None) is not None) and are_texts(first):
-            first = self._vectorized(first, new)
-        if not isinstance(first, SparseRows):
-            first = SparseRows.from_scipy(check_array(first, accept_sparse="csr", dtype=np.float32))
-        if not isinstance(second, DenseRows):
-            second = DenseRows(np.ascontiguousarray(check_array(second, dtype=FLOATS)))
-        rows = MixedRows(first, second)
-        rows.refuse_infinite()
-        if new:
-            self._set_features(rows.columns)
-        elif second.columns != self._dense_features or rows.columns > self.n_features_in_:
-            sparse = self.n_features_in_ - self._dense_features
-            raise DataError(
-                f"X has {first.columns} sparse features and {second.columns} dense ones, but there were {sparse} and "
-                f"{self._dense_features} in fitting"
-            )
-        return rows
-
-    def _vectorized(self, texts: Any, new: bool) -> Any:
-        if new:
-            self.vectorizer_ = new_vectorizer(self.vectorizer)
-        return features_of_texts(texts, self.vectorizer_, learn=new)
-
-    def _set_features(self, columns: int) -> None:
-        self.n_features_in_ = columns
-        self.__dict__.pop("feature_names_in_", None)
-
-    @property
-    def _has_pairs(self) -> bool:
-        """Whether rows have sparse and dense features."""
-        return 0 < self._dense_features < self.n_features_in_
-
-    def _coder_for(self, labels: Any, dense: bool, classes: Any, first: bool) -> LabelCoder:
-        """What partial_fit encodes labels with."""
-        if first and classes is None and not isinstance(labels, SparseRows):
-            raise DataError("classes must be passed on the first call to partial_fit")
-        every = labels if isinstance(labels, SparseRows) or not first else read_labels(classes)
-        if first:
-            coder = LabelCoder.learn(every, dense)
-            if classes is not None and not np.array_equal(np.unique(classes), coder.classes):
-                raise DataError("classes: not the columns of y")
-            return coder
-        if classes is None:
-            return self._coder.with_more(labels)
-        given = read_labels(classes)
-        if not np.isin(self._coder.classes, np.unique(classes)).all():
-            raise DataError("classes: some of those of earlier calls are missing")
-        return self._coder.with_more(given).with_more(labels)
-
-    def _more_features(self, X: Any) -> Features:
-        """X as rows, which may have more columns, or words, than there were."""
-        if is_pair(X):
-            return self._features(X, new=False)
-        vectorizer, texts = getattr(self, "vectorizer_", None), are_texts(X)
-        shape: Any = getattr(X, "shape", ())
-        if isinstance(vectorizer, TextVectorizer) and texts:
-            vectorizer.grow(X)
-            self.n_features_in_ = len(vectorizer.words)
-        elif isinstance(X, SparseRows):
-            self.n_features_in_ = max(X.columns, self.n_features_in_)
-        elif not texts and len(shape) == 2 and shape[1] > self.n_features_in_:
-            if hasattr(self, "feature_names_in_"):
-                raise DataError("X: its columns have names, and of these there can't be more later")
-            validate_data(self, X[:1], accept_sparse="csr", reset=True)
-        return self._features(X, new=False)
-
-    def _grow(self, trainer: Trainer, data: Dataset, coder: LabelCoder, names: list[str] | None) -> Trainer:
-        """A trainer whose network has the columns of the data, and has learned what the given one has."""
-        old = getattr(self, "label_names_", None)
-        if names is not None and old is not None and names[: len(old)] != old:
-            raise DataError("y: its first columns have other names than those of the rows before")
-        counts, rows, passes = self._label_counts, self._rows, self.n_iter_
-        before = trainer.network
-        grown = new_trainer(trainer.config, data)
-        grown.callbacks = trainer.callbacks
-        grown.load_progress(trainer.progress())
-        grown.network.load_smaller(before.state(), before.features, before.labels)
-        self._keep(grown.network, grown, coder)
-        self._name_labels(names if names is not None or old is None or len(old) == data.labels else None)
-        self._label_counts[: len(counts)], self._rows, self.n_iter_ = counts, rows, passes
-        total = rows + len(data)
-        frequencies = smoothed_frequencies(self._label_counts + data.label_counts, total)
-        grown.network.set_new_bias(frequencies, len(counts))
-        grown.network.add_counts(data.x, data.y, frequencies, total)
-        return grown
-
-    def _reconfigured_trainer(self) -> Trainer:
-        """The trainer, with the options as they are now; ConfigError if some changed that must not."""
-        trainer: Trainer | None = self.trainer_
-        if trainer is None:
-            raise ModelError("the model was loaded only to predict; load(..., trainable=True) opens it for training")
-        given = given_options(self._config())
-        decided = {name: getattr(trainer.config, name) for name in OPTIONS if name not in given}  # by autotune
-        config = resolve_like(self._config().replace(**decided), trainer.config)
-        if name := first_change(config, trainer.config, FIXED):
-            change = f"{getattr(trainer.config, name)!r}, and partial_fit can't continue with {getattr(config, name)!r}"
-            raise ConfigError(f"{name}: training began with {change}; fit starts anew")
-        trainer.reconfigure(config)
-        return trainer
-
-    def _keep(self, network: Network, trainer: Trainer | None, coder: LabelCoder) -> None:
-        self.network_, self.trainer_, self._coder, self.classes_ = network, trainer, coder, coder.classes
-        self._label_counts, self._rows, self.n_iter_ = np.zeros(network.labels, np.int64), 0, 0
-
-    def _name_labels(self, names: list[str] | None) -> None:
-        """Names of the columns of a 2-D y, which become the classes."""
-        self.label_names_ = names
-        if names is not None and self._coder.multilabel:
-            self.classes_ = np.array(names, object)
-
-    def _count(self, data: Dataset) -> None:
-        """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
-        self._label_counts = self._label_counts + data.label_counts  # not in place: copies may share it
-        self._rows += len(data.x)
-
-    def _forget(self) -> None:
-        """Frees an earlier network: memory may not hold two."""
-        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions", "_layout"):
-            self.__dict__.pop(name, None)
 
     # ---- prediction ----------------------------------------------------------------------------------------
 
@@ -459,16 +189,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         -------
         array (rows,) or matrix (rows, labels)
         """
-        x = self._rows_to_predict(X)
-        if not self._coder.multilabel:
-            return self._coder.decode(self.network_.predict_topk(x, 1)[0][:, 0])
-        if self._coder.dense:
-            check_size(len(x), len(self.classes_), 8, "a network fitted with a sparse y predicts sparse rows")
-        if self.network_.config.loss == "sigmoid":
-            found = likely_labels(self.network_, x)
-        else:
-            found = best_labels(self.network_, x, max(1, round(self._label_counts.sum() / max(self._rows, 1))))
-        return found.toarray() if self._coder.dense else found
+        return prediction.predict(self, X)
 
     def predict_topk(self, X: Any, k: int = 5, approximate: bool = False, exclude: Any = None) -> tuple[Array, Array]:
         """The k best labels of each row, best first, and their scores (logits).
@@ -491,19 +212,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             Classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
         scores : array (rows, k)
         """
-        x = self._rows_to_predict(X)
-        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
-            raise DataError(f"k: expected 1 to {len(self.classes_)}, the number of labels, not {k!r}")
-        left_out = sparse_part(x) if self._has_items else None
-        if exclude is not None:
-            left_out = read_exclude(exclude, len(x), len(self.classes_))
-        network = self.network_
-        columns, scores = (network.predict_topk_approximate if approximate else network.predict_topk)(x, k, left_out)
-        if approximate:
-            short = np.flatnonzero(columns[:, -1] < 0)
-            left_out = None if left_out is None else left_out.take(short)
-            columns[short], scores[short] = network.predict_topk(x.take(short), k, left_out)
-        return self._coder.decode(columns), scores
+        return prediction.predict_topk(self, X, k, approximate, exclude)
 
     def decision(self, X: Any, labels: Any) -> Array:
         """Scores (logits) of the given labels, (rows, len(labels)). Labels are classes after a 1-D y, column
@@ -518,9 +227,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         -------
         array (rows, len(labels))
         """
-        x = self._rows_to_predict(X)
+        x = rows_to_predict(self, X)
         columns = self._coder.columns(labels)
-        check_size(len(x), len(columns), 4, "give fewer rows or labels at a time")
+        prediction.check_size(len(x), len(columns), 4, "give fewer rows or labels at a time")
         return self.network_.scores(x, columns)
 
     def decision_function(self, X: Any) -> Array:
@@ -535,7 +244,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         -------
         array (rows, labels), or (rows,)
         """
-        scores = self._all_scores(X, item=4)
+        scores = prediction.all_scores(self, X, item=4)
         if len(self.classes_) == 2 and not self._coder.multilabel:
             return np.asarray(scores[:, 1] - scores[:, 0])
         return scores
@@ -555,14 +264,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         -------
         array (rows, labels), or labels and probabilities, two arrays (rows, k)
         """
-        if k is not None:
-            labels, found = self.predict_topk(X, k)
-            return labels, probabilities_of(self.network_, self._rows_to_predict(X), found)
-        scores = self._all_scores(X, item=8).astype(np.float64)
-        if self.network_.config.loss == "softmax":
-            return np.asarray(softmax(scores, axis=1))
-        chances = np.asarray(expit(scores))
-        return chances if self._coder.multilabel else chances / chances.sum(axis=1, keepdims=True)
+        return prediction.predict_proba(self, X, k)
 
     def score(self, X: Any, y: Any) -> float:
         """After a 1-D y accuracy; after a 2-D y P@1: the share of rows whose best label is right, among those
@@ -576,32 +278,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         -------
         float
         """
-        labels = read_labels(y)
-        if isinstance(labels, SparseRows):
-            x, evaluation = self._rows_to_predict(X), Evaluation((1,))
-            truth = Dataset(x, self._coder.encode(labels), source="y").y
-            evaluation.update(self.network_.predict_topk(x, 1)[0], truth)
-            return evaluation.result()["p_at_1"]
-        predicted = self.predict(X)
-        check_consistent_length(predicted, labels)
-        return float(np.mean(predicted == labels))
-
-    def _rows_to_predict(self, X: Any) -> Features:
-        check_is_fitted(self)
-        use_rank_threads(self._config().threads)
-        x = self._features(X, new=False)
-        return item_features(sparse_part(x), self._label_counts) if self._has_items else x
-
-    @property
-    def _has_items(self) -> bool:
-        """Whether the model was trained by `dslide train` on interactions: a row has the items of a user."""
-        return getattr(self, "_interactions", False)
-
-    def _all_scores(self, X: Any, item: int) -> Array:
-        """Logits of all labels, which become numbers of `item` bytes."""
-        x = self._rows_to_predict(X)
-        check_size(len(x), len(self.classes_), item, "use predict_topk, or decision for the labels of interest")
-        return self.network_.scores(x, np.arange(len(self.classes_), dtype=np.int32))
+        return prediction.score(self, X, y)
 
     # ---- keeping -------------------------------------------------------------------------------------------
 
@@ -613,7 +290,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         folder : path
             Folder to make; one that has a model is replaced.
         """
-        save_model(folder, self._saved(folder), optimizer=self.trainer_ is not None, comm=self.network_.comm)
+        persistence.save(self, folder)
 
     def save_pretrained(self, folder: str | Path, *, metrics: Mapping[str, float] | None = None) -> None:
         """Writes a model folder as the Hugging Face hub has them: without what further training needs, and with a card,
@@ -626,11 +303,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         metrics : dict
             What `dslide.evaluate` returned, for the card.
         """
-        saved = self._saved(folder)
-        save_model(folder, saved, optimizer=False, comm=self.network_.comm)
-        if self.network_.comm.rank == 0:
-            about = {} if metrics is None else {**metrics, "test_rows": metrics.get("rows")}
-            write_card(Path(folder), saved, about, Path(folder).absolute().name)
+        persistence.save_pretrained(self, folder, metrics)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
@@ -648,28 +321,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         -------
         SlideClassifier
         """
-        if not Path(folder).exists() and len(Path(folder).parts) == 2:
-            how = f"to copy a model of that name from the hub: hf download {folder} --local-dir FOLDER"
-            raise ModelError(f"{folder}: there is no such model folder; {how}")
-        return cls.load(folder, trainable=trainable)
-
-    def _saved(self, folder: str | Path) -> SavedModel:
-        """The model as it is now, to be written to a folder."""
-        check_is_fitted(self)
-        network, trainer = self.network_, self.trainer_
-        vectorizer = getattr(self, "vectorizer_", None)
-        if vectorizer is not None and not isinstance(vectorizer, TextVectorizer):
-            warn(f"{folder}: the {type(vectorizer).__name__} is not saved with the model, only dslide's own would be")
-        return SavedModel(
-            config=network.config, features=network.features, dense_features=self._dense_features,
-            labels=network.labels, state=network.state(),
-            label_names=self._coder.names() or getattr(self, "label_names_", None), feature_names=self._feature_names(),
-            vectorizer=vectorizer.to_dict() if isinstance(vectorizer, TextVectorizer) else None,
-            progress={} if trainer is None else trainer.progress(),
-            label_counts=self._label_counts, rows=self._rows, base=getattr(self, "_base", 0),
-            interactions=getattr(self, "_interactions", False), layout=getattr(self, "_layout", None),
-            estimator=self._about(self._coder) | {"passes": self.n_iter_},
-        )  # fmt: skip
+        return persistence.from_pretrained(cls, folder, trainable)
 
     @classmethod
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
@@ -694,26 +346,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         ModelError
             A file is missing or damaged.
         """
-        load = open_on_all_ranks if trainable else load_on_all_ranks  # to train, arrays are received in place
-        saved = load(folder, job(), optimizer=trainable, verify=True)
-        about = saved.estimator or {"multilabel": True, "dense": False, "dtype": "<i8"}
-        asked = _asked(folder, about["options"]) if "options" in about else saved.config
-        self = cls(**{name: getattr(asked, name) for name in OPTIONS})
-        coder = LabelCoder.restore(about, saved.label_names, saved.labels)
-        progress = saved.progress if trainable else None
-        self._keep(*rebuild(saved.config, saved.features, saved.labels, saved.state, progress), coder)
-        if saved.label_counts is not None:
-            self._label_counts[:], self._rows = saved.label_counts, saved.rows
-        self.n_features_in_, self._dense_features = saved.features, saved.dense_features
-        self.n_iter_ = passes = about.get("passes", saved.progress.get("epoch", 0))
-        if type(passes) is not int or passes < 0:
-            raise ModelError(f"{folder}: damaged model: passes: expected a whole number, not {passes!r}")
-        if saved.estimator is not None and saved.feature_names is not None:
-            self.feature_names_in_ = np.array(saved.feature_names, object)
-        self._base, self._interactions, self._layout = saved.base, saved.interactions, saved.layout
-        self._name_labels(saved.label_names)
-        self.vectorizer_ = None if saved.vectorizer is None else TextVectorizer.from_dict(saved.vectorizer)
-        return self
+        return persistence.load(cls, folder, trainable)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -737,13 +370,40 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         tags.classifier_tags.multi_label = True
         return tags
 
+    # ---- internal ------------------------------------------------------------------------------------------
 
-def _asked(folder: str | Path, options: Any) -> Config:
-    """The options that a saved estimator was given; ModelError if they are damaged."""
-    try:
-        return Config.from_dict(options)
-    except (ConfigError, TypeError) as error:
-        raise ModelError(f"{folder}: damaged model: options of the estimator: {error}") from None
+    def _about(self, coder: LabelCoder) -> dict[str, Any]:
+        """What a saved model keeps for `load`: the labels, and the options as they were asked for."""
+        asked = self._config().replace(threads=self.threads)
+        return {**coder.to_dict(), "options": asked.to_dict()}
+
+    def _feature_names(self) -> list[str] | None:
+        return self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None
+
+    def _config(self) -> Config:
+        """The options as they were asked for; threads that are left open are as many as OMP_NUM_THREADS says."""
+        asked = Config(**{name: getattr(self, name) for name in OPTIONS})
+        return asked if asked.threads else asked.replace(threads=openmp_threads())
+
+    def _keep(self, network: Network, trainer: Trainer | None, coder: LabelCoder) -> None:
+        self.network_, self.trainer_, self._coder, self.classes_ = network, trainer, coder, coder.classes
+        self._label_counts, self._rows, self.n_iter_ = np.zeros(network.labels, np.int64), 0, 0
+
+    def _name_labels(self, names: list[str] | None) -> None:
+        """Names of the columns of a 2-D y, which become the classes."""
+        self.label_names_ = names
+        if names is not None and self._coder.multilabel:
+            self.classes_ = np.array(names, object)
+
+    def _count(self, data: Dataset) -> None:
+        """Counts rows and labels: for the number of labels that predict gives, and for saved models."""
+        self._label_counts = self._label_counts + data.label_counts  # not in place: copies may share it
+        self._rows += len(data.x)
+
+    def _forget(self) -> None:
+        """Frees an earlier network: memory may not hold two."""
+        for name in ("network_", "trainer_", "label_names_", "vectorizer_", "_base", "_interactions", "_layout"):
+            self.__dict__.pop(name, None)
 
 
 SlideClassifier.__doc__ = (SlideClassifier.__doc__ or "") + parameters_text()

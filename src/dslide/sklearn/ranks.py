@@ -1,4 +1,4 @@
-"""The estimator's networks: new, or rebuilt from arrays, if memory suffices; matrices of their predictions."""
+"""The estimator's networks: new, or rebuilt from arrays, if memory suffices."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from dslide.checkpoint.collective_load import restore_network
 from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import Config
-from dslide.data import Dataset, Features
-from dslide.errors import MemoryNeeded
+from dslide.data import Dataset
 from dslide.model.defaults import ResolvedConfig
 from dslide.model.network import Network
 from dslide.planner.memory import plan
@@ -24,10 +21,6 @@ from dslide.training.callbacks import Callback
 from dslide.training.logging import ProgressLine, TrialLine
 from dslide.training.trainer import Trainer
 from dslide.util.threads import use_threads
-from dslide.util.units import format_bytes
-
-RESULT_BYTES = 10**9  # largest matrix of scores that is made
-BLOCK_BYTES = 64 << 20  # scores held at a time where only few of them are kept
 
 
 def new_trainer(config: Config, data: Dataset) -> Trainer:
@@ -82,28 +75,3 @@ def rebuild(
     restore_network(trainer.network, state)
     trainer.load_progress(progress)
     return trainer.network, trainer
-
-
-def likely_labels(network: Network, x: Features) -> sp.csr_matrix:
-    """(rows, labels): 1 for the labels with a probability above one half."""
-    every = np.arange(network.labels, dtype=np.int32)
-    size = max(1, BLOCK_BYTES // (4 * len(every)))  # rows
-    blocks = [x.part(begin, min(begin + size, len(x))) for begin in range(0, max(len(x), 1), size)]
-    found = [sp.csr_matrix(network.scores(block, every) > 0, dtype=np.int64) for block in blocks]
-    return sp.csr_matrix(sp.vstack(found, format="csr"))
-
-
-def best_labels(network: Network, x: Features, k: int) -> sp.csr_matrix:
-    """(rows, labels): 1 for the k best labels of each row."""
-    columns = np.sort(network.predict_topk(x, k)[0], axis=1)
-    ones, ends = np.ones(columns.size, np.int64), np.arange(len(x) + 1) * k
-    return sp.csr_matrix((ones, columns.ravel(), ends), shape=(len(x), network.labels))
-
-
-def check_size(rows: int, columns: int, item: int, advice: str) -> None:
-    """MemoryNeeded if a matrix of numbers of `item` bytes would be too large."""
-    if (size := rows * columns * item) > RESULT_BYTES:
-        raise MemoryNeeded(
-            f"a matrix of {rows:,} rows and {columns:,} labels would take {format_bytes(size)}, more than "
-            f"{format_bytes(RESULT_BYTES)}; {advice}"
-        )

@@ -90,7 +90,7 @@ def calibrate(
     network.calibration.reset()
     earlier = None
     if network.prior is not None:
-        earlier = network.prior.linear if network.keeps_linear else None
+        earlier = network.prior.linear if network.kept_linear is not None else None
         network.prior.set_linear(None)
     held_out = held_out.take(held_out.with_labels())
     k = max(ks)
@@ -133,7 +133,7 @@ def _linear_classifiers(
     network: Network, data: Dataset | None, label_counts: npt.NDArray[np.integer], earlier: LinearClassifiers | None
 ) -> dict[float, LinearClassifiers]:
     """Linear classifiers at each cost that is tried; none if the network is not to have any. The `earlier` ones of a
-    network that grew stay where the data has less than half of a label's rows."""
+    network that grew stay where most of a label's rows are not new."""
     if data is None or network.prior is None:
         return {}
     if data.users is not None:  # items are features and labels both: each would be told by itself
@@ -143,8 +143,8 @@ def _linear_classifiers(
     examples = Examples.find(network, sparse_part(data.x), data.y)
     if earlier is None:
         return train_linear(network, examples)
-    own = network.shard.own
-    which = 2 * data.label_counts[own] >= label_counts[own]
+    assert network.kept_linear is not None
+    which = ~network.kept_linear[network.shard.own]
     trained, kept = train_linear(network, examples.of_labels(which)), earlier.without_factors()
     return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
 

@@ -86,22 +86,29 @@ def check_start(start_from: object, replay: object, resume: object, testing: Eva
     if resume is not None:
         raise ConfigError("from: a run that is resumed goes on from its own checkpoints; give one of the two")
     if testing.split != "random":
-        raise ConfigError("split: is only for interactions, and models of these can't grow")
+        raise ConfigError("split: has no use with a model that grows; give other interactions as test")
     if config.autotune:
         raise ConfigError("autotune: the options of a model that grows are its own")
 
 
-def check_base(base: SavedModel, name: object) -> None:
+def check_base(base: SavedModel, name: object, replayed: bool, testing: EvaluationOptions) -> None:
     """ModelError, or ConfigError, if training can't go on from a model with new rows."""
-    for kind, is_one in (("interactions", base.interactions), ("a stream of words", base.tokens is not None)):
-        if is_one:
-            raise ConfigError(f"from: {name} was trained on {kind}, and only models of rows with labels can grow")
+    if base.tokens is not None:
+        raise ConfigError(f"from: {name} was trained on a stream of words, and only models of rows can grow")
+    if base.interactions and not replayed:
+        what = f"{name} was trained on interactions, and needs the earlier ones of each user beside the new ones"
+        raise ConfigError(f"from: {what}: give them as replay")
+    if base.interactions and testing.hold_out is not None:
+        raise ConfigError("hold_out: has no use with interactions of a model that grows; give others as test")
     if base.label_counts is None or not base.progress:
         raise ConfigError(f"from: {name} was saved without what training needs to go on")
 
 
-def grown_config(given: Mapping[str, Any], base: SavedModel, data: Dataset, replayed: bool) -> ResolvedConfig:
-    """The options of the model, with those that are given now. Passes and held-out rows are decided by the new rows."""
+def grown_config(
+    given: Mapping[str, Any], base: SavedModel, data: Dataset, rows: float, replayed: bool
+) -> ResolvedConfig:
+    """The options of the model, with those that are given now. Held-out rows are decided by the new ones, `data`,
+    passes by how many `rows` each is over."""
     before = resolve(base.config, base.labels)
     for name in SHAPE:
         if name in given and getattr(resolve_like(Config(**given), before), name) != getattr(before, name):
@@ -110,7 +117,6 @@ def grown_config(given: Mapping[str, Any], base: SavedModel, data: Dataset, repl
     if not replayed and "validation" not in given:
         options["validation"] = -1
     if options["epochs"] == 0:
-        rows = len(data) * (1 + (REPLAYED if replayed else 0))
         options["epochs"] = max(1, math.ceil(STEPS * (options["batch_size"] or before.batch_size) / max(1.0, rows)))
     return resolve(Config.from_dict(options), data.labels, data)
 
@@ -159,11 +165,17 @@ def grow(trainer: Trainer, base: SavedModel, data: GrowingData) -> None:
     network.load_smaller(base.state, base.features, base.labels)
     frequencies = smoothed_frequencies(data.label_counts, data.rows)
     network.set_new_bias(frequencies, base.labels)
-    network.add_counts(data.new.x, data.new.y, frequencies, data.rows)
+    if data.train.users is None:
+        network.add_counts(data.new.x, data.new.y, frequencies, data.rows)
+    else:
+        network.set_negatives(frequencies)
+        if network.prior is not None:
+            network.set_label_prior(data.train.x, data.train.y, same=True)
     go_on(trainer, data)
 
 
 def go_on(trainer: Trainer, data: GrowingData) -> None:
     """Lets the trainer of a network that has grown begin, or go on, where that stands."""
     trainer.counted = data.label_counts, data.rows
-    trainer.network.keeps_linear = True
+    if data.train.users is None:
+        trainer.network.kept_linear = 2 * data.new.label_counts < data.label_counts

@@ -16,7 +16,7 @@ from dslide.comm import Communicator, job
 from dslide.comm.topology import local_ranks
 from dslide.config import check_name
 from dslide.data import Data, Dataset, SparseRows, TextVectorizer, Tokens, for_items
-from dslide.data.checks import check_features
+from dslide.data.checks import check_features, check_labels
 from dslide.data.formats.interactions import rows_of_items
 from dslide.errors import ConfigError, DataError
 from dslide.model.network import Network
@@ -83,8 +83,7 @@ class Model:
         if isinstance(source, (str, Path)):
             data = self.comm.together("reading the data", lambda: self._load(source, reading, history, to_evaluate))
             if self.comm.rank == 0 and isinstance(data, Dataset) and history is None:
-                for suspicion in check_features(data):
-                    warn(suspicion)
+                self._warn_of(data, to_evaluate)
             return data
         reading.refuse()
         if history is not None:
@@ -92,7 +91,16 @@ class Model:
         if isinstance(source, (Dataset, Tokens)):
             saved = self.saved
             return with_known_features(source, source.source or "the data", saved.features, saved.dense_features)
-        return self.comm.together("making rows", lambda: self._rows_of(source))
+        rows = self.comm.together("making rows", lambda: self._rows_of(source))
+        if self.comm.rank == 0:
+            self._warn_of(rows, False)
+        return rows
+
+    def _warn_of(self, data: Dataset, labels: bool) -> None:
+        """Warns of rows without anything known and, if `labels` are needed, of such labels."""
+        known = check_labels(data, self.saved.labels) if labels else []
+        for suspicion in (*check_features(data), *known):
+            warn(suspicion)
 
     def _load(self, path: str | Path, reading: Reading, history: str | Path | None, to_evaluate: bool) -> Data:
         data = load_for(self.saved, path, reading.files, history)

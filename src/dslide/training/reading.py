@@ -22,6 +22,7 @@ from dslide.data import (
     load_tokens,
     read_names,
 )
+from dslide.data.dataset import item_features
 from dslide.data.formats.interaction_table import is_table
 from dslide.data.formats.table import split_first_line
 from dslide.data.layout import LAYOUT_OPTIONS, Layout
@@ -128,6 +129,32 @@ def read_replay(source: Source, reading: Reading, base: SavedModel, new: Dataset
     if data.labels > new.labels:
         raise DataError(f"{data.source}: has labels that are neither the model's nor in the new rows")
     return data
+
+
+def read_item_growth(
+    source: Source, replay: Source | None, reading: Reading, base: SavedModel
+) -> tuple[Dataset, Dataset]:
+    """New and earlier interactions, with users and items numbered alike, those of the model first."""
+    paths = []
+    for option, path in (("data", source), ("replay", replay)):
+        if not isinstance(path, (str, Path)):
+            raise ConfigError(f"{option}: a model of interactions grows with files of interactions")
+        paths.append(path)
+    options = {**reading.load_options(paths[0]), "format": "interactions", "layout": layout_of(base)}
+    options |= {"label_names": base.label_names}
+    earlier = load(paths[1], **options)
+    new = load(paths[0], **options, history=earlier)
+    return _of_used_items(new), _of_used_items(earlier)
+
+
+def _of_used_items(data: Dataset) -> Dataset:
+    """Interactions with their own items as features, and no more columns than up to the last one that occurs."""
+    items = int(data.y.indices.max(initial=-1)) + 1
+    y = dataclasses.replace(data.y, columns=items)
+    names = None if data.label_names is None else data.label_names[:items]
+    return dataclasses.replace(
+        data, x=item_features(y, y.column_counts()), y=y, label_names=names, feature_names=names, unknown_labels=0
+    )
 
 
 def known_columns(data: Data, base: SavedModel) -> Dataset:
@@ -290,8 +317,10 @@ def _load_interactions(
     given = Layout(**{name: options[name] for name in LAYOUT_OPTIONS if name in options})
     for file in (path, *([] if history is None else [history])):
         if is_table(file, given.over(options["layout"])) != by_name:
-            names = "names, in a table" if by_name else "numbers, in lines of a user and items"
-            raise DataError(f"{file}: the model knows its items by {names}, and this is none")
+            names = "numbers, and this is no file with a line of numbers, user item item ..., for each user"
+            if by_name:
+                names = "names, and this is no table with a line, such as user,item, for each user and item"
+            raise DataError(f"{file}: the model knows its items by {names}")
     if by_name:
         options["label_names"] = saved.label_names
     earlier = None

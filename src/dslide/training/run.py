@@ -276,7 +276,7 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
     if name := first_change(now, saved.config, [name for name in given if name not in CHANGEABLE]):
         raise ConfigError(
             f"{name}: the run was begun with {getattr(saved.config, name)!r}, and on resuming only "
-            f"{', '.join(CHANGEABLE[:-1])} and {CHANGEABLE[-1]} may change"
+            f"{', '.join(CHANGEABLE[:-1])} and {CHANGEABLE[-1]} may change; to begin anew, give another folder as out"
         )
     config = saved.config.replace(**{name: given[name] for name in CHANGEABLE if name in given})
     done = saved.progress.get("epoch", 0)
