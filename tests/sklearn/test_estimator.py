@@ -21,7 +21,6 @@ from support.classifiers import CLASSES, SMALL, X_TEST, XM, XM_TEST, Y_TEST, YM,
 from dslide import Callback, Config, Dataset, SlideClassifier, SparseRows, Trainer
 from dslide.errors import ConfigError, DataError
 
-
 # Rows with a weight are trained on more often, in another order than copies of them are.
 NOT_EQUIVALENT = "check_sample_weight_equivalence_on_{}_data"
 REASON = "training in batches depends on the order of rows"
