@@ -15,26 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from dslide.checkpoint.collective_load import open_on_all_ranks
-from dslide.checkpoint.saved_model import SavedModel
 from dslide.comm import Communicator, job
 from dslide.comm.topology import LocalRanks, local_ranks
 from dslide.config import OPTIONS, Config, check_name
 from dslide.data import Data, Dataset
 from dslide.data.checks import check_training_data
 from dslide.data.dataset import SplitBy
-from dslide.errors import ConfigError, DataError
+from dslide.errors import ConfigError
 from dslide.model import growth
-from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.model.defaults import ResolvedConfig
 from dslide.planner.memory import Plan, plan
 from dslide.training import evaluation
 from dslide.training.autotune import autotune, given_options
 from dslide.training.callbacks import Callback, RunInfo
-from dslide.training.early_stopping import hold_out_rows, keeps_best
+from dslide.training.early_stopping import keeps_best
 from dslide.training.evaluation import EvaluationOptions, checked_ks, default_ks, exact_loss, recall_of_exact
 from dslide.training.folders import check_folder, free_folder, lock_folder
-from dslide.training.growth import REPLAYED, Earlier, GrowingData, check_base, check_start, growing_data, grown_config
+from dslide.training.growth import check_base, check_start
 from dslide.training.inference import Model, Rows, open_model
-from dslide.training.item_growth import growing_items
 from dslide.training.logging import ProgressLine, TrialLine, warn
 from dslide.training.predictions import Prediction, blocks_of, checked_threshold, predict_blocks
 from dslide.training.profiler import Profile
@@ -42,14 +40,9 @@ from dslide.training.reading import (
     READING_OPTIONS,
     Reading,
     Source,
-    known_columns,
-    read_growth,
-    read_item_growth,
-    read_replay,
-    read_test_data,
-    read_training_data,
 )
 from dslide.training.run import Run, RunResult, load_run, resumed_config
+from dslide.training.run_data import check_same, divided_data, grown_data, read_run_data
 from dslide.training.run_lock import LONGEST_WAIT, NoLock, RunLock
 from dslide.util.threads import measure_speeds
 
@@ -314,11 +307,13 @@ def open_run(
         testing = comm.together("test options", lambda: testing.like(saved))
         growing = None
         if base is not None or (saved is not None and "earlier" in saved.progress):
-            begin = partial(_grow, data, replay, reading, testing, given, base, saved, start_from)
+            begin = partial(grown_data, data, replay, reading, testing, given, base, saved, start_from)
             config, growing, test = comm.together("reading the data", begin)
             rows: Data = growing.train
         else:
-            rows, test = comm.together("reading the data", partial(_read, data, reading, testing, config, saved))
+            rows, test = comm.together(
+                "reading the data", partial(read_run_data, data, reading, testing, config, saved)
+            )
         if comm.rank == 0 and saved is None and base is None and isinstance(rows, Dataset):
             for suspicion in check_training_data(rows):
                 warn(suspicion)
@@ -335,9 +330,11 @@ def open_run(
                 comm.together("checking the folder", lambda: check_folder(folder, False))
         if growing is not None:
             train_data, held_out = rows, growing.validation
-            comm.together("the data", partial(_check_same, data, rows, saved, folder))
+            comm.together("the data", partial(check_same, data, rows, saved, folder))
         else:
-            divide = partial(_divide, data, rows, test, reading, testing, config, saved, folder, validation, comm.size)
+            divide = partial(
+                divided_data, data, rows, test, reading, testing, config, saved, folder, validation, comm.size
+            )
             del rows
             config, train_data, held_out, test = comm.together("dividing the data", divide)
             del divide
@@ -383,103 +380,6 @@ def _lock(held: ExitStack, folder: Path, comm: Communicator, wait: float, new: b
         return lock
 
     return comm.together("lock of the run", take)
-
-
-def _read(
-    source: Source, reading: Reading, testing: EvaluationOptions, config: Config, saved: SavedModel | None
-) -> tuple[Data, Data | None]:
-    """The data to train and validate on, and to test on."""
-    data: Data = read_training_data(source, reading, saved)
-    test: Data | None = None
-    if testing.split != "random":
-        if not isinstance(data, Dataset) or data.users is None:
-            raise DataError(f"{_name(source, data)}: split = {testing.split} is only for interactions")
-        data, test = data.split(testing.hold_out or 0.0, config.seed, testing.split)
-    elif testing.hold_out is not None:
-        data, test = data.split(testing.hold_out, config.seed)
-    if data.features == 0 or data.labels == 0:
-        raise DataError(f"{_name(source, data)}: there are no {'labels' if data.features else 'features'} in it")
-    if testing.test is not None and data.users is None:
-        test = read_test_data(testing.test, data, reading)
-    return data, test
-
-
-def _divide(
-    source: Source, data: Data, test: Data | None, reading: Reading, testing: EvaluationOptions, config: Config,
-    saved: SavedModel | None, folder: Path, validation: Dataset | None, ranks: int,
-) -> tuple[Config, Data, Dataset | None, Data | None]:  # fmt: skip
-    """The options, of which none is left open, and the data to train on, to validate on and to test on."""
-    if saved is None:
-        config = resolve(config, data.labels, data, ranks)
-    if validation is None:
-        data, validation = hold_out_rows(data, config.validation, config.seed)
-    _check_same(source, data, saved, folder)
-    if testing.test is not None and data.users is not None:  # their histories are what is trained on
-        test = read_test_data(testing.test, data, reading)
-    return config, data, validation, test
-
-
-def _grow(
-    source: Source, replay: Source | None, reading: Reading, testing: EvaluationOptions, given: Mapping[str, Any],
-    base: SavedModel | None, saved: SavedModel | None, name: str | Path | None,
-) -> tuple[Config, GrowingData, Data | None]:  # fmt: skip
-    """The options, the data and the test data of a network that grows, or of a run in the midst of that."""
-    test: Data | None = None
-    model = saved or base
-    assert model is not None
-    if model.interactions:
-        return _grow_items(source, replay, reading, testing, given, model, saved is not None)
-    if saved is not None:
-        new = known_columns(read_training_data(source, reading, saved), saved)
-        config, earlier, model = (
-            resumed_config(given, Path(), saved, may_be_done=True),
-            Earlier.of_resumed(saved),
-            saved,
-        )
-    else:
-        assert base is not None
-        new, earlier, model = read_growth(source, reading, base, name), Earlier.of(base), base
-    assert earlier is not None
-    rows = new
-    if testing.hold_out is not None:
-        rows, test = new.split(testing.hold_out, model.config.seed)
-    old = None if replay is None else read_replay(replay, reading, model, new)
-    if saved is None:
-        passed = len(rows) * (1 + (0 if old is None else REPLAYED))
-        config = grown_config(given, model, rows, passed, old is not None)
-    growing = growing_data(rows, old, config, earlier, model, counted=saved is not None)
-    if testing.test is not None:
-        test = read_test_data(testing.test, new, reading)
-    return config, growing, test
-
-
-def _grow_items(
-    source: Source, replay: Source | None, reading: Reading, testing: EvaluationOptions, given: Mapping[str, Any],
-    model: SavedModel, resumed: bool,
-) -> tuple[Config, GrowingData, Data | None]:  # fmt: skip
-    """As `_grow`, of interactions. `model`: to go on from, or to resume."""
-    new, old = read_item_growth(source, replay, reading, model)
-    earlier = Earlier.of_resumed(model) if resumed else Earlier.of(model)
-    assert earlier is not None
-    if resumed:
-        config: Config = resumed_config(given, Path(), model, may_be_done=True)
-    else:
-        config = grown_config(given, model, new, len(old), replayed=True)
-    growing = growing_items(new, old, config, earlier, model)
-    return config, growing, None if testing.test is None else read_test_data(testing.test, growing.train, reading)
-
-
-def _check_same(source: Source, data: Data, saved: SavedModel | None, folder: Path) -> None:
-    """DataError if a run to resume was trained on other data."""
-    if saved is not None and data.checksum != saved.progress.get("data"):
-        raise DataError(
-            f"{_name(source, data)}: not the data that {folder} was trained on; to go on with other data: "
-            f"--from {folder} (in Python, start_from)"
-        )
-
-
-def _name(source: Source, data: Data) -> str | Path:
-    return source if isinstance(source, (str, Path)) else data.source or "the data"
 
 
 def _plan(config: Config, data: Data, comm: Communicator, here: LocalRanks, trial: bool = False) -> Plan:
