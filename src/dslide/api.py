@@ -89,7 +89,7 @@ def train(
         Folder of a run or a model to go on from, with `data` as further rows; they may have new labels and features,
         and the network grows. Options are by default those of the model.
     replay : path or Dataset
-        Earlier rows, those of the model or some of them: twice as many as there are new ones are trained on again, so
+        Earlier rows, those of the model or some of them: as many as there are new ones are trained on again, so
         that the network forgets less.
     comm : Communicator
         The ranks; by default those of mpiexec, or this process alone.

@@ -84,10 +84,10 @@ def test_labels_between_commas_are_suspected(tmp_path: Path) -> None:
     from dslide.data.checks import check_training_data
 
     path = tmp_path / "rows.tsv"
-    path.write_text("".join(f"red, blue, green{n % 3}\tone two three\n" for n in range(30)))
+    path.write_text("".join(f"red{n % 2}, blue, green{n % 3}\tone two three\n" for n in range(29)) + "green0\tone\n")
     (warning,) = check_training_data(load(path))
-    assert "2 of 5 labels end with a comma, a semicolon or a bar, like 'blue,': are labels separated by it?" in warning
-    assert load(path, label_separator=",").label_names == ["blue", "red", "green0", "green1", "green2"]
+    assert "3 of 6 labels end with a comma, a semicolon or a bar, like 'blue,': are labels separated by it?" in warning
+    assert load(path, label_separator=",").label_names == ["blue", "red0", "red1", "green0", "green1", "green2"]
     path.write_text("".join(f"red|blue{n % 3}\tone two three\n" for n in range(30)))
     assert "3 of 3 labels have a comma" in check_training_data(load(path))[0]
 

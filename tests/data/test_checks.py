@@ -78,6 +78,20 @@ def test_row_numbers_as_labels_are_suspected(tmp_path: Path) -> None:
     assert "there are 200 labels in 200 rows, and 200 of them are in one row only" in warning
 
 
+def test_labels_with_blanks_are_suspected_and_can_be_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32))
+    (tmp_path / "labels.txt").write_text("".join(f"class {n % 5}\n" for n in range(60)))
+    data = load(tmp_path / "X.npy", y=tmp_path / "labels.txt")
+    assert isinstance(data, Dataset)
+    (warning,) = check_training_data(data)
+    assert "all 60 rows have the label 'class', which says nothing: do labels have blanks?" in warning
+    data = load(tmp_path / "X.npy", y=tmp_path / "labels.txt", label_separator=";")
+    assert isinstance(data, Dataset)
+    assert check_training_data(data) == []
+    assert data.label_names is not None
+    assert [*data.label_names] == [f"class {n}" for n in range(5)]
+
+
 def test_columns_of_interactions_that_look_wrong(tmp_path: Path) -> None:
     path = tmp_path / "ratings.csv"
     rows = [(f"u{n % 40}", f"i{n % 7}", n) for n in range(100)]

@@ -173,7 +173,7 @@ def test_unclear_and_binary_files(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "file.tsv"
     path.write_bytes(b"a\tone two\nb\tone \xff two\n")
-    refused(path, "line 2", "UTF-8", "\\xff")
+    refused(path, "line 2", "UTF-8", "0xff", "if it is CP1252, iconv -f CP1252 -t UTF-8 converts it")
 
 
 def test_endless_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,8 @@ def test_pairs_have_the_features_of_both(words: Any, tmp_path: Path) -> None:
 
 
 def test_a_pair_may_be_rows_of_data() -> None:
-    rows = MixedRows(*SlideClassifier()._pair(WORDS, X, new=True).__dict__.values())
+    rows = read_rows(SlideClassifier(), (WORDS, X), new=True)
+    assert isinstance(rows, MixedRows)
     model = SlideClassifier(**FAST).fit(rows, Y)
     assert model.n_features_in_ == 2020
     assert (model.predict(rows) == model.predict((WORDS, X))).all()
@@ -117,7 +118,7 @@ def test_bad_rows_are_refused(x: Any, message: str) -> None:
 
 def test_another_width_is_refused() -> None:
     model = fitted(X)
-    with pytest.raises(ValueError, match="X has 19 features, but Seen is expecting 20 features as input"):
+    with pytest.raises(ValueError, match="X has 19 features, but SlideClassifier is expecting 20 features as input"):
         model.predict(X[:, 1:])
     with pytest.raises(DataError, match="dense rows have 19 features but the network was made for 20"):
         model.predict(DenseRows(np.ascontiguousarray(X[:, 1:])))

@@ -13,17 +13,24 @@ from dslide.data.formats.tsv import LABEL_NAMES
 WITHOUT_FEATURES = 0.1  # share of rows from which on it is worth a warning
 ALONE = 0.9  # share of users who have one item; labels for each row, of which more than IN_ONE_ROW are in one only
 IN_ONE_ROW = 0.5  # share of labels
+FEW = 20  # rows, of which nothing can be said
 UNKNOWN = 0.5  # share of test labels that the model does not know
 ENDING, JOINED = 0.1, 0.5  # share of labels that end with a separator, or have one anywhere
 
 
 def check_training_data(data: Dataset) -> list[str]:
     """What is suspicious about rows to train on; nothing if they look as most data does."""
-    if len(data) == 0:
-        return []
     if data.users is not None:
         return [*_named_the_other_way(data), *_users_of_one_item(data)]
-    suspicions = [*_header(data), *_swapped_columns(data), *_joined_labels(data), *_labels_of_one_row(data)]
+    if len(data) < FEW:
+        return []
+    suspicions = [
+        *_header(data),
+        *_swapped_columns(data),
+        *_joined_labels(data),
+        *_label_of_all_rows(data),
+        *_labels_of_one_row(data),
+    ]
     return [*suspicions, *check_features(data, "is left")]
 
 
@@ -68,7 +75,7 @@ def _named_the_other_way(data: Dataset) -> list[str]:
 def _users_of_one_item(data: Dataset) -> list[str]:
     """Only users with several items say which go together."""
     users, alone = np.count_nonzero(np.diff(data.y.indptr)), np.count_nonzero(np.diff(data.y.indptr) == 1)
-    if alone <= ALONE * users:
+    if users < FEW or alone <= ALONE * users:
         return []
     what = f"{alone:,} of {users:,} users have one item only, and nothing can be learned from these"
     return [f"{data.source}: {what} (user_column says which column has the users)"]
@@ -108,6 +115,18 @@ def _joined_labels(data: Dataset) -> list[str]:
             text = f"{len(found):,} of {len(names):,} labels {what} a comma, a semicolon or a bar, like {found[0]!r}"
             return [f"{data.source}: {text}: are labels separated by it? (label_separator says what is between them)"]
     return []
+
+
+def _label_of_all_rows(data: Dataset) -> list[str]:
+    """Labels with blanks in them may have been split: of "class 3" and "class 4" the first word is in all rows."""
+    counts = data.label_counts if data.y.nnz > len(data) else np.zeros(1)
+    most = int(counts.argmax())
+    if data.label_names is None or counts[most] < len(data) or data.layout.label_separator is not None:
+        return []
+    what = (
+        f"all {len(data):,} rows have the label {data.label_names[most]!r}, which says nothing: do labels have blanks?"
+    )
+    return [f"{data.source}: {what} (label_separator says what is between labels)"]
 
 
 def _labels_of_one_row(data: Dataset) -> list[str]:

@@ -13,7 +13,7 @@ from dslide.errors import ConfigError, DataError
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "blank": " "}  # by name
 _TEXT, _ITEMS = ("tsv", "jsonl", "parquet"), ("interactions",)
 USED_BY = {  # formats that each option is of use with
-    "separator": ("tsv", *_ITEMS), "header": ("tsv", *_ITEMS), "label_separator": ("tsv", "parquet"),
+    "separator": ("tsv", *_ITEMS), "header": ("tsv", *_ITEMS), "label_separator": ("tsv", "parquet", "npy"),
     "label_column": _TEXT, "text_column": _TEXT,
     "user_column": _ITEMS, "item_column": _ITEMS, "weight_column": _ITEMS, "time_column": _ITEMS,
 }  # fmt: skip

@@ -153,7 +153,8 @@ def load(
     elif format == "npz":
         dataset = read_npz_pair(path, y)
     elif format == "npy":
-        dataset = read_dense(path, y, label_names, labels)
+        both = given.over(layout)
+        dataset = dataclasses.replace(read_dense(path, y, label_names, labels, both.label_separator), layout=both)
     elif format == "csr":
         dataset = open_dataset(path)
     else:

@@ -94,6 +94,7 @@ class Network(OutputNetwork):
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
         # [labels]: whose linear classifiers stay while a network that grew is trained; None: no label's do
         self.kept_linear: npt.NDArray[np.bool_] | None = None
+        self.linear_cost = 0.0  # of errors of the kept ones, which others are trained with; 0: is to be found
         self.step = TrainStep(self)
 
     @property

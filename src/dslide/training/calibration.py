@@ -1,12 +1,13 @@
 """Fits the calibration of a network (model/calibration.py) to rows that it was not trained on.
 
-Labels are grouped by how many training rows they have: 0, 1, 2 to 3, 4 to 7 and so on. Of each held-out row the best
-labels by logit are candidates. For each group a slope and an offset are fitted so that the loss of the candidates is
-least: the network's own kind of loss, with a penalty on departures from what all groups together have, which is what
-groups with few candidates get. A bend follows: among the highest scores, those of rare labels are worth less than their
-lines say. Six numbers for all groups together fit it. Cross-validation decides between one line for all, lines, lines
-with a bend, and none. With sigmoid outputs all lines are scaled at last, so that the sigmoids of the best labels'
-scores are their chances.
+Labels are grouped by how many training rows they have: 0, 1, 2 to 3, 4 to 7 and so on; when a network grew, those whose
+rows mostly are new are in groups of their own, for new rows were trained on more often than earlier ones. Of each
+held-out row the best labels by logit are candidates. For each group a slope and an offset are fitted so that the loss
+of the candidates is least: the network's own kind of loss, with a penalty on departures from what all groups together
+have, which is what groups with few candidates get. A bend follows: among the
+highest scores, those of rare labels are worth less than their lines say. Six numbers for all groups together fit it.
+Cross-validation decides between one line for all, lines, lines with a bend, and none. With sigmoid outputs all lines
+are scaled at last, so that the sigmoids of the best labels' scores are their chances.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
 
 CANDIDATES_PER_K = 4  # candidates for each k of the largest that is reported, but not fewer than are ranked again
-GROUPS = 64  # by bits of the number of rows
+NEW, GROUPS = 32, 64  # groups are bits of the number of rows, plus NEW for labels that mostly have new rows
 LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distances
 PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
@@ -112,7 +113,7 @@ def calibrate(
         if score > wanted:
             best, which, after, chosen, cost, wanted = mixed, fit, score, linear, tried, score
     if used := after > before:
-        groups = _groups(label_counts)[network.shard.own]
+        groups = _groups(network, label_counts)[network.shard.own]
         of_groups = fits(best)[which]
         if sigmoid and not users:
             of_groups = scaled(of_groups, *sureness(best, fits, which, k))
@@ -267,14 +268,14 @@ def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
     if not usable.any():
         return lines
     z, hits, rows = found.scores(lines)[usable], found.hits[usable], np.nonzero(usable)[0]
-    g, knot = found.groups[usable].astype(np.float64), np.quantile(z, KNOT_QUANTILE)
+    g, knot = (found.groups[usable] % NEW).astype(np.float64), np.quantile(z, KNOT_QUANTILE)
     above = np.maximum(z - knot, 0)
     values = np.stack([z, np.ones_like(z), g, g * g, above, above * g], axis=1)
     a, b, c, d, e, f = _newton(
         values, np.zeros(len(z), np.int64), hits, rows, 1, np.array([1.0, 0, 0, 0, 0, 0]), sigmoid,
         np.full(6, BEND_PENALTY), [SLOPES[0], *[-np.inf] * 5],
     )[0]  # fmt: skip
-    slope, offset, group = lines[:, SLOPE], lines[:, OFFSET], np.arange(GROUPS)
+    slope, offset, group = lines[:, SLOPE], lines[:, OFFSET], np.arange(GROUPS) % NEW
     curves: Lines = lines.copy()
     curves[:, SLOPE] = a * slope
     curves[:, OFFSET] = a * offset + b + c * group + d * group**2
@@ -374,12 +375,13 @@ def _sums(groups: npt.NDArray[np.integer], values: Doubles, count: int) -> Doubl
 def _candidates(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer], k: int) -> Candidates:
     """The k best labels of each row."""
     ids, logits = network.predict_topk(data.x, min(k, network.labels), data.seen)
-    group_of = np.append(_groups(label_counts), 0)  # the last: of id -1
+    group_of = np.append(_groups(network, label_counts), 0)  # the last: of id -1
     hits = hits_of(ids.astype(np.int64), data.y).astype(np.float64)
     none = np.zeros(ids.shape)
     return Candidates(ids, group_of[ids], logits.astype(np.float64), none, hits, data.y)
 
 
-def _groups(label_counts: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """The group of each label: the number of bits of its number of rows."""
-    return np.ceil(np.log2(np.asarray(label_counts, np.float64) + 1)).astype(np.int64)
+def _groups(network: Network, label_counts: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """The group of each label."""
+    groups = np.ceil(np.log2(np.asarray(label_counts, np.float64) + 1)).astype(np.int64)
+    return groups if network.kept_linear is None else groups + NEW * ~network.kept_linear

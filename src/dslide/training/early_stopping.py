@@ -112,6 +112,7 @@ class EarlyStopping:
         self.best = best or Best()
         self._last_score = -1.0  # of the last epoch
         self.kept_epoch: int | None = None  # of the network at the end; 0: that of before the first step
+        self.linear_cost: float | None = None  # of errors of the linear classifiers at the end; 0: there are none
 
     @classmethod
     def in_memory(cls, trainer: Trainer, data: Dataset, validation: Dataset) -> EarlyStopping:
@@ -176,4 +177,5 @@ class EarlyStopping:
         info = calibrate(
             trainer.network, self._validation, label_counts, ks, data if isinstance(data, Dataset) else None
         )
+        self.linear_cost = info.linear_cost
         trainer.notify("on_calibration", info)

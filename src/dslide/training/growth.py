@@ -1,7 +1,7 @@
 """Training that goes on from a saved model with new rows, which may have new labels and features (model/growth.py).
 
 New rows alone make a network forget: it learns that what they have is frequent. So rows of the earlier data, if they
-are given, are trained on again: twice as many as there are new ones, drawn at random. Those that the earlier training
+are given, are trained on again: as many as there are new ones, drawn at random. Those that the earlier training
 held out are held out again, if it was of the same data.
 """
 
@@ -26,7 +26,7 @@ from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
 from dslide.training.trainer import Trainer
 
-REPLAYED = 2.0  # earlier rows for each new one
+REPLAYED = 1.0  # earlier rows for each new one
 STEPS = 20  # that are made at least
 # Options that shape the network, its optimizer's state and its label prior, and so can't change.
 SHAPE = (
@@ -159,8 +159,9 @@ def _widened(data: Dataset, like: Dataset) -> Dataset:
     return Dataset(x, y, like.label_names, like.feature_names, source=data.source)
 
 
-def grow(trainer: Trainer, base: SavedModel, data: GrowingData) -> None:
-    """Gives a new network what the model has learned, and what the counts of the new rows say."""
+def grow(trainer: Trainer, base: SavedModel, data: GrowingData, linear_cost: float) -> None:
+    """Gives a new network what the model has learned, and what the counts of the new rows say. `linear_cost` is that of
+    the model's linear classifiers."""
     network = trainer.network
     network.load_smaller(base.state, base.features, base.labels)
     frequencies = smoothed_frequencies(data.label_counts, data.rows)
@@ -171,11 +172,12 @@ def grow(trainer: Trainer, base: SavedModel, data: GrowingData) -> None:
         network.set_negatives(frequencies)
         if network.prior is not None:
             network.set_label_prior(data.train.x, data.train.y, same=True)
-    go_on(trainer, data)
+    go_on(trainer, data, linear_cost)
 
 
-def go_on(trainer: Trainer, data: GrowingData) -> None:
+def go_on(trainer: Trainer, data: GrowingData, linear_cost: float) -> None:
     """Lets the trainer of a network that has grown begin, or go on, where that stands."""
     trainer.counted = data.label_counts, data.rows
     if data.train.users is None:
         trainer.network.kept_linear = 2 * data.new.label_counts < data.label_counts
+        trainer.network.linear_cost = linear_cost

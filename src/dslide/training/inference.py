@@ -107,7 +107,8 @@ class Model:
         if to_evaluate and data.users is not None and history is None:
             raise ConfigError(f"history: {path} holds interactions; give the users' earlier ones as history")
         if to_evaluate and isinstance(data, Dataset) and data.y.nnz == 0:
-            raise DataError(f"{path}: there are no labels in it to compare predictions with")
+            where = "; y gives the file of labels" if data.dense_features == data.features else ""
+            raise DataError(f"{path}: there are no labels in it to compare predictions with{where}")
         return data
 
     def _rows_of(self, source: Rows) -> Dataset:

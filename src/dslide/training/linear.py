@@ -48,7 +48,10 @@ class Examples:
 
 
 def train_linear(network: Network, examples: Examples) -> dict[float, LinearClassifiers]:
-    """Trains the classifiers of own labels, at each cost that is tried."""
+    """Trains the classifiers of own labels, at each cost that is tried: if others stay, at the cost that they have. One
+    cost begins with the weights of the cost before, without which it does not get as far."""
+    found = network.linear_cost in COSTS
+    costs = COSTS[: COSTS.index(network.linear_cost) + 1] if found else COSTS
     x, lengths, parts = examples.x, row_lengths(examples.x), []
     numbers = network.shard.to_global(np.arange(network.output.neurons, dtype=np.int32))
     for begin in range(0, len(numbers), LABELS):
@@ -57,13 +60,14 @@ def train_linear(network: Network, examples: Examples) -> dict[float, LinearClas
         parts.append(
             _core.train_linear(
                 x.indptr, x.indices, x.values, lengths, network.features, positive.indptr, positive.indices,
-                negative.indptr, negative.indices, numbers[begin:end], np.array(COSTS, np.float32),
+                negative.indptr, negative.indices, numbers[begin:end], np.array(costs, np.float32),
                 least=LEAST, weights_per_row=WEIGHTS_PER_ROW, negatives_per_row=NEGATIVES_PER_ROW,
                 least_negatives=LEAST_NEGATIVES,
             )
         )  # fmt: skip
-    by_cost = zip(COSTS, zip(*parts, strict=True), strict=True)
-    return {cost: LinearClassifiers.of_parts(pieces, network.features) for cost, pieces in by_cost}
+    by_cost = zip(costs, zip(*parts, strict=True), strict=True)
+    tried = list(by_cost)[-1:] if found else by_cost
+    return {cost: LinearClassifiers.of_parts(pieces, network.features) for cost, pieces in tried}
 
 
 def _negatives(network: Network, x: SparseRows, own: Lists) -> Lists:

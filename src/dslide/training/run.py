@@ -123,6 +123,8 @@ class Run:
         if growing is not None:
             self.label_counts, self.rows = growing.label_counts, growing.rows
         self.earlier = None if growing is None else growing.earlier
+        before = saved if saved is not None else base
+        self.linear_cost = 0.0 if before is None else before.progress.get("linear_cost", 0.0)
         self.trainer = Trainer(config, data.features, data.labels, comm=comm, profile=profile)
         self._lock = lock()  # which makes the folder of a new run, where rank 0 is
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,9 +132,9 @@ class Run:
             restore_network(self.trainer.network, saved.state)
             self.trainer.load_progress(saved.progress)
             if growing is not None:
-                go_on(self.trainer, growing)
+                go_on(self.trainer, growing, self.linear_cost)
         elif base is not None and growing is not None:
-            grow(self.trainer, base, growing)
+            grow(self.trainer, base, growing, self.linear_cost)
         self._logs = self._make_logs(tensorboard, tuned.trials if tuned is not None else ())
         best = Best() if saved is None else Best.of(saved.progress, folder)
         if saved is not None and config.epochs > saved.config.epochs:
@@ -205,6 +207,8 @@ class Run:
     def model(self) -> SavedModel:
         """The run as it is now."""
         data, network = self.data, self.trainer.network
+        if self.early_stopping is not None and self.early_stopping.linear_cost is not None:
+            self.linear_cost = self.early_stopping.linear_cost
         return SavedModel(
             config=network.config, features=network.features, dense_features=data.dense_features,
             labels=network.labels, state=network.state(),
@@ -213,6 +217,7 @@ class Run:
             vectorizer=None if data.vectorizer is None else data.vectorizer.to_dict(),
             progress={
                 **self.trainer.progress(), "data": data.checksum, "hold_out": self.hold_out, "split": self.split,
+                "linear_cost": self.linear_cost,
                 "best": None if self.early_stopping is None else self.early_stopping.best.saved(),
                 **({} if self.tuned is None else {"autotune": self.tuned}),
                 **({} if self.earlier is None else {"earlier": self.earlier.saved()}),

@@ -41,7 +41,9 @@ def read_run_data(
     elif testing.hold_out is not None:
         data, test = data.split(testing.hold_out, config.seed)
     if data.features == 0 or data.labels == 0:
-        raise DataError(f"{_name(source, data)}: there are no {'labels' if data.features else 'features'} in it")
+        missing = "labels" if data.features else "features"
+        where = "; y gives the file of labels" if data.dense_features == data.features > 0 else ""
+        raise DataError(f"{_name(source, data)}: there are no {missing} in it{where}")
     if testing.test is not None and data.users is None:
         test = read_test_data(testing.test, data, reading)
     return data, test

@@ -19,6 +19,7 @@ from dslide.data.dense_rows import DenseRows
 from dslide.data.files import decode_lines, line_blocks, open_file
 from dslide.data.formats.labelled_text import number_names
 from dslide.data.formats.npz import read_matrix
+from dslide.data.formats.tsv import split_labels
 from dslide.data.rows import SparseRows
 from dslide.errors import DataError
 from dslide.util.csr import indptr_of
@@ -43,10 +44,12 @@ def is_dense_archive(path: str | Path) -> bool:
 
 
 def read_dense(
-    path: str | Path, y: str | Path | None, label_names: Sequence[str] | None = None, labels_known: int | None = None
-) -> Dataset:
+    path: str | Path, y: str | Path | None, label_names: Sequence[str] | None = None, labels_known: int | None = None,
+    label_separator: str | None = None,
+) -> Dataset:  # fmt: skip
     """Rows of a dense matrix with their labels: from an archive that has them too, from the file `y`, or from the one
-    beside that is named like X with Y in its place; else without labels. Classes are those of `labels_known`."""
+    beside that is named like X with Y in its place; else without labels. In a file of text there is `label_separator`,
+    or a blank, between labels. Classes are those of `labels_known`."""
     features, labels = _arrays(path)
     x = dense_rows(path, features)
     place = path
@@ -65,7 +68,11 @@ def read_dense(
     names, rows = label_names, None
     if labels is None:
         assert y is not None
-        texts = [line.split() for first, block in line_blocks(y) for line in decode_lines(y, first, block)]
+        texts = [
+            split_labels(line, label_separator)
+            for first, block in line_blocks(y)
+            for line in decode_lines(y, first, block)
+        ]
     elif labels.dtype.kind == "U":
         texts = [[str(label)] for label in labels.reshape(-1)]
     else:
