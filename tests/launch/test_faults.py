@@ -16,7 +16,7 @@ from launch.test_launcher import LIMIT, PROGRAM, folder, processes_of  # noqa: F
 pytestmark = pytest.mark.waiting
 
 
-STEP = 4  # docs/guide/security.md tells of a run with 1
+STEP = 4  # docs/results/security.md tells of a run with 1
 
 
 def faults(folder: Path, ranks: int) -> list[dict[str, Any]]:  # noqa: F811
