@@ -281,7 +281,7 @@ def test_mistakes_in_rank_options_and_host_files_are_named(capfd: pytest.Capture
     assert "expected a whole number, not 'two'" in refused(capfd, "--ranks", "two")
     assert message("# none\n\n") == "hosts.txt: there are no hosts in it; expected one per line"
     assert message("a\nb@c\n") == "hosts.txt:2: expected the name or IPv4 address of a host, not 'b@c'"
-    assert message("a slots=2") == "hosts.txt:1: expected ranks=N, N from 1 to 9999, after a, not 'slots=2'"
+    assert message("a rank=2") == "hosts.txt:1: expected ranks=N, N from 1 to 9999, after a, not 'rank=2'"
     assert message("a\n\nb ranks=0").startswith("hosts.txt:3: expected ranks=N")
     assert message("a\na\n").startswith("hosts.txt:2: a is in line 1 already")
     assert message("a\nb ranks=2\n", "--ranks", 2).startswith("ranks: hosts.txt has 3 ranks, not 2")

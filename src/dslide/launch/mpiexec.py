@@ -43,7 +43,8 @@ class Host:
 
 
 def read_hosts(path: str | Path) -> list[Host]:
-    """The hosts in a file: one per line, `#` begins a comment, `ranks=2` may follow the name."""
+    """The hosts in a file: one per line, `#` begins a comment, `ranks=2` may follow the name, or `slots=2` as in files
+    for Open MPI."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -61,7 +62,7 @@ def read_hosts(path: str | Path) -> list[Host]:
             hint = f"for several ranks write {name} ranks=2"
             raise ConfigError(f"{place}: {name} is in line {hosts[name][0]} already; {hint}")
         for word in words[1:]:
-            match = re.fullmatch(r"ranks=([1-9]\d{0,3})", word)
+            match = re.fullmatch(r"(?:ranks|slots)=([1-9]\d{0,3})", word)
             if match is None:
                 raise ConfigError(f"{place}: expected ranks=N, N from 1 to 9999, after {name}, not {word!r}")
             ranks = int(match[1])
