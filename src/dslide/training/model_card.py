@@ -44,7 +44,7 @@ def card(model: SavedModel, summary: Mapping[str, Any], name: str) -> str:
     }
     body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections.items() if text)
     layers = " × ".join(f"{size:,}" for size in (model.features, *model.config.hidden, model.labels))
-    about = "A neural network with a large output layer, trained by [dslide](https://pypi.org/project/dslide)"
+    about = "A neural network with a large output layer, trained by dslide"
     return f"---\n{_metadata(model, metrics, name)}---\n\n# {_line(name)}\n\n{about}: {layers}.\n\n{body}"
 
 
@@ -79,7 +79,7 @@ def _use(model: SavedModel) -> str:
         )
     else:
         code += "    print(row.names, row.scores)\n"
-    return f"`pip install dslide`; FOLDER is a copy of this one.\n\n```python\n{code}```"
+    return f"With dslide installed; FOLDER is a copy of this one.\n\n```python\n{code}```"
 
 
 def _data(model: SavedModel) -> Iterator[str]:
