@@ -24,7 +24,19 @@ from dslide.cli.parser import Parser
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = ["dslide", "dslide.data", "dslide.comm", "dslide.tracking"]
-OTHER_PROGRAMS = ["mpiexec", "mpirun", "srun", "#SBATCH", "apt-get", "pip", "tensorboard", "hf"]
+OTHER_PROGRAMS = [
+    "mpiexec",
+    "mpirun",
+    "srun",
+    "#SBATCH",
+    "apt-get",
+    "pip",
+    "tensorboard",
+    "hf",
+    "scancel",
+    "cibuildwheel",
+]
+OF_SLURM = {"--signal", "--mpi"}  # options of sbatch and srun that pages name alone
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:
@@ -153,7 +165,7 @@ def unknown_options(text: str) -> list[str]:
         rf"(?<![\w./-])dslide (?P<command>{'|'.join(COMMANDS)})\b|python\S* -m (?P<bench>bench)\b"
         rf"|(?<![\w./-])(?P<other>{'|'.join(OTHER_PROGRAMS)})(?= )|(?<![\w-])(?P<flag>--[a-z][\w-]*)|(?P<comment>\s#\s)"
     )
-    any_option = dslide_options() | bench_options()
+    any_option = dslide_options() | bench_options() | OF_SLURM
     unknown = []
     for line in code_of(text):
         known: set[str] | None = any_option
@@ -227,7 +239,7 @@ def test_there_are_options_and_names_to_check() -> None:
 def test_files_and_functions_of_the_map_exist() -> None:
     """CONTRIBUTING.md: files and folders, and every function of the walk of a batch."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    folders = ("src", "tests", "bench", "docs", "recipes", "examples")
+    folders = ("src", "tests", "bench", "docs", "recipes", "examples", "release")
     paths = {
         f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder, *(ROOT / folder).rglob("*"))
     }
