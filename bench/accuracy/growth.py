@@ -1,11 +1,14 @@
 """A model that grows by a fifth of the rows and their labels, beside one that is trained from scratch.
 
-    python -m bench.accuracy.growth TRAIN TEST [--threads 1] [--seed 0] [--out build/growth]
+    python -m bench.accuracy.growth TRAIN TEST [--format interactions] [--threads 1] [--seed 0] [--out build/growth]
 
 Labels are drawn at random, frequent ones (more than 1 % of the rows) left out, until a fifth of the rows have one of
 them. A model is trained on the other rows, which have none of these labels, and grows by the fifth: without earlier
 rows and with them (`--replay`). P@1 is that of all test rows, of those without new labels and of those with some. The
 seconds are of processor time, of `dslide train` as a whole, reading included.
+
+Of interactions, items drawn at random are new, until a fifth of the interactions are with one of them; R@20 is that of
+all test items, of those that are not new, and of those that are.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import numpy as np
 
 from bench.lib.commands import read_summary
 from bench.lib.measuring import run_command
-from dslide.data import Dataset, SparseRows, load, write_dataset
+from dslide import evaluate, open_model
+from dslide.data import Dataset, SparseRows, load, open_dataset, write_dataset
 
 SHARE, MOST_ROWS = 0.2, 0.01  # of the rows: those with new labels, and most that a new label has
 PARTS = ("test", "old-test", "new-test")
@@ -33,7 +37,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of training (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of labels and of training (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("build/growth"), help="folder to make for data and runs")
+    parser.add_argument(
+        "--format", choices=("auto", "interactions"), default="auto", help="of the data (default: auto)"
+    )
     options = parser.parse_args()
+    if options.format == "interactions":
+        return grow_items(options.train, options.test, options.threads, options.seed, options.out)
     train = load(options.train)
     print(divide(train, load(options.test, base=train.base), options.seed, options.out), flush=True)
     out, shared = options.out, [f"--threads={options.threads}", f"--seed={options.seed}", "--quiet"]
@@ -49,6 +58,49 @@ def main() -> int:
         scores = [f"{precision(out, run, part):.3f}" for part in PARTS]
         print(f"| {name} | {' | '.join(scores)} | {seconds:.0f} |", flush=True)
     return 0
+
+
+def grow_items(train: str, test: str, threads: int, seed: int, out: Path) -> int:
+    """The same of interactions."""
+    data = load(train, format="interactions")
+    held_out = load(test, format="interactions", history=data)
+    counts = data.label_counts
+    order = np.random.default_rng(seed).permutation(data.labels)
+    new = np.zeros(max(data.labels, held_out.labels), bool)
+    new[order[np.cumsum(counts[order]) <= SHARE * counts.sum()]] = True
+    out.mkdir(parents=True)
+    is_new, is_new_in_test = new[data.y.indices], new[held_out.y.indices]
+    write_items(data, is_new | True, out / "all.txt")
+    write_items(data, ~is_new, out / "old.txt")
+    write_items(data, is_new, out / "new.txt")
+    for name, chosen in zip(PARTS, (is_new_in_test | True, ~is_new_in_test, is_new_in_test), strict=True):
+        write_items(held_out, chosen, out / f"{name}.txt")
+    print(
+        f"{is_new.sum():,} of {len(is_new):,} interactions are with one of {new.sum():,} new items, of {data.labels:,}"
+    )
+    print("| | " + " | ".join(PARTS) + " | seconds of CPU |\n|---|" + "---|" * (len(PARTS) + 1), flush=True)
+    shared = ["--format=interactions", f"--threads={threads}", f"--seed={seed}", "--quiet"]
+    for name, rows, more in (
+        ("from scratch", "all", []),
+        ("the smaller model", "old", []),
+        ("grown, --replay", "new", [f"--from={out / 'run-old'}", f"--replay={out / 'old.txt'}"]),
+    ):
+        run = out / f"run-{rows}"
+        seconds = train_seconds([str(out / f"{rows}.txt"), f"--out={run}", *shared, *more])
+        model, history = open_model(run, threads=1), out / ("old.txt" if rows == "old" else "all.txt")
+        scores = [
+            f"{evaluate(model, out / f'{part}.txt', history=history, format='interactions', k=20)['r_at_20']:.3f}"
+            for part in PARTS
+        ]
+        print(f"| {name} | {' | '.join(scores)} | {seconds:.0f} |", flush=True)
+    return 0
+
+
+def write_items(data: Dataset, chosen: np.ndarray, path: Path) -> None:
+    """A line for each user with some of the interactions, as a file of numbers."""
+    y = data.y.where(chosen)
+    rows = [(user, y.indices[y.indptr[row] : y.indptr[row + 1]]) for row, user in enumerate(data.users.tolist())]
+    path.write_text("".join(f"{user} {' '.join(map(str, items))}\n" for user, items in rows if len(items)))
 
 
 def divide(train: Dataset, test: Dataset, seed: int, out: Path) -> str:
@@ -91,9 +143,6 @@ def train_seconds(arguments: list[str]) -> float:
 
 def precision(out: Path, run: Path, part: str) -> float:
     """P@1 of a run's model on a part of the test rows."""
-    from dslide import evaluate, open_model
-    from dslide.data import open_dataset
-
     assert read_summary(run)["interrupted"] is False
     model, rows = open_model(run, threads=1), open_dataset(out / part)
     return evaluate(model, rows, k=1)["p_at_1"]

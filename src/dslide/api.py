@@ -20,7 +20,7 @@ from dslide.comm.topology import LocalRanks, local_ranks
 from dslide.config import OPTIONS, Config, check_name
 from dslide.data import Data, Dataset
 from dslide.data.checks import check_training_data
-from dslide.data.dataset import SplitBy
+from dslide.data.items import SplitBy
 from dslide.errors import ConfigError
 from dslide.model import growth
 from dslide.model.defaults import ResolvedConfig

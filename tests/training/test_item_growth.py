@@ -10,7 +10,7 @@ import pytest
 
 import dslide
 from dslide.data import Dataset, load
-from dslide.data.dataset import item_features
+from dslide.data.items import item_features
 from dslide.errors import ConfigError
 from dslide.training.callbacks import Callback
 from dslide.training.item_growth import merged

@@ -18,7 +18,7 @@ from dslide import CalibrationInfo, Config, Network, Trainer
 from dslide.checkpoint.saved_model import SavedModel, save_model
 from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
-from dslide.data.dataset import item_features
+from dslide.data.items import hold_out_items, item_features
 from dslide.model.defaults import resolve
 from dslide.planner.memory import plan
 from dslide.training.calibration import calibrate
@@ -46,8 +46,8 @@ def made(users: int, seed: int, told: bool = True) -> Dataset:
     return Dataset(item_features(y, y.column_counts()), y, source="made", users=np.arange(users, dtype=np.int32))
 
 
-TRAIN, HELD_OUT = made(2000, 0).hold_out_items(0.2, 0)
-_, TEST = made(300, 1).hold_out_items(1.0, 0)
+TRAIN, HELD_OUT = hold_out_items(made(2000, 0), 0.2, 0)
+_, TEST = hold_out_items(made(300, 1), 1.0, 0)
 
 
 def trained(comm: Communicator | None = None, data: Dataset = TRAIN, **changes: Any) -> tuple[Network, CalibrationInfo]:

@@ -9,24 +9,22 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dslide.data.dense_rows import DenseRows, Features, MixedRows, dense_part, sparse_part
+from dslide.data.items import SPLIT, SplitBy, newest, split_items
 from dslide.data.layout import Layout
 from dslide.data.rows import SparseRows
 from dslide.data.text import TextVectorizer
 from dslide.errors import ConfigError, DataError
 from dslide.util.arrays import Ids
-from dslide.util.csr import scale_rows
 
-_SPLIT, _WEIGHTS = 0x73706C69, 0x77676874  # random streams
+_WEIGHTS = 0x77676874  # random stream
 _STATISTICS = 2**32 - 1  # in place of the number of an epoch
 MOST_WEIGHT = 1e6  # of a row
-SplitBy = Literal["random", "time", "last"]
-_HELD_OUT_OF = 5  # items of a user: one of so many is held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,63 +252,21 @@ class Dataset:
             A part would have no rows.
         """
         if by != "random":
-            return self._split_items(self._newest(share, by))
+            return split_items(self, newest(self, share, by))
         if not 0 < share < 1:
             raise ConfigError(f"share: expected a number above 0 and below 1, not {share}")
-        random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
+        random, where = np.random.default_rng([seed, SPLIT]), self.source or "the data"
         if self.users is not None:
             held_out = random.random(self.y.nnz) < share
             if not 0 < held_out.sum() < self.y.nnz:
                 raise DataError(f"{where}: a share of {share} leaves one part of {self.y.nnz} items without any")
-            return self._split_items(held_out)
+            return split_items(self, held_out)
         count = round(share * len(self))
         if not 0 < count < len(self):
             raise DataError(f"{where}: a share of {share} leaves one part of {len(self)} rows without any")
         chosen = np.zeros(len(self), np.bool_)
         chosen[random.permutation(len(self))[:count]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
-
-    def _newest(self, share: float, by: SplitBy) -> NDArray[np.bool_]:
-        """Which interactions are held out, by position in `y`."""
-        where = self.source or "the data"
-        if self.times is None:
-            raise DataError(
-                f"{where}: split = {by} needs interactions with times, in the column that time_column names"
-            )
-        if by == "time":
-            held_out = self.times >= len(self.times) - round(share * len(self.times))
-        else:
-            last = np.full(len(self), -1, np.int64)
-            rows = self.y.row_numbers()
-            np.maximum.at(last, rows, self.times)
-            held_out = (self.times == last[rows]) & (np.diff(self.y.indptr)[rows] > 1)
-        if not 0 < held_out.sum() < self.y.nnz:
-            raise DataError(f"{where}: split = {by} leaves one part of {self.y.nnz} interactions without any")
-        return np.asarray(held_out)
-
-    def hold_out_items(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
-        """Interactions without a fifth of the items, at least one, of a random `share` of the users, and these users
-        with those items as labels. Users with a single item keep it."""
-        random, where = np.random.default_rng([seed, _SPLIT]), self.source or "the data"
-        counts = np.diff(self.y.indptr)
-        several = np.flatnonzero(counts > 1)
-        chosen = random.permutation(several)[: round(share * len(self))]
-        if len(chosen) == 0:
-            raise DataError(f"{where}: a share of {share} of {len(self)} users is none with two items")
-        wanted = np.zeros(len(self), np.int64)
-        wanted[chosen] = np.maximum(1, counts[chosen] // _HELD_OUT_OF)
-        rows = self.y.row_numbers()
-        by_chance = np.lexsort((random.random(self.y.nnz), rows))  # each user's items in random order
-        held_out = np.zeros(self.y.nnz, np.bool_)
-        held_out[by_chance] = np.arange(self.y.nnz) - self.y.indptr[rows] < wanted[rows]
-        return self._split_items(held_out)
-
-    def _split_items(self, held_out: NDArray[np.bool_]) -> tuple[Dataset, Dataset]:
-        """Interactions without the items held out (by position in `y`), and the users that lose some, with those as
-        labels."""
-        kept, others = self.y.where(~held_out), self.y.where(held_out)
-        train = dataclasses.replace(self, x=item_features(kept, kept.column_counts()), y=kept, times=None)
-        return train, dataclasses.replace(train, y=others).take(np.flatnonzero(np.diff(others.indptr)))
 
     def take(self, row_ids: NDArray[np.integer]) -> Dataset:
         """The chosen rows, in the order given; copied, but for dense features.
@@ -390,19 +346,6 @@ def checked_weights(weights: ArrayLike, rows: int) -> NDArray[np.float64]:
     if len(wrong := np.flatnonzero(~((found >= 0) & (found <= MOST_WEIGHT)))):
         raise DataError(f"weights of rows: expected 0 to {MOST_WEIGHT:g}, but row {wrong[0]} has {found[wrong[0]]:g}")
     return found
-
-
-def item_features(items: SparseRows, counts: NDArray[np.integer]) -> SparseRows:
-    """Rows of length 1 in which an item that occurs n times in the training data has weight 1 / sqrt(1 + n): popular
-    items say little about a user. `counts` has n for each column."""
-    values = item_values(counts)[items.indices]
-    scale_rows(items.indptr, values)
-    return dataclasses.replace(items, values=values.astype(np.float32))
-
-
-def item_values(counts: NDArray[np.integer]) -> NDArray[np.float64]:
-    """The weights of items in rows, before those are scaled."""
-    return np.asarray(1 / np.sqrt(1.0 + counts))
 
 
 def smoothed_frequencies(counts: NDArray[Any], rows: float) -> NDArray[np.float64]:

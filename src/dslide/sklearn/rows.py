@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dslide.data import DenseRows, Features, MixedRows, SparseRows, TextVectorizer, dense_part, sparse_part
-from dslide.data.dataset import item_features
 from dslide.data.formats.interactions import rows_of_items
+from dslide.data.items import item_features
 from dslide.errors import DataError
 from dslide.sklearn.inputs import (
     FLOATS,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.data import Data, Dataset
+from dslide.data.items import hold_out_items
 from dslide.errors import ModelError
 from dslide.model.network import Network
 from dslide.training.calibration import by_chance, calibrate
@@ -34,7 +35,7 @@ def hold_out_rows(data: D, share: float, seed: int) -> tuple[D | Dataset, Datase
     """The rows to train on, and those held out for validation; nothing is copied without these."""
     if share == 0 or not isinstance(data, Dataset):
         return data, None
-    train, validation = data.split(share, seed) if data.users is None else data.hold_out_items(share, seed)
+    train, validation = data.split(share, seed) if data.users is None else hold_out_items(data, share, seed)
     return train, validation.weighted(seed)
 
 

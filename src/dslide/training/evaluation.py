@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.data import Data, Features, SparseRows
-from dslide.data.dataset import SplitBy
+from dslide.data.items import SplitBy
 from dslide.errors import ConfigError
 from dslide.model.network import Network
 from dslide.training.callbacks import Callback, EpochInfo, TestInfo

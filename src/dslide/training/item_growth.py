@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.config import Config
 from dslide.data import Dataset, SparseRows, sparse_part
-from dslide.data.dataset import item_features
+from dslide.data.items import item_features
 from dslide.training.early_stopping import hold_out_rows
 from dslide.training.growth import Earlier, GrowingData
 

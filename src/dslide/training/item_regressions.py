@@ -7,7 +7,7 @@ import numpy as np
 
 from dslide import _core
 from dslide.data import SparseRows
-from dslide.data.dataset import item_values
+from dslide.data.items import item_values
 from dslide.model.linear import LinearClassifiers
 from dslide.model.network import Network
 

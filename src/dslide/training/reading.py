@@ -22,9 +22,9 @@ from dslide.data import (
     load_tokens,
     read_names,
 )
-from dslide.data.dataset import item_features
 from dslide.data.formats.interaction_table import is_table
 from dslide.data.formats.table import split_first_line
+from dslide.data.items import item_features
 from dslide.data.layout import LAYOUT_OPTIONS, Layout
 from dslide.data.load import TEXT_FORMATS
 from dslide.errors import ConfigError, DataError

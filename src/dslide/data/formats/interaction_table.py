@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from dslide.data.dataset import Dataset, item_features
+from dslide.data.dataset import Dataset
 from dslide.data.formats.labelled_text import number_names
 from dslide.data.formats.parquet import ParquetTable, is_parquet
 from dslide.data.formats.table import Columns, Table, as_names, first_line, guess_separator, is_number, one_line
+from dslide.data.items import item_features
 from dslide.data.layout import Layout
 from dslide.data.rows import SparseRows
 from dslide.errors import ConfigError, DataError

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dslide import _core
-from dslide.data.dataset import Dataset, item_features
+from dslide.data.dataset import Dataset
 from dslide.data.dense_rows import sparse_part
 from dslide.data.files import line_blocks, quoted
 from dslide.data.formats.interaction_table import is_table, read_table
+from dslide.data.items import item_features
 from dslide.data.layout import Layout
 from dslide.data.rows import MAX_COLUMNS, RowsBuilder, SparseRows
 from dslide.errors import ConfigError, DataError
