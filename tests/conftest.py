@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 
 import pytest
 
@@ -14,6 +15,7 @@ QUICK_EXAMPLES = 5
 
 
 def pytest_configure() -> None:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="dslide-tests-")  # for what dslide notes of files
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

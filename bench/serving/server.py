@@ -14,7 +14,12 @@ from pathlib import Path
 from bench.lib.tables import markdown_table
 
 SECONDS, WARM_UP = 6, 2
-SETTINGS = ((1, 8), (2, 32), (4, 32))  # workers and connections
+SETTINGS = (
+    ("approximate", 1, 8),
+    ("approximate", 2, 32),
+    ("approximate", 4, 32),
+    ("exact", 1, 8),
+)  # workers, connections
 REQUESTS = """local bodies = {}
 for line in io.lines("%s") do bodies[#bodies + 1] = line end
 local next = 0
@@ -33,22 +38,19 @@ def load_tests(models: Sequence[Path], texts: Sequence[str]) -> str:
         bodies.write_text("\n".join(json.dumps({"text": text}) for text in texts), "utf-8")
         script.write_text(REQUESTS % bodies)
         for model in models:
-            for mode in ("--approximate", "--exact"):
-                for workers, connections in SETTINGS:
-                    with server(model, mode, workers) as (address, process):
-                        for seconds in (WARM_UP, SECONDS):
-                            load = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
-                            said = subprocess.run(
-                                [*load, address], stdout=subprocess.PIPE, check=True, text=True
-                            ).stdout
-                        memory = proportional_kilobytes(process)
-                    if "Non-2xx" in said:
-                        raise RuntimeError(said)
-                    figures = [re.search(rf"{name}\s+(\S+)", said) for name in ("Requests/sec:", "50%", "99%")]
-                    found = [each[1] if each else "" for each in figures]
-                    rows.append(
-                        [f"{model.name}, {mode[2:]}", str(workers), str(connections), *found, f"{memory / 1000:.0f} MB"]
-                    )
+            for mode, workers, connections in SETTINGS:
+                with server(model, mode, workers) as (address, process):
+                    for seconds in (WARM_UP, SECONDS):
+                        load = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
+                        said = subprocess.run([*load, address], stdout=subprocess.PIPE, check=True, text=True).stdout
+                    memory = proportional_kilobytes(process)
+                if "Non-2xx" in said:
+                    raise RuntimeError(said)
+                figures = [re.search(rf"{name}\s+(\S+)", said) for name in ("Requests/sec:", "50%", "99%")]
+                found = [each[1] if each else "" for each in figures]
+                rows.append(
+                    [f"{model.name}, {mode}", str(workers), str(connections), *found, f"{memory / 1000:.0f} MB"]
+                )
     heads = ["server", "workers", "connections", "requests/s", "median", "p99", "memory (PSS)"]
     return markdown_table(heads, rows)
 
@@ -57,7 +59,7 @@ def load_tests(models: Sequence[Path], texts: Sequence[str]) -> str:
 def server(run: Path, mode: str, workers: int) -> Iterator[tuple[str, int]]:
     """A server; its address and first process."""
     command = [sys.executable, "-m", "dslide.cli", "serve", str(run), "--port", "0", "--workers", str(workers)]
-    command += [mode] if mode == "--approximate" else []
+    command += ["--approximate" if mode == "approximate" else "--no-approximate"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

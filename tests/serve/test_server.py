@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -269,3 +272,19 @@ def test_users_and_their_items(tmp_path: Path) -> None:
         assert client.post(items=["99"])[0] == 422
         assert client.post(text="a")[0] == 422
         assert client.post(items=["3"], threshold=0.5)[0] == 422
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_disk_that_is_full_of_messages_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train_text_model(tmp_path)
+    with open("/dev/full", "w") as full, serving(run, reload=0.05) as (client, service):
+        monkeypatch.setattr("sys.stderr", full)
+        run.rename(tmp_path / "gone")
+        end = time.monotonic() + 20
+        while service.metrics.total("failed_reloads") < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+        assert service.metrics.total("failed_reloads") >= 3  # it still looks for newer models
+        assert client.post(text="word3")[0] == 200
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()

@@ -18,6 +18,7 @@ import numpy as np
 
 from dslide.checkpoint.manifest import OPTIMIZER, PROGRESS, WEIGHTS, Manifest, check_file, shard_file
 from dslide.checkpoint.tensor_file import TensorFile, copy_rows, open_tensors
+from dslide.checkpoint.verified import is_verified, remember
 from dslide.config import Config
 from dslide.errors import ModelError, raised_as
 from dslide.model.label_prior import LabelPrior, has_label_prior, prior_arrays, regrouped
@@ -78,14 +79,16 @@ class SavedArrays:
 
     def open(self, source: ShardFile, verify: bool) -> TensorFile:
         """Maps a file. ModelError if it is missing, damaged or not of this network. `verify` checks its checksum
-        and that weights are finite."""
+        and that weights are finite, unless that was done before and it has not changed since."""
         path, writer = self.folder / source.name, source.writer
         if writer.size > 1 and not path.exists():
             raise ModelError(
                 f"{path}: is missing; rank {writer.rank} of {writer.size} wrote it, perhaps on another machine, and it "
                 f"has to be copied here"
             )
-        check_file(path, self.manifest.files[source.name], content=verify)
+        entry = self.manifest.files[source.name]
+        verify = verify and not is_verified(path, entry)
+        check_file(path, entry, content=verify)
         file = open_tensors(path)
         prior: dict[str, Array] = {}
         expected = {a: la for a, la in self.layouts(True).items() if is_parameter(a) == (source.kind == WEIGHTS)}
@@ -98,6 +101,7 @@ class SavedArrays:
                 checked(file.arrays, name, layout.dtype, layout.shape(writer))
             if verify:
                 _check_finite(file)
+                remember(path, entry)
         return file
 
     def read(self, shard: Shard, optimizer: bool, verify: bool) -> ShardArrays:

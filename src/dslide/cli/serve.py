@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dslide.cli.options import add_option, add_switch
+from dslide.cli.options import add_option
 from dslide.errors import ConfigError
 from dslide.serve.options import ServeOptions, read_token
 from dslide.util.units import parse_bytes, parse_seconds
@@ -21,7 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--token-file", "file with a token that requests must have", "none", "FILE")
     add_option(parser, "--workers", "processes, which share the weights", DEFAULTS.workers)
     add_option(parser, "--threads", "threads of each worker; 0: the cores divided by the workers", 0)
-    add_switch(parser, "--approximate", "look only at the neurons that an index finds")
+    parser.add_argument(
+        "--approximate", action=argparse.BooleanOptionalAction, help="score only labels that are looked up (default: if"
+        " the model has a label prior)",
+    )  # fmt: skip
     add_option(parser, "--k", "labels for each row, if a request does not say", DEFAULTS.k)
     add_option(parser, "--most-k", "most labels that a request can ask for", DEFAULTS.most_k)
     add_option(parser, "--most-rows", "most rows of a request", DEFAULTS.most_rows)

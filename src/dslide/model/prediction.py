@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take
 PRIOR_ROWS = 128  # predicted together if there is a label prior, whose logits take memory
-PRIOR_CANDIDATES = 256  # labels with the largest prior and bias that approximate prediction scores for a row
+PRIOR_CANDIDATES = 512  # labels with the largest prior and bias that approximate prediction scores for a row
 CANDIDATES = 50  # labels of a row that are ranked again if there are linear classifiers
 TABLES = 96  # 3 to 4 times as many as in training find most of the best labels
 

@@ -128,11 +128,11 @@ class Service:
             await asyncio.sleep(self.options.reload)
             try:
                 if await self.look_for_newer():
-                    _say(f"now serving {self.served.folder.name}")
+                    say(f"now serving {self.served.folder.name}")
                 problem = ""
             except UserError as error:
                 if str(error) != problem:  # once, not every few seconds
-                    _say(f"the present model stays: {error}")
+                    say(f"the present model stays: {error}")
                 problem = str(error)
 
     # ---- limits -----------------------------------------------------------------------------------------------------
@@ -188,5 +188,7 @@ async def _bug(_request: Request, _error: Exception) -> Response:
     return JSONResponse({"error": "an error of the server; its log says more"}, 500)
 
 
-def _say(message: str) -> None:
-    print(f"dslide serve: {message}", file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    """A line on stderr. The server goes on if it can't be written, for example to a full disk."""
+    with suppress(OSError):
+        print(f"dslide serve: {message}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ class ServeOptions:
     workers: int = 1  # processes
     threads: int = 0  # of each worker; 0: the cores divided by the workers
     token: str | None = None  # that requests must have, as "Authorization: Bearer TOKEN"
-    approximate: bool = False
+    approximate: bool | None = None  # None: if the model has a label prior, beside which it finds nearly all
     k: int = 5  # labels for a row if the request doesn't say
     most_k: int = 100
     most_rows: int = 1000  # in one request

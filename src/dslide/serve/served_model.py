@@ -55,7 +55,8 @@ class ServedModel:
         return {
             "name": self.folder.name, "input": self.input, "labels": saved.labels, "features": saved.features,
             "hidden": list(network.config.hidden), "weights": network.config.weights,
-            "probabilities": has_probabilities(self.model), "prediction": self._prediction,
+            "probabilities": has_probabilities(self.model),
+            "prediction": "approximate" if self.approximate else "exact",
             "k": self.options.k, "most_k": self.options.most_k, "checksum": f"{self.checksum:08x}",
         }  # fmt: skip
 
@@ -66,8 +67,10 @@ class ServedModel:
         return "text" if saved.vectorizer else "items" if saved.interactions else "row"
 
     @property
-    def _prediction(self) -> str:
-        return "approximate" if self.options.approximate else "exact"
+    def approximate(self) -> bool:
+        """Whether only labels that are looked up are scored. By default that is so beside a label prior."""
+        given = self.options.approximate
+        return self.model.network.prior is not None if given is None else given
 
     def predict(self, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
         """The answers to some requests with the same options."""
@@ -77,7 +80,7 @@ class ServedModel:
             raise BadRequest(422, "threshold: this model's scores give no probabilities")
         rows = [row for request in requests for row in request.rows]
         found = predict_blocks(
-            self.model, self._blocks(kind, rows), max(request.k for request in requests), self.options.approximate,
+            self.model, self._blocks(kind, rows), max(request.k for request in requests), self.approximate,
             True, threshold, why,
         )  # fmt: skip
         answers = []

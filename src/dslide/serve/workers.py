@@ -16,7 +16,7 @@ from dataclasses import replace
 import uvicorn
 
 from dslide.errors import ConfigError
-from dslide.serve.app import Service
+from dslide.serve.app import Service, say
 from dslide.serve.connections import limited
 from dslide.serve.metrics import Metrics
 from dslide.serve.options import ServeOptions
@@ -120,7 +120,8 @@ def _supervise(options: ServeOptions, served: ServedModel, metrics: Metrics, lis
                 make_server(Service(served, metrics, number)).run(sockets=[listening])
                 code = STOPPED
             finally:
-                sys.stderr.flush()
+                with suppress(OSError):
+                    sys.stderr.flush()
                 os._exit(code)
         workers[pid] = number, time.monotonic()
         if stopping:  # meanwhile
@@ -134,7 +135,7 @@ def _supervise(options: ServeOptions, served: ServedModel, metrics: Metrics, lis
             number, began = workers.pop(pid)
             if stopping:
                 continue
-            print(f"dslide serve: worker {number} ended, another one takes its place", file=sys.stderr, flush=True)
+            say(f"worker {number} ended, another one takes its place")
             if time.monotonic() - began < QUICK_SECONDS:
                 time.sleep(1)
             start(number)
