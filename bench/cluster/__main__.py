@@ -23,6 +23,8 @@ EXPERIMENTS = {
     "billion": "networks of about a billion parameters on four nodes",
     "scaling": "1 to 16 nodes: bytes, memory and time of a step",
     "phases": "1 to 16 nodes: where the time of a step goes, and what does not divide (needs no root)",
+    "latency": "two nodes over one, on links with a latency",
+    "unequal": "two ranks, one of them at half speed (needs no root)",
     "predictions": "the predictions of dslide plan against measurements",
     "growth": "more labels, wider layers, larger batches",
     "cost": "time and price of a million samples",

@@ -23,10 +23,10 @@ TRAINED, JOB_LIMIT = f"{__name__}:trained", LIMIT + 300  # for systems
 
 
 @contextmanager
-def lab(nodes: int, rate: str = "unlimited") -> Iterator[str]:
+def lab(nodes: int, rate: str = "unlimited", latency: str = "0ms") -> Iterator[str]:
     """A lab that is removed at the end; its name."""
     name = f"bench{os.getpid()}x{nodes}"
-    netlab.up(nodes, rate, name)
+    netlab.up(nodes, rate, name, latency)
     try:
         yield name
     finally:
@@ -39,7 +39,14 @@ def network_config(**options: Any) -> Config:
 
 
 def trained(
-    folder: str, nodes: int, rate: str, epochs: int, seed: int, tested: bool = False, **options: Any
+    folder: str,
+    nodes: int,
+    rate: str,
+    epochs: int,
+    seed: int,
+    tested: bool = False,
+    latency: str = "0ms",
+    **options: Any,
 ) -> dict[str, float]:
     """`dslide train` on a lab of its own, with these options: speed after the first epoch, in which hash tables are
     built; bytes that a node sends in a step, on its interface, as counted by dslide, and by the formulas for messages
@@ -47,7 +54,7 @@ def trained(
     data = Path(folder)
     given = NETWORK | {"batch_size": BATCH, "threads": 1, "epochs": epochs, "seed": seed} | options
     given |= {"test": data / "test.txt"} if tested else {}
-    with tempfile.TemporaryDirectory() as temporary, lab(nodes, rate) as name:
+    with tempfile.TemporaryDirectory() as temporary, lab(nodes, rate, latency) as name:
         run = Path(temporary) / "run"
         words = [str(data / "train.txt"), f"--out={run}", "--quiet", *as_arguments(given)]
         command = [sys.executable, "-m", "dslide.cli", "train", *words]

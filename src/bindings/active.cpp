@@ -16,10 +16,11 @@ void check_neurons(size_t neurons) {
 
 ActiveSet sampled(bool per_row, size_t neurons, Offsets offsets, Ids ids, std::optional<Offsets> hit_offsets,
                   std::optional<Ids> hit_ids, size_t random_negatives, uint64_t seed, bool correct,
-                  std::optional<size_t> layer_neurons, size_t first, size_t step, std::optional<Floats> probability) {
+                  std::optional<size_t> layer_neurons, const StripeArgument& stripe_of,
+                  std::optional<Floats> probability) {
   check_neurons(neurons);
   check_neurons(layer_neurons.value_or(neurons));
-  const Stripe own = stripe(first, step);
+  const Stripe own = stripe(stripe_of);
   require(offsets.shape(0) > 1, "a batch needs rows");
   const size_t rows = offsets.shape(0) - 1;
   const Csr certain = lists(offsets, ids, rows, neurons), hits = lists(hit_offsets, hit_ids, rows, neurons);
@@ -63,7 +64,7 @@ void bind_active(nb::module_& m) {
   }, "neurons"_a, "rows"_a);
   set.def_static("sampled", &sampled, nb::call_guard<nb::gil_scoped_release>(), "per_row"_a, "neurons"_a, "offsets"_a,
                  "ids"_a, "hit_offsets"_a, "hit_ids"_a, "random_negatives"_a, "seed"_a, "correct"_a,
-                 "layer_neurons"_a = nb::none(), "first"_a = 0, "step"_a = 1, "probability"_a = nb::none());
+                 "layer_neurons"_a = nb::none(), "stripe"_a = ALL, "probability"_a = nb::none());
   set.def_ro("rows", &ActiveSet::rows);
   set.def_ro("is_everything", &ActiveSet::is_everything);
   set.def_ro("is_per_row", &ActiveSet::is_per_row);

@@ -19,9 +19,9 @@ nb::ndarray<nb::numpy, uint64_t> rank_keys(Floats logits, Ids neurons) {
   return owned(std::move(keys), {logits.shape(0)});
 }
 
-nb::tuple of_prior(const PriorLogits& prior, Floats bias, size_t want, size_t first, size_t step) {
+nb::tuple of_prior(const PriorLogits& prior, Floats bias, size_t want, const StripeArgument& stripe_of) {
   require(prior.fits(prior.rows(), bias.shape(0)), "the prior scores neurons without a bias");
-  const Stripe own = stripe(first, step);
+  const Stripe own = stripe(stripe_of);
   std::vector<uint64_t> keys;
   CandidateLists found = released([&] { return prior_candidates(prior, bias.data(), want, own, keys); });
   return nb::make_tuple(owned(std::move(found.offsets)), owned(std::move(found.neurons)), owned(std::move(keys)));
@@ -51,7 +51,7 @@ nb::tuple joined(size_t neurons, Offsets offsets, Ids ids, Ids list_of, std::opt
 void bind_candidates(nb::module_& m) {
   m.def("rank_keys", &rank_keys, "logits"_a, "neurons"_a,
         "Numbers that order as the logits do; of equal logits that of the lower neuron is larger.");
-  m.def("prior_candidates", &of_prior, "prior"_a, "bias"_a, "want"_a, "first"_a = 0, "step"_a = 1,
+  m.def("prior_candidates", &of_prior, "prior"_a, "bias"_a, "want"_a, "stripe"_a = ALL,
         "The neurons with the largest prior plus bias in each row: (offsets, neurons, rank keys).");
   m.def("join_candidates", &joined, "neurons"_a, "offsets"_a, "ids"_a, "list_of"_a, "more_offsets"_a = nb::none(),
         "more_ids"_a = nb::none(), "excluded_offsets"_a = nb::none(), "excluded_ids"_a = nb::none(),

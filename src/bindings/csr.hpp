@@ -1,7 +1,9 @@
 // Checked arguments: stripes, CSR matrices and calibration.
 #pragma once
+#include <nanobind/stl/tuple.h>
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include "bindings.hpp"
 #include "data/csr.hpp"
 #include "layers/calibration.hpp"
@@ -14,9 +16,15 @@ using Floats = In<float, 1>;
 
 constexpr size_t ANY_ID = 0x80000000u;  // upper bound of ids that are not checked against a size
 
-inline Stripe stripe(size_t first, size_t step) {
-  require(first < step, "a stripe's first must be below its step");
-  return {first, step};
+// Of every `step` elements those from `first` on, as many as `width`: as Python gives them.
+using StripeArgument = std::tuple<size_t, size_t, size_t>;
+constexpr StripeArgument ALL{0, 1, 1};
+
+inline Stripe stripe(const StripeArgument& given) {
+  const auto [first, step, width] = given;
+  require(0 < width && width <= MAX_STRIPE_WIDTH && width <= step && first <= step - width && step <= 0x7fffffff,
+          "a stripe's elements must be 1 to ", MAX_STRIPE_WIDTH, " among those that it repeats after");
+  return {first, step, width};
 }
 
 // The number of rows. Checks that the offsets start at 0, do not decrease and end at `elements`.

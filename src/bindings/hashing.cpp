@@ -4,6 +4,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include "bindings.hpp"
+#include "csr.hpp"
 #include "hashing/hash_functions.hpp"
 #include "hashing/query.hpp"
 #include "hashing/tables.hpp"
@@ -112,9 +113,8 @@ void bind_tables(nb::module_& m) {
   tables.def("bytes", &Tables::bytes, "Memory used.");
 }
 
-void make_query(Query* self, const Tables& tables, size_t first, size_t step) {
-  check_range("step", step, 1, SIZE_MAX);
-  new (self) Query(tables, {first, step});
+void make_query(Query* self, const Tables& tables, const StripeArgument& stripe_of) {
+  new (self) Query(tables, stripe(stripe_of));
 }
 
 using Codes = In<uint32_t, 2>;  // (rows, tables)
@@ -154,9 +154,8 @@ void bind_query(nb::module_& m) {
                     "Looks rows up in hash tables. Every method takes codes (rows, tables) and returns offsets "
                     "(rows + 1) and neuron numbers, ascending within a row; all but vanilla also return the number of "
                     "tables in which each neuron was found, and a score, higher for preferred neurons. `limit` bounds "
-                    "the neurons of a row; None: no limit. The tables hold every `step`-th neuron of the layer from "
-                    "`first` on.")
-      .def("__init__", &make_query, "tables"_a, "first"_a = 0, "step"_a = 1, nb::keep_alive<1, 2>())
+                    "the neurons of a row; None: no limit. The tables hold a stripe of the layer's neurons.")
+      .def("__init__", &make_query, "tables"_a, "stripe"_a = ALL, nb::keep_alive<1, 2>())
       .def("vanilla", &vanilla, "codes"_a, "limit"_a, "seed"_a, "step"_a, "first_row"_a = 0,
            "The first neurons found in the row's buckets, visited in random order.")
       .def("topk", &most_frequent, "codes"_a, "limit"_a, "seed"_a, "step"_a, "first_row"_a = 0,

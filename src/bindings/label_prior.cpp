@@ -22,10 +22,10 @@ void check_labels(const In<int32_t, 2>& labels, size_t here, Stripe own = {}) {
 }
 
 nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, Offsets y_offsets, Ids y_ids,
-                size_t labels, size_t max_labels, double power, bool by_gain, bool skip_same, size_t first,
-                size_t step) {
+                size_t labels, size_t max_labels, double power, bool by_gain, bool skip_same,
+                const StripeArgument& stripe_of) {
   require(x_offsets.shape(0) > 0 && features <= 0x7fffffff && labels <= 0x7fffffff, "expected rows and columns");
-  const Stripe own = stripe(first, step);
+  const Stripe own = stripe(stripe_of);
   const size_t rows = x_offsets.shape(0) - 1;
   const Csr x = matrix(x_offsets, x_ids, x_values, rows, features), y = lists(y_offsets, y_ids, rows, labels);
   LabelPriorLists prior =
@@ -75,8 +75,8 @@ nb::tuple regressions(Offsets offsets, Ids ids, size_t items, Ids numbers, float
 void bind_label_prior(nb::module_& m) {
   m.def("row_norms", &norms_of, "offsets"_a, "values"_a, "The L2 norm of each sparse row; 1 for a zero row.");
   m.def("count_label_prior", &count, "x_offsets"_a, "x_ids"_a, "x_values"_a, "features"_a, "y_offsets"_a, "y_ids"_a,
-        "labels"_a, "max_labels"_a, "power"_a = 1.0, "by_gain"_a = false, "skip_same"_a = false, "first"_a = 0,
-        "step"_a = 1, "The label prior by feature, for the labels of a stripe: (begin, label, weight, share, rows).");
+        "labels"_a, "max_labels"_a, "power"_a = 1.0, "by_gain"_a = false, "skip_same"_a = false, "stripe"_a = ALL,
+        "The label prior by feature, for the labels of a stripe: (begin, label, weight, share, rows).");
 
   m.def("train_linear", &linear, "x_offsets"_a, "x_ids"_a, "x_values"_a, "norms"_a, "features"_a, "positive_offsets"_a,
         "positive_rows"_a, "negative_offsets"_a, "negative_rows"_a, "numbers"_a, "costs"_a, "tolerance"_a = 0.1f,
@@ -109,17 +109,17 @@ void bind_label_prior(nb::module_& m) {
   });
   define(linear_class, "mixed_scores",
          args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "labels"_a, "logits"_a, "scores"_a,
-              "calibration"_a = nb::none(), "saturates"_a = false, "first"_a = 0, "step"_a = 1,
+              "calibration"_a = nb::none(), "saturates"_a = false, "stripe"_a = ALL,
               "Calibrated scores of candidates from their logits and the classifiers' scores; 0 for those of other "
               "stripes."),
          [](const LinearScorer& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, In<int32_t, 2> labels,
             In<float, 2> logits, Out<float, 2> scores, std::optional<In<float, 2>> calibration, bool saturates,
-            size_t first, size_t step) {
+            const StripeArgument& stripe_of) {
     const size_t rows = norms.shape(0), count = labels.shape(1);
     const Csr x = matrix(offsets, ids, values, rows, l.features());
     require(has_shape(labels, rows, count) && has_shape(logits, rows, count) && has_shape(scores, rows, count),
             "as many labels as logits and scores are needed");
-    const Stripe own = stripe(first, step);
+    const Stripe own = stripe(stripe_of);
     check_labels(labels, l.labels(), own);
     l.mixed_scores(x, norms.data(), labels.data(), logits.data(), count, own,
                    calibration_of(l.labels(), calibration, saturates), scores.data());
@@ -177,17 +177,17 @@ void bind_label_prior(nb::module_& m) {
     return l.logits(matrix(offsets, ids, values, norms.shape(0), l.features()), norms.data());
   });
   define(prior, "best",
-         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "label_offsets"_a, "label_ids"_a, "bias"_a, "first"_a,
-              "step"_a, "best"_a, "keys"_a,
+         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "label_offsets"_a, "label_ids"_a, "bias"_a, "stripe"_a,
+              "best"_a, "keys"_a,
               "The neurons with the largest prior plus bias, except the rows' labels: ids and sort keys."),
          [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, Offsets label_offsets,
-            Ids label_ids, Floats bias, size_t first, size_t step, Out<int32_t, 2> best, Out<uint32_t, 2> keys) {
+            Ids label_ids, Floats bias, const StripeArgument& stripe_of, Out<int32_t, 2> best, Out<uint32_t, 2> keys) {
     const size_t rows = norms.shape(0), count = best.shape(1);
     const Csr x = matrix(offsets, ids, values, rows, l.features());
     require(has_shape(bias, l.neurons()), "as many biases as neurons are needed");
     require(count > 0 && has_shape(best, rows, count) && has_shape(keys, rows, count),
             "as many results as rows are needed");
-    l.best(x, norms.data(), lists(label_offsets, label_ids, rows, l.neurons()), bias.data(), count, stripe(first, step),
+    l.best(x, norms.data(), lists(label_offsets, label_ids, rows, l.neurons()), bias.data(), count, stripe(stripe_of),
            best.data(), keys.data());
   });
   define(prior, "learn",

@@ -110,19 +110,20 @@ void bind_parameters(nb::module_& m) {
                        width,         stride,          pitch(value),    pitch(moment2)};
   });
 
-  define(m, "initialise",
-         args("value"_a, "width"_a, "scale"_a, "seed"_a, "first"_a = 0, "step"_a = 1, "axis"_a = 0,
-              "Random weights: every step-th row (axis 0) or column (axis 1), from `first` on, of a larger matrix."),
-         [](OutStoredRows value, size_t width, float scale, uint64_t seed, size_t first, size_t step, size_t axis) {
+  define(
+      m, "initialise",
+      args("value"_a, "width"_a, "scale"_a, "seed"_a, "stripe"_a = ALL, "axis"_a = 0,
+           "Random weights: a stripe of the rows (axis 0) or columns (axis 1) of a larger matrix."),
+      [](OutStoredRows value, size_t width, float scale, uint64_t seed, const StripeArgument& stripe_of, size_t axis) {
     require(width <= value.shape(1), "width is more than the stride");
-    const Stripe own = stripe(first, step), all;
+    const Stripe own = stripe(stripe_of), all;
     initialise(stored(value), value.shape(0), width, value.shape(1), pitch(value), scale, seed, axis == 0 ? own : all,
                axis == 0 ? all : own);
   });
-  define(m, "dropout_dense", args("x"_a, "width"_a, "p"_a, "seed"_a, "first_row"_a = 0, "first"_a = 0, "step"_a = 1),
-         [](Out<float, 2> x, size_t width, float p, uint64_t seed, size_t first_row, size_t first, size_t step) {
+  define(m, "dropout_dense", args("x"_a, "width"_a, "p"_a, "seed"_a, "first_row"_a = 0, "stripe"_a = ALL),
+         [](Out<float, 2> x, size_t width, float p, uint64_t seed, size_t first_row, const StripeArgument& stripe_of) {
     require(width <= x.shape(1), "width is more than the stride");
-    dropout(x.data(), x.shape(0), width, x.shape(1), p, seed, first_row, stripe(first, step));
+    dropout(x.data(), x.shape(0), width, x.shape(1), p, seed, first_row, stripe(stripe_of));
   });
   define(m, "dropout_sparse", args("values"_a, "offsets"_a, "ids"_a, "p"_a, "seed"_a),
          [](Out<float, 1> values, Offsets offsets, Ids ids, float p, uint64_t seed) {

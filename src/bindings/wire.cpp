@@ -1,6 +1,7 @@
 // Messages between ranks.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <numeric>
 #include <string>
 #include "bindings.hpp"
 #include "csr.hpp"
@@ -29,18 +30,29 @@ nb::bytes written(const WirePlan& plan) {
 
 nb::bytes encode(In<float, 2> x, size_t first, size_t step, size_t columns, const std::string& format) {
   return written(released(
-      [&] { return wire_plan({x.data(), x.shape(0), x.shape(1), first, step, columns}, wire_format(format)); }));
+      [&] { return wire_plan({x.data(), x.shape(0), x.shape(1), {first, step}, columns}, wire_format(format)); }));
 }
 
-// How many of `width` columns rank `rank` of so many owns.
-size_t share(size_t width, size_t rank, size_t ranks) { return (width + ranks - 1 - rank) / ranks; }
+// Which of `width` columns each rank owns: of as many as all shares together, as many as its own.
+template <class Array> auto shares_of(Array& x, const std::vector<size_t>& shares, size_t width) {
+  using View = ColumnView<std::remove_pointer_t<decltype(x.data())>>;
+  const size_t step = std::accumulate(shares.begin(), shares.end(), size_t{0});
+  std::vector<View> views;
+  size_t first = 0;
+  for (const size_t share : shares) {
+    const Stripe own = stripe({first, step, share});
+    const size_t rest = width % step;
+    const size_t count = width / step * share + (rest > first ? std::min(rest - first, share) : 0);
+    views.push_back(View{x.data(), x.shape(0), x.shape(1), own, count});
+    first += share;
+  }
+  return views;
+}
 
-nb::list encode_shares(In<float, 2> x, size_t ranks, size_t width, const std::string& format) {
-  std::vector<WirePlan> plans(ranks);
+nb::list encode_shares(In<float, 2> x, const std::vector<size_t>& shares, size_t width, const std::string& format) {
+  std::vector<WirePlan> plans;
   released([&] {
-    for (size_t r = 0; r < ranks; ++r) {
-      plans[r] = wire_plan({x.data(), x.shape(0), x.shape(1), r, ranks, share(width, r, ranks)}, wire_format(format));
-    }
+    for (const auto& share : shares_of(x, shares, width)) plans.push_back(wire_plan(share, wire_format(format)));
   });
   nb::list messages;
   for (const WirePlan& plan : plans) messages.append(written(plan));
@@ -90,8 +102,10 @@ nb::tuple kept_hits(Offsets offsets, Ids ids, Rankings ranking, const std::vecto
 void bind_wire(nb::module_& m) {
   m.def("wire_encode", &encode, "x"_a, "first"_a, "step"_a, "columns"_a, "format"_a,
         "Encodes the `columns` columns first, first + step, ... of x: 'float32', 'bf16' or 'int8'.");
-  m.def("wire_encode_shares", &encode_shares, "x"_a, "ranks"_a, "width"_a, "format"_a,
-        "For each rank a message with its share of the first `width` columns of x: every `ranks`-th.");
+  m.def(
+      "wire_encode_shares", &encode_shares, "x"_a, "shares"_a, "width"_a, "format"_a,
+      "For each rank a message with its columns of the first `width` of x: of as many as all shares together, as many "
+      "as its own.");
   define(
       m, "wire_decode",
       args(
@@ -101,18 +115,20 @@ void bind_wire(nb::module_& m) {
           "Writes a message's values to columns of out, or adds them; ValueError, and out unchanged, if the message is "
           "not valid for these rows and columns."),
       [](Message message, Out<float, 2> out, size_t first, size_t step, size_t columns, bool add) {
-    wire_decode({message.data(), message.size()}, {out.data(), out.shape(0), out.shape(1), first, step, columns}, add);
+    wire_decode({message.data(), message.size()}, {out.data(), out.shape(0), out.shape(1), {first, step}, columns},
+                add);
   });
   define(m, "wire_decode_shares",
-         args("messages"_a, "out"_a, "width"_a,
+         args("messages"_a, "out"_a, "shares"_a, "width"_a,
               nb::sig("def wire_decode_shares(messages: collections.abc.Sequence[bytes | bytearray | memoryview], out: "
-                      "numpy.typing.NDArray[numpy.float32], width: int) -> None"),
+                      "numpy.typing.NDArray[numpy.float32], shares: collections.abc.Sequence[int], width: int) -> "
+                      "None"),
               "Writes each rank's share of the first `width` columns of out; ValueError if a message is not valid."),
-         [](const std::vector<Message>& messages, Out<float, 2> out, size_t width) {
-    for (size_t r = 0; r < messages.size(); ++r) {
-      const size_t count = share(width, r, messages.size());
-      wire_decode({messages[r].data(), messages[r].size()},
-                  {out.data(), out.shape(0), out.shape(1), r, messages.size(), count}, false);
+         [](const std::vector<Message>& messages, Out<float, 2> out, const std::vector<size_t>& shares, size_t width) {
+    require(messages.size() == shares.size(), "as many messages as shares are needed");
+    const auto views = shares_of(out, shares, width);
+    for (size_t r = 0; r < views.size(); ++r) {
+      wire_decode({messages[r].data(), messages[r].size()}, views[r], false);
     }
   });
   define(m, "wire_decode_sum",
@@ -122,7 +138,7 @@ void bind_wire(nb::module_& m) {
               "Adds the values of all messages to the first columns of out; ValueError if a message is not valid."),
          [](const std::vector<Message>& messages, Out<float, 2> out, size_t columns) {
     for (const Message& message : messages) {
-      wire_decode({message.data(), message.size()}, {out.data(), out.shape(0), out.shape(1), 0, 1, columns}, true);
+      wire_decode({message.data(), message.size()}, {out.data(), out.shape(0), out.shape(1), {}, columns}, true);
     }
   });
   m.def("wire_size", [](size_t rows, size_t columns, const std::string& format) {

@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from dslide.data.checks import check_training_data
 from dslide.data.items import SplitBy
 from dslide.errors import ConfigError
 from dslide.model import growth
-from dslide.model.defaults import ResolvedConfig
+from dslide.model.defaults import ResolvedConfig, resolve
+from dslide.model.sharding import Shard
 from dslide.planner.memory import Plan, plan
+from dslide.planner.shares import job_shares, shares_in_memory
 from dslide.training import evaluation
 from dslide.training.autotune import autotune, given_options
 from dslide.training.callbacks import Callback, RunInfo
@@ -44,6 +47,7 @@ from dslide.training.reading import (
 from dslide.training.run import Run, RunResult, load_run, resumed_config
 from dslide.training.run_data import check_same, divided_data, grown_data, read_run_data
 from dslide.training.run_lock import LONGEST_WAIT, NoLock, RunLock
+from dslide.util.memory import available_bytes, rss_bytes
 from dslide.util.threads import measure_speeds
 
 
@@ -287,6 +291,7 @@ def open_run(
 
         check_tensorboard()
     comm = comm or job(config.watchdog)
+    comm.shares = job_shares(comm, config, may_differ=resume_existing)
     folder = _folder(data, out, resume, comm)
     if not resume_existing:
         comm.together("checking the folder", lambda: check_folder(folder, resume is not None))
@@ -318,6 +323,8 @@ def open_run(
             for suspicion in check_training_data(rows):
                 warn(suspicion)
         here = local_ranks(comm)
+        if config.shares == (-1,) and saved is None and base is None:  # else the arrays are open already
+            comm.shares = _fitting_shares(config, rows, comm, here)
         line = [ProgressLine()] if progress and comm.rank == 0 else []
         tuned = None
         if config.autotune and saved is None and base is None:
@@ -348,10 +355,11 @@ def open_run(
         if profile:
             comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
             measured = Profile(measure_speeds(threads))
+        lines = planned.lines()
+        if config.shares:
+            lines.append(f"shares of the ranks: {', '.join(map(str, Shard.of(comm).every))}")
         for callback in callbacks:
-            callback.on_run(
-                RunInfo(folder, train_data, held_out, test, planned.lines(), last, threads, measured, tuned)
-            )
+            callback.on_run(RunInfo(folder, train_data, held_out, test, lines, last, threads, measured, tuned))
         comm.together("memory", lambda: planned.check(here.ranks))
         run = Run(
             comm, folder, config, train_data, validation=held_out, test=test, testing=testing,
@@ -382,15 +390,27 @@ def _lock(held: ExitStack, folder: Path, comm: Communicator, wait: float, new: b
     return comm.together("lock of the run", take)
 
 
-def _plan(config: Config, data: Data, comm: Communicator, here: LocalRanks, trial: bool = False) -> Plan:
+def _plan(
+    config: Config, data: Data, comm: Communicator, here: LocalRanks, trial: bool = False,
+    share: Fraction | None = None,
+) -> Plan:  # fmt: skip
     """The memory of a training; in a trial there are copies of the data and, as a rule, of the best network."""
     features_per_row, labels_per_row = data.values_per_row
     planned = partial(
         plan, config, data.features, data.labels, data.data_bytes * (1 + trial), comm.size, here.threads,
         isinstance(data, Dataset), features_per_row, rows=len(data), labels_per_row=labels_per_row,
-        dense_features=data.dense_features,
+        dense_features=data.dense_features, share=share or Shard.of(comm).fraction,
     )  # fmt: skip
     return planned(keeps_best=trial and keeps_best(planned().parameters, len(data)))
+
+
+def _fitting_shares(config: Config, data: Data, comm: Communicator, here: LocalRanks) -> tuple[int, ...]:
+    """The measured shares of a job, as far as memory goes."""
+
+    def bytes_of(part: Fraction) -> int:
+        return _plan(resolve(config, data.labels, data, comm.size), data, comm, here, share=part).bytes_total
+
+    return shares_in_memory(comm, comm.shares, bytes_of, available_bytes() // here.ranks + rss_bytes())
 
 
 def _check_trial(data: Data, comm: Communicator, here: LocalRanks, config: ResolvedConfig) -> None:

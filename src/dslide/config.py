@@ -169,6 +169,10 @@ class Config:
     checkpoints_kept: int = option(2, "checkpoints that are kept, the newest ones", 1)
 
     # several ranks
+    shares: tuple[int, ...] = option((), "share of the network that each rank has, in proportion, for machines that "
+        "are not alike: 2,1 for two ranks of which the first is twice as fast; -1: in proportion to the speed of the "
+        "ranks, measured for a few seconds at the start; none (an empty list): equal. Like the ranks it is no property "
+        "of the network: a run is resumed with any", -1, 64)
     wire: Literal["float32", "bf16", "int8"] = option("bf16", "type of activations and their gradients in messages "
         "between ranks; int8 has a scale for each row")
     micro_batches: int = option(0, "parts of a batch, each a multiple of 128 rows; exchanging one overlaps with "
@@ -186,6 +190,8 @@ class Config:
             raise ConfigError(f"hidden_share: {len(self.hidden_share)} values given for {layers} hidden layers")
         if any(share <= 0 for share in self.hidden_share):
             raise ConfigError("hidden_share: every share must be above 0")
+        if any(share < 1 for share in self.shares) and self.shares != (-1,):
+            raise ConfigError(f"shares: expected whole numbers, 1 to 64, not {', '.join(map(str, self.shares))}")
         if self.start == "discriminant":
             self._check_start(layers)
         if self.negative_sampling == "frequency" and self.active_sets == "row":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cluster import predictions
+from bench.cluster import predictions, unequal
 from bench.cluster.exchanges import rounds
 from bench.cluster.labs import network_config
 from bench.cluster.scaling import LATENCY, MODELLED_CORES, Scaling, check_table, modelled_table
@@ -100,6 +100,20 @@ def test_every_section_has_systems_that_can_be_called(experiment: Scaling) -> No
     for system in [*systems, *predictions.section(Path("nowhere"), SHAPE).systems]:
         module, name = system.function.split(":")
         inspect.signature(getattr(import_module(module), name)).bind(**system.arguments, seed=0)
+
+
+def test_unequal_ranks_are_compared_with_the_sum_of_both_alone() -> None:
+    made = unequal.Unequal(Path("nowhere"), SHAPE)
+    speeds = {unequal.FIRST: 10.0, unequal.SECOND: 5.0, unequal.EQUAL: 9.0, unequal.MEASURED: 12.0}
+    found = {
+        system: Outcome([{"samples_per_second": speeds[ranks], "first_share": 0.5}] * 2)
+        for (_, ranks), system in made.systems.items()
+    }
+    text = made.efficiency(found)
+    assert "| defaults | equal shares | 0.60 (0.60 to 0.60) |" in text
+    assert "| defaults | --shares -1 | 0.80 (0.80 to 0.80) |" in text
+    for system in made.section().systems:
+        inspect.signature(unequal.trained).bind(**system.arguments, seed=0)
 
 
 def test_labels_grow_with_the_nodes() -> None:

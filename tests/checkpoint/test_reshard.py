@@ -51,6 +51,35 @@ def test_every_number_of_ranks_reads_it(tmp_path: Path, config: Config, wrote: i
             check(tmp_path / "model", config, Shard(rank, size))
 
 
+UNEQUAL = [(2, 1), (1, 3), (3, 1, 2)]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("wrote", [(1,), (1, 1, 1), *UNEQUAL])
+def test_every_share_reads_it(tmp_path: Path, config: Config, wrote: tuple[int, ...]) -> None:
+    save(tmp_path / "model", len(wrote), config, shares=wrote)
+    for shares in [(1,), (1, 1), *UNEQUAL]:
+        for rank in range(len(shares)):
+            check(tmp_path / "model", config, Shard(rank, len(shares), shares))
+
+
+@pytest.mark.parametrize("shares", [[1], [1, 2, 3], [0, 1], [65, 1], ["1", 1], "21", [2, True]])
+def test_wrong_shares_of_writers_are_damage(tmp_path: Path, shares: Any) -> None:
+    save(tmp_path / "m", 2, shares=(2, 1))
+    path = tmp_path / "m/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"shares": shares}))
+    with pytest.raises(ModelError, match=r"damaged: expected .*shares"):
+        load_model(tmp_path / "m")
+
+
+def test_arrays_written_with_other_shares_are_damage(tmp_path: Path) -> None:
+    save(tmp_path / "m", 2, shares=(2, 1))
+    path = tmp_path / "m/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"shares": [1, 2]}))
+    with pytest.raises(ModelError, match=r"expected|shape"):
+        load_model(tmp_path / "m")
+
+
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_layouts_are_those_of_the_network(config: Config) -> None:
     network = Network(config, FEATURES, LABELS)

@@ -213,7 +213,7 @@ def test_what_resuming_refuses(capfd: pytest.CaptureFixture[str], made: Path, tm
     assert (
         message
         == "hidden: the run was begun with (8,), and on resuming only epochs, patience, learning_rate, threads, wire, "
-        "micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change; "
+        "shares, micro_batches, watchdog, checkpoint_seconds and checkpoints_kept may change; "
         "to begin anew, give another folder as out"
     )
     assert "not the data that" in refused(capfd, "train", made / "s/test.txt", *more)

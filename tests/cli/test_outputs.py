@@ -156,7 +156,8 @@ def test_plan_of_several_nodes_is_for_each_of_them(dslide, monkeypatch):
     assert table[0][-1] == "memory"  # which limits one node
     assert table[2][-2:] == ["link", "bandwidth"]
     assert rest[6].startswith("recommended: 4 nodes: the fewest that have enough memory; 8 would be ")
-    assert rest[7].startswith("times are from single ranks of 1, ")
+    assert re.fullmatch(r"with --wire int8 these would be 1\.\d\d times as fast, by what is sent", rest[7])
+    assert rest[8].startswith("times are from single ranks of 1, ")
 
 
 def test_plan_says_what_is_extrapolated_and_what_cannot_be(dslide):

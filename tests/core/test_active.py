@@ -84,20 +84,25 @@ def test_sampled_sets_are_labels_hash_hits_and_random_negatives(batch, per_row, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(batch=batches(), per_row=st.booleans(), ranks=st.integers(1, 5), seed=st.integers(0, 2**64 - 1))
-def test_stripes_of_a_set_make_up_the_whole(batch, per_row, ranks, seed):
+@given(
+    batch=batches(), per_row=st.booleans(), shares=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    seed=st.integers(0, 2**64 - 1),
+)  # fmt: skip
+def test_stripes_of_a_set_make_up_the_whole(batch, per_row, shares, seed):
     """The sets of all ranks joined equal the set of one process, weights included."""
     neurons, labels, hits, negatives = batch
     whole = sampled(per_row, neurons, labels, hits, negatives, seed)
     together = [{} for _ in labels]
-    for rank in range(min(ranks, neurons)):
-        step = min(ranks, neurons)
-        own = [[[i // step for i in row if i % step == rank] for row in lists] for lists in (labels, hits or [])]
-        count = len(range(rank, neurons, step))
-        stripe = {"layer_neurons": neurons, "first": rank, "step": step}
-        part = sampled(per_row, count, own[0], own[1] or None, negatives, seed, **stripe)
+    owner = np.repeat(np.arange(len(shares)), shares)[np.arange(neurons) % sum(shares)]
+    for rank, share in enumerate(shares):
+        numbers = np.flatnonzero(owner == rank).tolist()
+        if not numbers:
+            continue
+        own = [[[numbers.index(i) for i in row if i in numbers] for row in lists] for lists in (labels, hits or [])]
+        stripe = {"layer_neurons": neurons, "stripe": (sum(shares[:rank]), sum(shares), share)}
+        part = sampled(per_row, len(numbers), own[0], own[1] or None, negatives, seed, **stripe)
         for row, ids, weights in zip(together, row_sets(part), row_weights(part), strict=True):
-            row.update(zip([i * step + rank for i in ids], weights, strict=True))
+            row.update(zip([numbers[i] for i in ids], weights, strict=True))
     expected = [
         dict(zip(ids, weights, strict=True)) for ids, weights in zip(row_sets(whole), row_weights(whole), strict=True)
     ]

@@ -61,7 +61,7 @@ def test_the_best_labels_of_a_prior_are_those_of_sorting(seed, rows, want, size)
     for rank in range(size):
         own = features[:, rank::size]
         prior = with_prior(own.astype(np.float32))
-        found = _core.prior_candidates(prior, np.ascontiguousarray(bias[rank::size]), want, rank, size)
+        found = _core.prior_candidates(prior, np.ascontiguousarray(bias[rank::size]), want, (rank, size, 1))
         for i, neurons in enumerate(as_rows(*found[:2])):
             assert len(neurons) <= want
             every[i] += [n * size + rank for n in neurons]

@@ -71,8 +71,8 @@ def test_counts_equal_those_of_the_reference(some, most, same, trained, threads,
 
 
 @settings(deadline=None, max_examples=30)
-@given(data(), st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_shards_have_the_weights_of_their_labels(some, most, size, trained):
+@given(data(), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from([(), (1, 3, 2, 1)]))
+def test_shards_have_the_weights_of_their_labels(some, most, size, trained, shares):
     """Joined they equal one shard; split again they equal any other number of shards."""
     x, y = some
 
@@ -85,10 +85,11 @@ def test_shards_have_the_weights_of_their_labels(some, most, size, trained):
         return state
 
     whole = state_of(WHOLE)
-    parts = [(shard := Shard(rank, size), state_of(shard)) for rank in range(size)]
+    parts = [(shard := Shard(rank, size, shares[:size]), state_of(shard)) for rank in range(size)]
     for other in (1, 2, 3):
         for rank in range(other):
-            found, expected = regrouped(parts, Shard(rank, other)), state_of(Shard(rank, other))
+            shard = Shard(rank, other, shares[:other])
+            found, expected = regrouped(parts, shard), state_of(shard)
             for name in expected:
                 assert_array_equal(found[name], expected[name], strict=True, err_msg=name)
     assert sum(len(part["prior.neuron"]) for _, part in parts) == len(whole["prior.neuron"])
@@ -203,7 +204,7 @@ def test_logits_in_prediction_are_those_of_all_neurons(case, boost):
 
 
 @settings(deadline=None)
-@given(CASES, st.integers(1, 6), st.sampled_from([(0, 1), (1, 3)]))
+@given(CASES, st.integers(1, 6), st.sampled_from([(0, 1), (1, 3), (1, 2, (1, 4))]))
 def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, want, stripe):
     rows, _, labels, _, seed = case
     made = Case.make(case)
@@ -340,6 +341,6 @@ def test_arguments_that_do_not_fit_are_refused():
     labels = np.array([0, 1], np.int64), np.array([0], np.int32)
     results = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.uint32)
     with pytest.raises(ValueError, match="as many biases as neurons"):
-        prior.best(*x, one, *labels, np.zeros(2, np.float32), 0, 1, *results)
+        prior.best(*x, one, *labels, np.zeros(2, np.float32), (0, 1, 1), *results)
     with pytest.raises(ValueError, match="as many results as rows"):
-        prior.best(*x, one, *labels, np.zeros(3, np.float32), 0, 1, results[0], np.zeros((2, 2), np.uint32))
+        prior.best(*x, one, *labels, np.zeros(3, np.float32), (0, 1, 1), results[0], np.zeros((2, 2), np.uint32))

@@ -98,7 +98,7 @@ def test_best_ranked_hits_of_all_stripes_are_those_of_the_whole(ranks, want, spl
         table = _core.Tables(len(own), tables, 3, 0, "reservoir", 0)
         table.set_codes(np.arange(len(own), dtype=np.int32), own)
         table.rebuild()
-        return _core.Query(table, first, step)
+        return _core.Query(table, (first, step, 1))
 
     best: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
     for rank in range(ranks):

@@ -19,12 +19,12 @@ def _threads():
     _core.set_threads(before)
 
 
-def chosen(probability, certain=(), seed=0, correct=True, first=0, step=1, neurons=None):
+def chosen(probability, certain=(), seed=0, correct=True, stripe=(0, 1, 1), neurons=None):
     """The active set of one row that wants `certain`, as {neuron: log-weight}."""
     probability = np.asarray(probability, np.float32)
     offsets, ids = np.array([0, len(certain)]), np.array(certain, np.int32)
     active = _core.ActiveSet.sampled(
-        False, len(probability), offsets, ids, None, None, 1, seed, correct, neurons, first, step, probability
+        False, len(probability), offsets, ids, None, None, 1, seed, correct, neurons, stripe, probability
     )
     assert active.ids.tolist() == sorted(set(active.ids.tolist()))
     return dict(zip(active.ids.tolist(), active.log_weight.tolist(), strict=True))
@@ -47,12 +47,12 @@ def test_each_neuron_is_chosen_as_often_as_its_probability_says():
 @settings(max_examples=80, deadline=None)
 @given(
     neurons=st.sampled_from([1, 2, 17, 255, 256, 257, 1500]),
-    ranks=st.integers(1, 5),
+    shares=st.lists(st.integers(1, 7), min_size=1, max_size=5),
     threads=st.integers(1, 3),
     seed=st.integers(0, 2**64 - 1),
     correct=st.booleans(),
 )
-def test_certain_neurons_weigh_one_and_others_the_inverse_of_their_probability(neurons, ranks, threads, seed, correct):
+def test_certain_neurons_weigh_one_and_others_the_inverse_of_their_probability(neurons, shares, threads, seed, correct):
     """On any number of ranks and threads: the sets of all ranks make up that of one."""
     rng = np.random.default_rng(neurons)
     probability = rng.uniform(0.01, 1, neurons).astype(np.float32)
@@ -65,11 +65,15 @@ def test_certain_neurons_weigh_one_and_others_the_inverse_of_their_probability(n
         assert log_weight == pytest.approx(expected, rel=1e-5, abs=1e-7)
     _core.set_threads(1)
     together = {}
-    size = min(ranks, neurons)
-    for rank in range(size):
-        own = [i // size for i in certain if i % size == rank]
-        part = chosen(probability[rank::size], own, seed, correct, rank, size, neurons)
-        together |= {local * size + rank: log_weight for local, log_weight in part.items()}
+    owner = np.repeat(np.arange(len(shares)), shares)[np.arange(neurons) % sum(shares)]
+    for rank, share in enumerate(shares):
+        numbers = np.flatnonzero(owner == rank)
+        if not len(numbers):
+            continue
+        own = np.searchsorted(numbers, [i for i in certain if owner[i] == rank]).tolist()
+        stripe = sum(shares[:rank]), sum(shares), share
+        part = chosen(probability[numbers], own, seed, correct, stripe, neurons)
+        together |= {int(numbers[local]): log_weight for local, log_weight in part.items()}
     assert together == whole
 
 
@@ -89,7 +93,7 @@ def test_weighted_sums_estimate_sums_over_all_neurons():
 
 
 def test_bad_probabilities_are_refused():
-    nothing = np.zeros(2, np.int64), np.zeros(0, np.int32), None, None, 1, 0, True, None, 0, 1
+    nothing = np.zeros(2, np.int64), np.zeros(0, np.int32), None, None, 1, 0, True, None, (0, 1, 1)
     with pytest.raises(ValueError, match="one probability for each neuron"):
         _core.ActiveSet.sampled(False, 3, *nothing, np.ones(2, np.float32))
     with pytest.raises(ValueError, match="active sets that rows share"):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dslide import Config, Network, SparseRows, _core
 from dslide.model.calibration import Calibration
 from dslide.model.linear import LinearClassifiers
+from dslide.model.sharding import Shard
 
 FEATURES = 30
 
@@ -39,31 +40,37 @@ def test_candidates_are_ranked_by_score_and_ties_by_label(seed, rows, count, ran
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 70), st.sampled_from([(0, 1), (1, 3)]))
-def test_mixed_scores_are_calibrated_sums(seed, rows, count, stripe):
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 4),
+    st.integers(1, 70),
+    st.sampled_from([Shard(), Shard(1, 3), Shard(1, 2, (1, 3))]),
+)
+def test_mixed_scores_are_calibrated_sums(seed, rows, count, shard):
     rng = np.random.default_rng(seed)
-    labels, (first, step) = 40, stripe
+    labels = 40
+    *_, last, beyond = shard.numbers(labels + 1).tolist()
     weights, x = rows_of(rng, labels, FEATURES, 0.5), rows_of(rng, rows, FEATURES, 0.3)
     bias = rng.standard_normal(labels).astype(np.float32)
     arrays = {"begin": weights.indptr, "feature": weights.indices, "weight": weights.values, "bias": bias}
     linear = LinearClassifiers(arrays | {"factor": np.ones(labels, np.float32)}, FEATURES)
     calibration = Calibration(labels, exclusive=False)
     calibration.set_lines(rng.uniform(0.1, 2, (labels, 5)))
-    ids = rng.integers(-1, labels * step, (rows, count)).astype(np.int32)
+    ids = rng.integers(-1, last + 1, (rows, count)).astype(np.int32)
     logits, found = rng.standard_normal(ids.shape).astype(np.float32), np.empty(ids.shape, np.float32)
     csr = x.indptr, x.indices, x.values, _core.row_norms(x.indptr, x.values)
-    linear._native.mixed_scores(*csr, ids, logits, found, *calibration.native, first, step)
-    is_own = (ids >= 0) & (ids % step == first)
-    own = np.where(is_own, ids // step, -1).astype(np.int32)
+    linear._native.mixed_scores(*csr, ids, logits, found, *calibration.native, shard.stripe)
+    is_own = (ids >= 0) & shard.owns(ids)
+    own = np.where(is_own, shard.to_local(ids), -1)
     mixed = logits + linear.scores(x, own)
     for row, place in zip(*np.nonzero(is_own), strict=True):
         label = own[row, place]
         expected = calibration.scores(mixed[row : row + 1, place : place + 1], np.array([label]))[0, 0]
         np.testing.assert_allclose(found[row, place], expected, rtol=1e-4, atol=1e-4)
     assert (found[~is_own] == 0).all()
-    wrong = np.full((rows, count), labels * step + first, np.int32)
+    wrong = np.full((rows, count), beyond, np.int32)
     with pytest.raises(ValueError, match="out of range"):
-        linear._native.mixed_scores(*csr, wrong, logits, found, *calibration.native, first, step)
+        linear._native.mixed_scores(*csr, wrong, logits, found, *calibration.native, shard.stripe)
 
 
 def test_one_network_predicts_alike_from_many_threads_at_once() -> None:

@@ -52,20 +52,28 @@ def test_the_normaliser_is_that_of_all_ranks(rows: int, ranks: int, seed: int, u
 
 
 @few
-@given(rows=st.integers(0, 5), width=st.integers(1, 70), ranks=st.integers(1, 7), seed=seeds,
-       format=st.sampled_from(["float32", "bf16", "int8"]))  # fmt: skip
-def test_shares_are_the_messages_of_single_ranks(rows: int, width: int, ranks: int, seed: int, format: str) -> None:
+@given(
+    rows=st.integers(0, 5), width=st.integers(1, 70), shares=st.lists(st.integers(1, 5), min_size=1, max_size=7),
+    seed=seeds, format=st.sampled_from(["float32", "bf16", "int8"]),
+)  # fmt: skip
+def test_shares_are_the_messages_of_single_ranks(
+    rows: int, width: int, shares: list[int], seed: int, format: str
+) -> None:
     x = np.random.default_rng(seed).standard_normal((rows, width + 3)).astype(np.float32)
-    counts = [len(range(rank, width, ranks)) for rank in range(ranks)]
-    messages = _core.wire_encode_shares(x, ranks, width, format)
-    assert messages == [_core.wire_encode(x, rank, ranks, counts[rank], format) for rank in range(ranks)]
+    owner = np.repeat(np.arange(len(shares)), shares)[np.arange(width) % sum(shares)]
+    counts = [int((owner == rank).sum()) for rank in range(len(shares))]
+    own = [np.ascontiguousarray(x[:, :width][:, owner == rank]) for rank in range(len(shares))]
+    messages = _core.wire_encode_shares(x, shares, width, format)
+    assert messages == [_core.wire_encode(part, 0, 1, part.shape[1], format) for part in own]
     out, expected = np.zeros((2, *x.shape), np.float32)
-    _core.wire_decode_shares(messages, out, width)
+    _core.wire_decode_shares(messages, out, shares, width)
     for rank, message in enumerate(messages):
-        _core.wire_decode(message, expected, rank, ranks, counts[rank], False)
+        decoded = np.zeros_like(own[rank])
+        _core.wire_decode(message, decoded, 0, 1, counts[rank], False)
+        expected[:, :width][:, owner == rank] = decoded
     assert np.array_equal(out, expected)
     total, expected = np.ones((2, rows, counts[0]), np.float32)
-    same = [messages[0]] * ranks
+    same = [messages[0]] * len(shares)
     _core.wire_decode_sum(same, total, counts[0])
     for message in same:
         _core.wire_decode(message, expected, 0, 1, counts[0], True)

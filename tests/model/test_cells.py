@@ -42,8 +42,8 @@ def network(comm=None, config: Config = CONFIG) -> Network:
     made = Network(config, FEATURES, LABELS, comm=comm)
     rng = np.random.default_rng(7)
     weights, bias = rng.standard_normal((LABELS, HIDDEN)), rng.standard_normal(LABELS).round(1)
-    own = made.shard.own
-    made.output.restart(weights[own].astype(np.float32), bias[own].astype(np.float32))
+    part = made.shard.part
+    made.output.restart(part(weights).astype(np.float32), part(bias).astype(np.float32))
     return made
 
 
@@ -100,7 +100,7 @@ def test_ranks_find_together_what_one_finds(size):
 
     def work(comm):
         made = network(comm)
-        rows = np.arange(LABELS)[made.shard.own]
+        rows = made.shard.part(np.arange(LABELS))
         made.output.arrays["weights"][rows % 3 == 0] = 0
         made.cells.build(vectors(900, 1))
         best = made.collectives.best_hits(made.cells.look_up(Dense(vectors(50, 2)), 3, step=0), 3).wait()

@@ -221,16 +221,16 @@ def test_a_network_may_have_more_features_labels_and_neurons_than_the_data() -> 
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 1000])
-@pytest.mark.parametrize("shard", [Shard(), Shard(0, 3), Shard(2, 3)])
+@pytest.mark.parametrize("shard", [Shard(), Shard(0, 3), Shard(2, 3), Shard(1, 3, (1, 3, 2))])
 def test_sums_do_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch, rows: int, shard: Shard) -> None:
     monkeypatch.setattr(discriminant, "PIECE_BYTES", 8 * FEATURES * rows)
     x, labels, _ = clusters()
     data = dataset(x, labels, LABELS + 1)
     found = list(label_sums(data.x, data.y, shard))
     ids = np.concatenate([own for own, _ in found])
-    assert_array_equal(ids, np.arange(Shard(shard.rank, shard.size).count(LABELS)))
+    assert_array_equal(ids, np.arange(shard.count(LABELS)))
     expected = [x[labels == label].sum(axis=0, dtype=np.float64) for label in range(LABELS)]
-    assert_allclose(np.concatenate([sums for _, sums in found]), expected[shard.own], rtol=1e-12)
+    assert_allclose(np.concatenate([sums for _, sums in found]), shard.part(np.array(expected)), rtol=1e-12)
 
 
 def test_moments_do_not_depend_on_pieces_and_lose_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:

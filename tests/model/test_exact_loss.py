@@ -29,7 +29,7 @@ def make_network(name, comm=None):
     options = PLAIN | {"hidden": (24,), "output": "full", "seed": 4, "init_scale": 4.0} | NETWORKS[name]
     network = Network(Config(**options), FEATURES, LABELS, comm=comm)
     bias = np.random.default_rng(1).standard_normal(LABELS).astype(np.float32)
-    network.output.arrays["bias"][:, 0] = bias[network.shard.own]
+    network.output.arrays["bias"][:, 0] = network.shard.part(bias)
     return network
 
 

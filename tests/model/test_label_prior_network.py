@@ -53,7 +53,7 @@ class Batch:
         network.set_label_prior(self.rows, self.y, same=False)
         rng = np.random.default_rng(4)
         for layer in network.layers:
-            layer.arrays["bias"][:, 0] = 0.2 * rng.standard_normal(layer.total)[network.shard.own]
+            layer.arrays["bias"][:, 0] = 0.2 * network.shard.part(rng.standard_normal(layer.total))
         return network
 
     def slow(self, config):

@@ -46,7 +46,9 @@ def batch(step: int, loss: str = "softmax") -> tuple[Csr, Csr]:
     return x, Csr(offsets, ids, targets)
 
 
-def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
+def whole_state(
+    parts: list[dict[str, np.ndarray]], config: Config, unequal: tuple[int, ...] = ()
+) -> dict[str, np.ndarray]:
     """The arrays of all ranks put together, padding left out."""
     shares = config.hidden_share or (1.0,) * len(config.hidden)
     sparse = [True, *(share < 1 for share in shares)]
@@ -71,9 +73,10 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
         shape[axis] = sizes[layer + 1]
         whole[name] = np.zeros(shape, first.dtype)
         for rank, part in enumerate(parts):
-            own = Shard(rank, len(parts)).count(sizes[layer + 1])
+            shard = Shard(rank, len(parts), unequal)
+            own = shard.count(sizes[layer + 1])
             place = [slice(None)] * first.ndim
-            place[axis] = slice(rank, None, len(parts))
+            place[axis] = shard.numbers(own)
             whole[name][tuple(place)] = part[name][:own] if axis == 0 else part[name][:, :own]
         if array.startswith("weights") and first.ndim == 2 and axis == 0:
             whole[name] = whole[name][:, :width]
@@ -83,10 +86,11 @@ def whole_state(parts: list[dict[str, np.ndarray]], config: Config) -> dict[str,
 Trained = tuple[list[list[float]], dict[str, np.ndarray], list[set[int]]]
 
 
-def train(config: Config, size: int) -> Trained:
+def train(config: Config, size: int, shares: tuple[int, ...] = ()) -> Trained:
     """Losses of the steps by rank, the state after them, and each step's active output neurons."""
 
     def work(comm):
+        comm.shares = shares
         network = Recording(config, FEATURES, LABELS, comm=comm)
         chosen = []
         network.set_output_bias(np.linspace(0.01, 0.3, LABELS))
@@ -101,7 +105,7 @@ def train(config: Config, size: int) -> Trained:
 
     results = run_ranks(size, work)
     union = [set().union(*(chosen[step] for _, _, chosen in results)) for step in range(STEPS)]
-    return [losses for losses, _, _ in results], whole_state([state for _, state, _ in results], config), union
+    return [losses for losses, _, _ in results], whole_state([state for _, state, _ in results], config, shares), union
 
 
 @cache
@@ -110,9 +114,11 @@ def train_once(config: Config) -> Trained:
     return train(config, 1)
 
 
-def assert_same_training(config: Config, size: int, train_one: Callable[[Config], Trained] = train_once) -> None:
+def assert_same_training(
+    config: Config, size: int, train_one: Callable[[Config], Trained] = train_once, shares: tuple[int, ...] = ()
+) -> None:
     one_losses, one, one_active = train_one(config)
-    losses, many, active = train(config, size)
+    losses, many, active = train(config, size, shares)
     assert active == one_active
     for own in losses:
         assert own == losses[0]  # every rank knows the same loss
@@ -130,7 +136,7 @@ def test_full_training_is_that_of_one_rank(size, loss, optimizer):
     assert_same_training(Config(**BASE | {"loss": loss, "optimizer": optimizer}), size)
 
 
-@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("size", [2, 3, 7, (2, 1), (3, 5, 1)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -170,7 +176,9 @@ def test_full_training_is_that_of_one_rank(size, loss, optimizer):
     ],
 )
 def test_other_networks_are_those_of_one_rank(size, options):
-    assert_same_training(Config(**BASE | options), size)
+    """A tuple has the shares of ranks that are not equal."""
+    shares = size if isinstance(size, tuple) else ()
+    assert_same_training(Config(**BASE | options), len(shares) or size, shares=shares)
 
 
 def test_logits_too_large_to_keep_take_the_other_path(monkeypatch):
@@ -201,8 +209,8 @@ def test_networks_stored_as_bf16_stay_close_on_several_ranks(option):
 
 @pytest.mark.parametrize("weights", ["float32", "bf16"])
 @pytest.mark.parametrize("options", [{"output": "cells"}, {"output": "lsh"}, {"hidden_share": (0.5,)}])
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_predictions_are_those_of_one_rank(size, options, weights):
+@pytest.mark.parametrize("shares", [(1, 1), (1, 1, 1), (2, 1, 4), (1, 1, 1, 1, 1)])
+def test_predictions_are_those_of_one_rank(shares, options, weights):
     x, _ = batch(0)
     rows = SparseRows(x.indptr, x.indices, x.values, FEATURES)
     some = np.array([80, 3, 3, 11], np.int32)
@@ -210,6 +218,7 @@ def test_predictions_are_those_of_one_rank(size, options, weights):
     exclude = SparseRows.from_scipy(gone)
 
     def work(comm):
+        comm.shares = shares if comm.size > 1 else ()
         config = Config(**BASE | options | {"bucket_size": 0, "weights": weights})
         network = Network(config, FEATURES, LABELS, comm=comm)
         if network.recent is not None:
@@ -220,7 +229,7 @@ def test_predictions_are_those_of_one_rank(size, options, weights):
         return found, network.scores(rows, some)
 
     (one, one_scores), *_ = run_ranks(1, work)
-    for found, scores in run_ranks(size, work):
+    for found, scores in run_ranks(len(shares), work):
         for (ids, values), (expected_ids, expected) in zip(found, one, strict=True):
             assert_array_equal(ids, expected_ids)
             assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
@@ -230,6 +239,32 @@ def test_predictions_are_those_of_one_rank(size, options, weights):
 def test_more_ranks_than_neurons_are_refused():
     with pytest.raises(ConfigError, match="22 neurons of a hidden layer can't be split over 23 ranks"):
         run_ranks(23, lambda comm: Network(Config(**BASE), FEATURES, 99, comm=comm))
+
+
+@pytest.mark.parametrize(("shares", "neurons", "ranks"), [((3, 1), 3, 2), ((1, 1, 20), 2, 3), ((), 2, 3)])
+def test_shares_that_leave_a_rank_without_neurons_are_refused(shares, neurons, ranks):
+    def work(comm):
+        comm.shares = shares
+        return Network(Config(**BASE | {"hidden": (neurons,)}), FEATURES, 99, comm=comm)
+
+    with pytest.raises(ConfigError, match=rf"{neurons} neurons of a hidden layer can't be split over {ranks} ranks"):
+        run_ranks(ranks, work)
+
+
+@pytest.mark.parametrize("shares", [(1, 1), (4, 4, 4), (2, 1), (1, 3, 2), (64, 1), (6, 4)])
+def test_every_neuron_has_one_owner(shares):
+    """By the rule: of as many neurons as all shares together, the first ones are the first rank's, and so on."""
+    size, alike = len(shares), len(set(shares)) == 1
+    least = [1] * size if alike else [share // np.gcd.reduce(shares) for share in shares]
+    owner = np.repeat(np.arange(size), least)[np.arange(200) % sum(least)]
+    for rank in range(size):
+        shard, own = Shard(rank, size, shares), np.flatnonzero(owner == rank)
+        assert_array_equal(shard.part(np.arange(200)), own)
+        assert_array_equal(shard.numbers(shard.count(200)), own)
+        assert_array_equal(shard.owns(np.arange(200)), owner == rank)
+        assert_array_equal(shard.to_local(own), np.arange(len(own)))
+        assert_array_equal(shard.to_global(np.arange(-1, len(own))), [-1, *own])
+        assert [shard.count(n) for n in range(201)] == [int((own < n).sum()) for n in range(201)]
 
 
 def test_all_ranks_have_the_votes_of_all():

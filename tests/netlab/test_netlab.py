@@ -178,6 +178,59 @@ def test_labs_live_side_by_side_and_go_without_a_trace(nodes: str, capfd: pytest
     assert netlab.find(nodes).nodes == NODES
 
 
+ECHO = """
+import socket
+server = socket.create_server(("", 5000))
+print("ready", flush=True)
+peer = server.accept()[0]
+while piece := peer.recv(1 << 16):
+    peer.sendall(piece)
+"""
+ROUND_TRIP = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], 5000), timeout=20) as link:
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    begin = time.monotonic()
+    link.sendall(b"x")
+    assert link.recv(1) == b"x"
+    print(time.monotonic() - begin)
+    content, came = bytes(range(256)) * 2000, 0
+    link.sendall(content)
+    while came < len(content):
+        piece = link.recv(1 << 16)
+        assert piece == content[came : came + len(piece)]
+        came += len(piece)
+"""
+
+
+def test_packets_take_at_least_the_latency_and_arrive_whole(nodes: str, capfd: pytest.CaptureFixture[str]) -> None:
+    other = f"{NAME}late"
+    assert main(["netlab", "up", "--name", other, "--nodes", "2", "--latency", "20ms"]) == 0
+    try:
+        assert str(netlab.find(other)) == "2 nodes, 100 Mbit/s each, 20 ms of latency"
+        echo = netlab.enter(1, [sys.executable, "-c", ECHO], other)
+        with subprocess.Popen(echo, stdout=subprocess.PIPE, text=True) as answering:
+            assert answering.stdout is not None
+            assert answering.stdout.readline() == "ready\n"
+            asking = netlab.enter(0, [sys.executable, "-c", ROUND_TRIP, netlab.find(other).host(1)], other)
+            done = subprocess.run(asking, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout) >= 0.04
+        assert min(node.sent for node in netlab.traffic(netlab.find(other))) > 256 * 2000
+        netlab.cut(1, other)
+        cut = subprocess.run(asking, capture_output=True, text=True, timeout=60, check=False)
+        assert cut.returncode != 0
+    finally:
+        assert main(["netlab", "down", "--name", other]) == 0
+    assert traces(other) == []
+    assert "ended " in capfd.readouterr().out  # the relay
+
+
+@pytest.mark.parametrize("text", ["1s", "fast", "-1ms"])
+def test_latencies_that_are_none_are_refused(capfd: pytest.CaptureFixture[str], nodes: str, text: str) -> None:
+    assert refused(capfd, "up", "--name", f"{NAME}x", f"--latency={text}").startswith("latency: expected ")
+
+
 RECEIVE = """
 import socket, sys, time
 server = socket.create_server(("", 5000))

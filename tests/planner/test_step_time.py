@@ -16,7 +16,7 @@ from dslide.model.collectives import Collectives
 from dslide.model.retriever import Hits
 from dslide.planner import calibration, trial_rows
 from dslide.planner.calibration import Calibration, calibrate, on_cores
-from dslide.planner.forecast import Forecast, forecast, rebuild_cost, recommended
+from dslide.planner.forecast import Forecast, forecast, rebuild_cost, recommended, recommended_wire
 from dslide.planner.lone_rank import LoneRank
 from dslide.planner.memory import plan
 from dslide.planner.step_time import (
@@ -304,6 +304,16 @@ def test_a_forecast_names_the_bottleneck() -> None:
     one = forecast(config, 1000, plan(config, 1000, 1000), timed, network)
     assert one.changed == pytest.approx(0.1)  # 100 of 1000 are active
     assert one.seconds(config, 10) == pytest.approx(10 * 0.02 + 0.5)  # the tables are built once
+
+
+def test_fewer_bits_are_recommended_where_links_are_slow() -> None:
+    config = Config(hidden=(64,), prior_labels=0, output="random", loss="sigmoid", batch_size=256)
+    timed = Calibration({1: made_step(0, 0.02, 0.5), 4: made_step(0, 0.005, 0.5)}, 1, (1,))
+    for bits, wire in ((10**6, "int8"), (10**10, "bf16"), (None, "bf16")):
+        network = NetworkSpeed(bits, 1e-4)
+        found, gain = recommended_wire(config, 1000, plan(config, 1000, 1000, ranks=4), timed, network)
+        assert found == wire
+        assert 1.5 < gain < 2 if wire == "int8" else gain == 1
 
 
 def test_means_of_trial_rows() -> None:

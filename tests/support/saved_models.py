@@ -47,7 +47,7 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
 
     def keep(layer: int, name: str, whole: Array, sparse_input: bool, pad: bool = False) -> None:
         axis = neuron_axis(name, sparse_input)
-        own = whole if axis is None else whole[(slice(None),) * axis + (shard.own,)]
+        own = whole if axis is None else shard.part(whole, axis)
         state[f"layer{layer}.{name}"] = padded_rows(own) if pad else np.ascontiguousarray(own)
 
     for i, (inputs, neurons) in enumerate(pairwise(widths)):
@@ -61,9 +61,9 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
         keep(i, "weights_clock", random.integers(1, 1000, rows, np.uint32), sparse_input)
         keep(i, "bias_clock", random.integers(1, 1000, neurons, np.uint32), sparse_input)
         if i < len(shares) and shares[i] < 1:
-            state[f"layer{i}.codes"] = random.integers(0, 2, (TABLES, neurons), np.uint32)[:, shard.own].copy()
-            state[f"layer{i}.moved"] = random.integers(0, 2, neurons, np.bool_)[shard.own].copy()
-    state["calibration"] = random.standard_normal((labels, 6), np.float32)[shard.own].copy()
+            state[f"layer{i}.codes"] = shard.part(random.integers(0, 2, (TABLES, neurons), np.uint32), 1).copy()
+            state[f"layer{i}.moved"] = shard.part(random.integers(0, 2, neurons, np.bool_)).copy()
+    state["calibration"] = shard.part(random.standard_normal((labels, 6), np.float32)).copy()
     return state
 
 
@@ -82,11 +82,14 @@ def a_model(config: Config, features: int, labels: int, shard: Shard = WHOLE, se
     return SavedModel(config=config, features=features, labels=labels, state=state, progress={"step": seed})
 
 
-def save(folder: Path, size: int, config: Config = ONE, seed: int = 0, **options: Any) -> None:
+def save(
+    folder: Path, size: int, config: Config = ONE, seed: int = 0, shares: tuple[int, ...] = (), **options: Any
+) -> None:  # fmt: skip
     """Saves such a model with that many ranks in one folder."""
 
     def work(comm: Communicator) -> None:
-        model = a_model(config, FEATURES, LABELS, Shard(comm.rank, comm.size), seed)
+        comm.shares = shares
+        model = a_model(config, FEATURES, LABELS, Shard.of(comm), seed)
         save_model(folder, model, comm=comm, **options)
 
     run_ranks(size, work)

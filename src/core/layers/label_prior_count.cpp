@@ -133,7 +133,7 @@ LabelPriorLists count_label_prior(const Csr& x, size_t features, const Csr& y, s
   LabelPriorLists lists;
   lists.begin.reserve(features + 1);
   concatenate(found, lists.begin, lists.label, lists.weight);
-  for (size_t l = own.first; l < labels; l += own.step) {
+  for (size_t own_label = 0, l; (l = own.to_global(own_label)) < labels; ++own_label) {
     lists.share.push_back(share[l]);
     lists.rows.push_back(static_cast<int32_t>(rows_of(by_label, l)));
   }

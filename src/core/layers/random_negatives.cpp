@@ -7,7 +7,7 @@
 
 namespace dslide {
 namespace {
-constexpr size_t BLOCK = 256;  // neurons that are decided together, in vector registers
+constexpr size_t BLOCK = MAX_STRIPE_WIDTH;  // neurons that are decided together at most, in vector registers
 
 // 31 random bits of a neuron. In 32-bit arithmetic, so that compilers vectorise it: a step decides on every neuron.
 inline int32_t random_bits(uint32_t neuron, uint32_t seed) {
@@ -19,7 +19,7 @@ inline int32_t random_bits(uint32_t neuron, uint32_t seed) {
 
 ChosenNegatives draw_uniformly(const RandomNegatives& negatives, uint64_t seed) {
   ChosenNegatives chosen;
-  chosen.ids.reserve(negatives.count / negatives.own.step + 1);
+  chosen.ids.reserve(negatives.count * negatives.own.width / negatives.own.step + 1);
   for (size_t i = 0; i < negatives.count; ++i) {
     const uint32_t neuron = below(mix(seed, i), static_cast<uint32_t>(negatives.neurons));
     if (negatives.own.contains(neuron)) chosen.ids.push_back(static_cast<int32_t>(negatives.own.to_local(neuron)));
@@ -40,17 +40,20 @@ ChosenNegatives draw_uniformly(const RandomNegatives& negatives, uint64_t seed) 
 // Independent decisions: neuron i is chosen with its probability.
 ChosenNegatives decide_each(const RandomNegatives& negatives, uint64_t seed, size_t own_neurons) {
   const auto low = static_cast<uint32_t>(seed), high = static_cast<uint32_t>(seed >> 32);
-  const uint32_t first = static_cast<uint32_t>(negatives.own.first), step = static_cast<uint32_t>(negatives.own.step);
+  const Stripe& own = negatives.own;
+  const size_t length = BLOCK / own.width * own.width;  // of a block: so all have the same numbers from their first on
+  uint32_t number[BLOCK];
+  for (size_t i = 0; i < length; ++i) number[i] = static_cast<uint32_t>(own.to_global(i));
   const int parts = threads();
   std::vector<std::vector<int32_t>> found(static_cast<size_t>(parts));
-  parallel_for(own_neurons, BLOCK, parts, [&](size_t begin, size_t end, int thread) {
+  parallel_for(own_neurons, length, parts, [&](size_t begin, size_t end, int thread) {
     uint8_t in[BLOCK];
-    for (size_t block = begin; block < end; block += BLOCK) {
-      const size_t count = std::min(BLOCK, end - block);
+    for (size_t block = begin; block < end; block += length) {
+      const size_t count = std::min(length, end - block);
       const float* probability = negatives.probability + block;
-      const uint32_t from = first + static_cast<uint32_t>(block) * step;
+      const auto from = static_cast<uint32_t>(block / own.width * own.step) + high;
       for (size_t i = 0; i < count; ++i) {
-        const int32_t bits = random_bits(from + static_cast<uint32_t>(i) * step + high, low);
+        const int32_t bits = random_bits(from + number[i], low);
         in[i] = static_cast<float>(bits) * 0x1p-31f <= probability[i];  // <=: what has probability 1 is certain
       }
       for (size_t i = 0; i < count; ++i) {

@@ -52,15 +52,27 @@ template <class F> Layout layout_of(F, size_t rows, size_t columns) {
 template <class Float> void check_columns(const ColumnView<Float>& c) {
   check_range("rows", c.rows, 0, MAX_SIDE);
   check_range("columns", c.count, 0, MAX_SIDE);
-  check_range("step", c.step, 1, MAX_SIDE);
-  require(c.count == 0 || (c.first < c.stride && c.count - 1 <= (c.stride - 1 - c.first) / c.step), "there are no ",
-          c.count, " columns from ", c.first, " in steps of ", c.step, " among ", c.stride);
+  check_range("step", c.columns.step, 1, MAX_SIDE);
+  require(c.count == 0 || c.columns.to_global(c.count - 1) < c.stride, "there are no ", c.count, " columns from ",
+          c.columns.first, " in steps of ", c.columns.step, " among ", c.stride);
 }
 
 // Calls fn(begin, end) for parts of the rows, in parallel if there are many values.
 template <class Fn> void over_rows(size_t rows, size_t columns, const Fn& fn) {
   if (rows * columns < MIN_PARALLEL) return fn(0, rows);
   parallel_for(rows, [&](size_t begin, size_t end, int) { fn(begin, end); });
+}
+
+// Calls fn(i, column) for each of the columns, by their place among them and in the matrix.
+template <class Float, class Fn> void each_column(const ColumnView<Float>& c, const Fn& fn) {
+  if (c.columns.width == 1) {
+    for (size_t i = 0; i < c.count; ++i) fn(i, c.columns.first + i * c.columns.step);
+    return;
+  }
+  size_t begin = c.columns.first;
+  for (size_t i = 0; i < c.count; begin += c.columns.step) {
+    for (size_t j = 0; j < c.columns.width && i < c.count; ++j) fn(i++, begin + j);
+  }
 }
 
 // Scratch for one row: its floats, contiguous, and its values, zero-padded to whole words (at least one).
@@ -72,22 +84,23 @@ template <class F> struct RowScratch {
 
   // Returns the scale.
   float encode(const ColumnView<const float>& c, size_t row) {
-    const float* x = c.data + row * c.stride + c.first;
-    if (c.step == 1) return F::encode(x, c.count, values.data());
-    for (size_t i = 0; i < c.count; ++i) floats[i] = x[i * c.step];
+    const float* x = c.data + row * c.stride;
+    if (c.columns.step == 1) return F::encode(x + c.columns.first, c.count, values.data());
+    each_column(c, [&](size_t i, size_t column) { floats[i] = x[column]; });
     return F::encode(floats.data(), c.count, values.data());
   }
 
   void decode(const ColumnView<float>& c, size_t row, float scale, bool add) {
-    float* x = c.data + row * c.stride + c.first;
-    if (c.step == 1 && !add) return F::decode(values.data(), c.count, scale, x);
+    float* x = c.data + row * c.stride;
+    if (c.columns.step == 1) x += c.columns.first;
+    if (c.columns.step == 1 && !add) return F::decode(values.data(), c.count, scale, x);
     F::decode(values.data(), c.count, scale, floats.data());
-    if (!add) {
-      for (size_t i = 0; i < c.count; ++i) x[i * c.step] = floats[i];
-    } else if (c.step == 1) {
+    if (c.columns.step == 1) {
       for (size_t i = 0; i < c.count; ++i) x[i] += floats[i];
+    } else if (!add) {
+      each_column(c, [&](size_t i, size_t column) { x[column] = floats[i]; });
     } else {
-      for (size_t i = 0; i < c.count; ++i) x[i * c.step] += floats[i];
+      each_column(c, [&](size_t i, size_t column) { x[column] += floats[i]; });
     }
   }
 

@@ -15,6 +15,7 @@
 #include <span>
 #include <string_view>
 #include <vector>
+#include "runtime/stripe.hpp"
 
 namespace dslide {
 enum class WireFormat : uint8_t { float32, bf16, int8 };
@@ -22,11 +23,12 @@ enum class WireFormat : uint8_t { float32, bf16, int8 };
 // Throws std::invalid_argument for an unknown name.
 WireFormat wire_format(std::string_view name);
 
-// The `count` columns first, first + step, ... of a matrix with leading dimension `stride`.
+// The first `count` columns of a stripe of a matrix with leading dimension `stride`.
 template <class Float> struct ColumnView {
   Float* data;
   size_t rows, stride;
-  size_t first, step, count;
+  Stripe columns;
+  size_t count;
 };
 
 // An encoded matrix, and how its message is laid out: sparse if that is shorter by an eighth.

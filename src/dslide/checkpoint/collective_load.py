@@ -154,8 +154,9 @@ def _with_ranks(problems: Problems) -> list[str]:
 def _open(folder: Path, save: _Save, comm: Communicator, optimizer: bool, verify: bool) -> SavedModel:
     """Opens a save; _Unusable if a file is missing or damaged on all disks."""
     manifest, model = _small_files(folder, save, comm, verify)
+    shard = Shard.of(comm)
     try:
-        needed = [shard_files(manifest, Shard(rank, comm.size), optimizer) for rank in range(comm.size)]
+        needed = [shard_files(manifest, shard.of_rank(rank), optimizer) for rank in range(comm.size)]
     except ModelError as error:
         raise _Unusable(str(error)) from None
     arrays = SavedArrays(folder, manifest, model.config, model.features, model.labels)

@@ -212,7 +212,7 @@ class CheckpointManager:
                 if path.name not in entries and is_model_file(path.name):
                     path.unlink()  # left by a crash
             name_latest(self.folder, folder.name)  # counts from when the manifest is there, which is written last
-            write_rest(folder, model, self.comm.size, entries, before=self._written)
+            write_rest(folder, model, self.comm, entries, before=self._written)
 
     def _send_copies(self, replicator: Replicator, folder: Path) -> str:
         """Sends this rank's arrays to a rank with another disk; returns why that failed, or nothing."""

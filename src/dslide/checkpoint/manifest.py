@@ -16,6 +16,7 @@ from typing import Any
 
 from dslide.checkpoint.tensor_file import Read, stream_tensors
 from dslide.errors import ModelError, raised_as
+from dslide.model.sharding import MOST_SHARE, Shard
 from dslide.util.arrays import Array
 from dslide.util.atomic import AtomicFile
 from dslide.util.json_files import read_plain_json
@@ -34,6 +35,7 @@ FIELDS = {  # of SavedModel that have a file each
 }  # fmt: skip
 COMMON_FILES = (CONFIG, LABEL_COUNTS, *FIELDS)  # one for all ranks
 MAX_SHARDS = 1 << 16
+MOST_SHARES = 1 << 12  # ranks with unequal shares
 LARGEST = 2**31 - 1  # number of features, labels, steps
 READ_SIZE = 1 << 20  # bytes
 
@@ -70,6 +72,12 @@ class Manifest:
 
     shards: int  # ranks that wrote it
     files: dict[str, Entry]
+    shares: tuple[int, ...] = ()  # of their neurons; empty: equal
+
+    @property
+    def writers(self) -> list[Shard]:
+        """The shards of the ranks that wrote it."""
+        return [Shard(rank, self.shards, self.shares) for rank in range(self.shards)]
 
     def checksum(self) -> int:
         """Identifies a save: a checksum over the arrays of all shards, those on other disks included."""
@@ -78,6 +86,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         about = {"format": FORMAT, "dslide": version("dslide"), "shards": self.shards, "files": self.files}
+        if self.shares:
+            about["shares"] = list(self.shares)
         write_json(folder / MANIFEST, about)
 
     @classmethod
@@ -108,7 +118,16 @@ class Manifest:
                 raise ModelError(f"{path}: damaged: {name!r} is not a file of a model{of_shards}")
             if not isinstance(entry, dict) or not all(type(entry.get(k)) is int for k in ("size", "crc32")):
                 raise ModelError(f"{path}: damaged: no size and checksum of {name}")
-        return cls(shards, files)
+        return cls(shards, files, _shares(path, content.get("shares", []), shards))
+
+
+def _shares(path: Path, found: Any, shards: int) -> tuple[int, ...]:
+    """The shares of the ranks that wrote a folder, checked."""
+    if not isinstance(found, list) or not all(type(share) is int and 1 <= share <= MOST_SHARE for share in found):
+        raise ModelError(f"{path}: damaged: expected shares of 1 to {MOST_SHARE}")
+    if len(found) not in (0, shards) or len(found) > MOST_SHARES:
+        raise ModelError(f"{path}: damaged: expected no shares or {min(shards, MOST_SHARES)}, not {len(found)}")
+    return tuple(found)
 
 
 class CheckedFile(AtomicFile):

@@ -25,7 +25,7 @@ from dslide.util.arrays import Array
 BLOCK = 1 << 23  # bytes
 
 Providers = list[dict[ShardFile, int]]  # [reader]: the rank that provides each file it needs
-Piece = tuple[ShardFile, slice]  # rows of what a reader needs of a file's array
+Piece = tuple[ShardFile, int, slice]  # of what a reader has in common with a file's array: which part, and its rows
 P = TypeVar("P")
 
 
@@ -33,7 +33,7 @@ def open_arrays(
     arrays: SavedArrays, comm: Communicator, optimizer: bool, providers: Providers, opened: Opened
 ) -> ShardArrays:
     """The arrays of this rank's shard. A collective; `opened` are all files that this rank provides."""
-    shard = Shard(comm.rank, comm.size)
+    shard = Shard.of(comm)
     priors = _exchange_priors(arrays, comm, providers, opened)
     prior = comm.together("label prior", lambda: arrays.prior(priors, shard))
     local = {source: opened[source] for source, provider in providers[comm.rank].items() if provider == comm.rank}
@@ -86,20 +86,20 @@ class RemoteArrays(ShardArrays):
         pieces = {
             (provider, reader): its
             for reader in range(size)
-            for provider, its in _pieces(name, layout, Shard(reader, size), self._providers[reader]).items()
+            for provider, its in _pieces(name, layout, self._shard.of_rank(reader), self._providers[reader]).items()
         }
 
         def give(reader: int, piece: Piece) -> Buffer:
-            source, part = piece
+            source, which, some = piece
             file = self._opened[source]
-            theirs = common(layout, Shard(reader, size), source.writer)[1]
-            rows = np.ascontiguousarray(file.arrays[name][theirs][part])
+            theirs = common(layout, self._shard.of_rank(reader), source.writer)[which][1]
+            rows = np.ascontiguousarray(file.arrays[name][theirs][some])
             file.release()
             return rows.reshape(-1).view(np.uint8).data
 
         def take(_: int, piece: Piece, content: Buffer) -> None:
-            source, part = piece
-            rows = self._in_memory[name][common(layout, self._shard, source.writer)[0]][part]
+            source, which, some = piece
+            rows = self._in_memory[name][common(layout, self._shard, source.writer)[which][0]][some]
             rows[...] = np.frombuffer(content, layout.dtype).reshape(rows.shape)
 
         send_pieces(self._comm, f"array {name}", pieces, give, take)
@@ -115,10 +115,11 @@ def _pieces(name: str, layout: ArrayLayout, reader: Shard, given: Mapping[ShardF
     for source in needed:
         if given[source] == reader.rank:
             continue
-        part = placeholder(layout, reader)[common(layout, reader, source.writer)[0]]
-        step = max(1, BLOCK // reader.size // max(1, part[:1].nbytes))  # rows
-        for begin in range(0, len(part) if part.size else 0, step):
-            pieces.setdefault(given[source], []).append((source, slice(begin, begin + step)))
+        for which, (own, _) in enumerate(common(layout, reader, source.writer)):
+            part = placeholder(layout, reader)[own]
+            step = max(1, BLOCK // reader.size // max(1, part[:1].nbytes))  # rows
+            for begin in range(0, len(part) if part.size else 0, step):
+                pieces.setdefault(given[source], []).append((source, which, slice(begin, begin + step)))
     return pieces
 
 
@@ -177,7 +178,7 @@ def _exchange_priors(
         outgoing = {}
         for reader in readers:
             if providers[reader][source] == me:
-                prior = prior_for(Shard(reader, comm.size), source.writer, prior_arrays(opened[source].arrays))
+                prior = prior_for(Shard.of(comm).of_rank(reader), source.writer, prior_arrays(opened[source].arrays))
                 outgoing[reader] = {name: array.tobytes() for name, array in prior.items()}
         for came in send_named(comm, "label priors", outgoing).values():
             found[source] = {name: np.frombuffer(came[name], TYPES[name.removeprefix(PREFIX)]) for name in came}
@@ -189,7 +190,7 @@ def prior_for(shard: Shard, writer: Shard, prior: Mapping[str, Array]) -> dict[s
     if not prior:
         return {}
     made = {name: prior[PREFIX + name] for name in TYPES}
-    kept = (made["neuron"].astype(np.int64) * writer.size + writer.rank) % shard.size == shard.rank
+    kept = shard.owns(writer.to_global(made["neuron"].astype(np.int64)))
     made["begin"] = np.concatenate([[0], np.cumsum(kept)])[made["begin"]]
     for name in ("neuron", "weight", "trained"):
         made[name] = made[name][kept] if len(made[name]) else made[name]

@@ -1,13 +1,12 @@
 """Reads a shard of a saved model, whatever number of ranks wrote it.
 
-If as many ranks wrote the model, the shard's arrays are its own files, memory-mapped. Otherwise its neurons lie in the
-files of other shards: neuron n belongs to rank n mod ranks. Each array is then assembled when it is read, straight from
-the mapped files into its place, so that memory holds the result and little else.
+If as many ranks with the same shares wrote the model, the shard's arrays are its own files, memory-mapped. Otherwise
+its neurons lie in the files of other shards (sharding.py says in which). Each array is then assembled when it is read,
+straight from the mapped files into its place, so that memory holds the result and little else.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,8 +45,7 @@ class ShardFile(NamedTuple):
 
 def shard_files(manifest: Manifest, shard: Shard, optimizer: bool) -> list[ShardFile]:
     """The files that hold the arrays of a shard; ModelError if the model was saved without some of them."""
-    divisor = math.gcd(manifest.shards, shard.size)
-    writers = [Shard(rank, manifest.shards) for rank in range(shard.rank % divisor, manifest.shards, divisor)]
+    writers = [writer for writer in manifest.writers if shard.overlaps(writer)]
     kinds = (WEIGHTS, OPTIMIZER) if optimizer else (WEIGHTS,)
     needed = [ShardFile(kind, writer) for kind in kinds for writer in writers]
     for source in needed:
@@ -174,8 +172,8 @@ class ShardArrays(ArraySource):
         layout = self._layouts[name]
         files = [(source.writer, file) for source, file in self._files.items() if name in file.arrays]
         for writer, file in files[:1] if layout.axis is None else files:
-            own, theirs = common(layout, self._shard, writer)
-            copy_rows(into[own], file.arrays[name][theirs], file.release)
+            for own, theirs in common(layout, self._shard, writer):
+                copy_rows(into[own], file.arrays[name][theirs], file.release)
 
     def _own_file(self, name: str) -> TensorFile | None:
         """The shard's own file with an array, if that is open."""
@@ -196,21 +194,12 @@ def placeholder(layout: ArrayLayout, shard: Shard) -> Array:
     return np.broadcast_to(np.empty((), layout.dtype), layout.shape(shard))
 
 
-def common(layout: ArrayLayout, a: Shard, b: Shard) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of an array that two shards have in common, as indices into the array of one and of the other. Their
-    ranks must be equal modulo the greatest common divisor of their sizes; other shards have no neurons in common."""
+def common(layout: ArrayLayout, a: Shard, b: Shard) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """The parts of an array that two shards have in common, each as indices into the array of one and of the other."""
     if layout.axis is None:  # the same on all ranks
-        return (), ()
-    divisor = math.gcd(a.size, b.size)
-    step = a.size * b.size // divisor  # between two common neurons, by their numbers in the whole layer
-    # the first neuron a.rank + a.size * k that is b.rank modulo b.size
-    k = (b.rank - a.rank) // divisor * pow(a.size // divisor, -1, b.size // divisor) % (b.size // divisor)
-    first = a.rank + a.size * k
-    count = len(range(first, layout.neurons, step))
+        return [((), ())]
     before = (slice(None),) * layout.axis
-
-    def local(shard: Shard) -> tuple[slice, ...]:
-        begin, stride = (first - shard.rank) // shard.size, step // shard.size
-        return *before, slice(begin, begin + count * stride, stride)
-
-    return local(a), local(b)
+    return [
+        ((*before, a.local_slice(*some, layout.neurons)), (*before, b.local_slice(*some, layout.neurons)))
+        for some in a.common(b)
+    ]

@@ -107,7 +107,7 @@ def save_model(
         own = work.together("arrays saved", lambda: write_shard(work.new, model, comm, optimizer))
         of_ranks = comm.gather_objects("checksums of saved arrays", own)
         shards = {name: entry for entries in of_ranks for name, entry in entries.items()}
-        work.leaders("model saved", lambda: write_rest(work.new, model, comm.size, shards, optimizer))
+        work.leaders("model saved", lambda: write_rest(work.new, model, comm, shards, optimizer))
 
 
 def _is_model(folder: Path) -> bool:
@@ -120,9 +120,9 @@ def load_model(
     folder: str | Path, *, optimizer: bool = False, verify: bool = False, shard: Shard = WHOLE
 ) -> SavedModel:
     """Reads a model folder, or the newest checkpoint of a run; ModelError names the file that is missing or damaged.
-    `state` holds the arrays of the shard, by default the whole network: memory-mapped if as many ranks wrote the
-    folder, else each assembled when it is read. `optimizer` includes what resuming needs; `verify` checks the checksums
-    of the arrays too, which reads them once.
+    `state` holds the arrays of the shard, by default the whole network: memory-mapped if ranks with the same shares
+    wrote the folder, else each assembled when it is read. `optimizer` includes what resuming needs; `verify` checks
+    the checksums of the arrays too, which reads them once.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def write_shard(
 
 
 def write_rest(
-    folder: Path, model: SavedModel, shards: int, entries: dict[str, Entry], optimizer: bool = True,
+    folder: Path, model: SavedModel, comm: Communicator, entries: dict[str, Entry], optimizer: bool = True,
     before: dict[str, list[tuple[Entry, Path]]] | None = None,
 ) -> None:  # fmt: skip
     """Writes all but the shards' arrays, whose entries are given. `before`: files of earlier checkpoints, which are
@@ -185,7 +185,7 @@ def write_rest(
             entries[name] = write_json(folder / name, content)
         if name != PROGRESS:
             before[name] = [*copies[-2:], (entries[name], folder / name)]
-    Manifest(shards, entries).write(folder)
+    Manifest(comm.size, entries, Shard.of(comm).shares).write(folder)
 
 
 def read_model(folder: Path, verify: bool) -> tuple[Manifest, SavedModel]:

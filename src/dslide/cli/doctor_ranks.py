@@ -4,6 +4,7 @@ on them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dslide.comm import Communicator
@@ -11,11 +12,13 @@ from dslide.comm.topology import local_ranks
 from dslide.config import Config
 from dslide.errors import ConfigError, known_to_all
 from dslide.model.defaults import resolve
-from dslide.planner.diagnosis import find_differences, memory_problem, rank_facts, slowest_step
+from dslide.planner.diagnosis import computing_times, find_differences, memory_problem, rank_facts
 from dslide.planner.link_test import ALL_AT_ONCE_BYTES, AllAtOnce, Pair, measure_all_at_once, measure_pairs, pairs
 from dslide.planner.memory import plan
+from dslide.planner.shares import measured_shares, shares_in_memory
 from dslide.planner.traffic import bytes_per_step, rounds_per_step
 from dslide.planner.trial_steps import StepTime
+from dslide.util.memory import available_bytes, rss_bytes
 from dslide.util.tables import plain_table
 from dslide.util.units import format_bytes
 
@@ -52,18 +55,36 @@ def _examine_network(
     comm: Communicator, config: Config, shape: Mapping[str, int], is_example: bool, together: AllAtOnce
 ) -> None:
     """Prints whether the network fits, and how fast it trains."""
-    planned = plan(config, shape["features"], shape["labels"], ranks=comm.size)
+    memory = partial(plan, config, shape["features"], shape["labels"], ranks=comm.size)
+    planned = memory()
     example = " (those of Amazon-670K; --features and --labels give others)" if is_example else ""
     rows = f"{shape['features_per_row']} features and {shape['labels_per_row']} labels per row"
     batches = f"batches of {config.batch_size} rows, {config.wire} on the wire"
     _print(comm, [f"a network with {planned.what}{example}:", f"  {rows}, {batches}"])
+    free = available_bytes() // local_ranks(comm).ranks + rss_bytes()
+    fitting = partial(shares_in_memory, comm, bytes_of=lambda part: memory(share=part).bytes_total, free=free)
     if problem := memory_problem(comm, planned):
+        if shares := fitting(()):
+            problem += f"; with --shares {','.join(map(str, shares))} all have enough"
         if not is_example:
             raise known_to_all(ConfigError(problem))
         _print(comm, [f"  {problem}"])
         return
     _print(comm, [f"  {format_bytes(planned.bytes_total)} of memory on each rank without data, and there is enough"])
-    _print(comm, speed_lines(config, shape["labels"], comm.size, slowest_step(comm, config, shape), together))
+    every = computing_times(comm, config, shape)
+    slowest = max(every, key=lambda step: step.compute)
+    _print(comm, speed_lines(config, shape["labels"], comm.size, slowest, together))
+    measured = measured_shares(comm, config, shape)
+    _print(comm, shares_lines([step.compute for step in every], measured, fitting(measured)))
+
+
+def shares_lines(seconds: Sequence[float], measured: tuple[int, ...], shares: tuple[int, ...]) -> list[str]:
+    """What each rank computes for a step with equal shares, and the shares that `--shares -1` would choose."""
+    text = f"  computing for a step, with equal shares, ms: {', '.join(map(_ms, seconds))}"
+    if not shares:
+        return [f"{text}; the ranks are alike: equal shares"]
+    why = "as far as memory allows" if shares != measured else "in proportion to what each computes in a second"
+    return [f"{text}; --shares {','.join(map(str, shares))} would suit them, {why} (--shares -1 measures that)"]
 
 
 def ranks_table(every: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.add_argument("--nodes", type=whole_number, default=4, metavar="N", help="number of nodes (default: 4)")
     rate = "what each node can send, and receive: like 100mbit, 1gbit, unlimited (default: 100mbit)"
     making.add_argument("--rate", default="100mbit", help=rate)
+    latency = "added to what a packet takes from one node to another, like 0.5ms (default: 0ms)"
+    making.add_argument("--latency", default="0ms", metavar="TIME", help=latency)
     running = action("run", "run a command as an MPI job over all nodes", _run)
     ranks = "ranks on each node (default: 1)"
     running.add_argument("--ranks-per-node", type=whole_number, default=1, metavar="N", help=ranks)
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    lab = up(arguments.nodes, arguments.rate, arguments.name)
+    lab = up(arguments.nodes, arguments.rate, arguments.name, arguments.latency)
     print(f"{lab}: {', '.join(lab.hosts)}; next: {command_line('run', lab.name)} -- dslide train DATA")
     return 0
 

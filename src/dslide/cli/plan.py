@@ -84,7 +84,7 @@ def _workload(arguments: argparse.Namespace, config: Config) -> Workload:
 
 
 def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:
-    from dslide.planner.forecast import forecast, recommended
+    from dslide.planner.forecast import forecast, recommended, recommended_wire
 
     counts = work.node_counts(nodes)
     plans = {count: work.memory(count, cores) for count in counts}
@@ -105,11 +105,14 @@ def _print_plan(work: Workload, nodes: int, cores: int, memory: int, network: Ne
               f"{format_bytes(plans[counts[-1]].bytes_total)} each")  # fmt: skip
     else:
         print(f"recommended: {best} node{'s' * (best > 1)}: {why}")
+        wire, gain = recommended_wire(work.config(best), work.trial.labels, plans[best], calibration, network)
+        if gain > 1:
+            print(f"with --wire {wire} these would be {gain:.2f} times as fast, by what is sent")
     print(_measured(calibration))
 
 
 def _print_json(work: Workload, nodes: int, cores: int, memory: int, network: NetworkSpeed) -> None:
-    from dslide.planner.forecast import forecast, recommended
+    from dslide.planner.forecast import forecast, recommended, recommended_wire
 
     counts = work.node_counts(nodes)
     plans = {count: work.memory(count, cores) for count in counts}
@@ -127,7 +130,12 @@ def _print_json(work: Workload, nodes: int, cores: int, memory: int, network: Ne
         }
         for count, each in found.items()
     ]  # fmt: skip
-    chosen = {"parameters": plans[nodes].parameters, "available_bytes": memory, "recommended_nodes": best, "why": why}
+    at = best or nodes
+    wire, _ = recommended_wire(work.config(at), work.trial.labels, plans[at], calibration, network)
+    chosen = {
+        "parameters": plans[nodes].parameters, "available_bytes": memory, "recommended_nodes": best, "why": why,
+        "recommended_wire": wire,
+    }  # fmt: skip
     print(json.dumps({**chosen, "forecasts": rows}))
 
 

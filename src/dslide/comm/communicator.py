@@ -90,6 +90,7 @@ class Communicator:
         self.size = 1 if transport is None else transport.size
         self.limit = limit
         self.step = 0  # of training, for error messages; set by the trainer
+        self.shares: tuple[int, ...] = ()  # of the network, one for each rank, in proportion; empty: equal
         self.bytes_sent = 0  # in exchanges, headers included; without heartbeats and the side channel
         self.wait_seconds = 0.0  # in which this rank only waited
         self.flight_seconds = 0.0  # from posting an exchange to its last arrival, summed over exchanges

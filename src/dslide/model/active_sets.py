@@ -29,7 +29,7 @@ def sampled(
     hit_indptr, hit_indices = (None, None) if hits is None else (hits.indptr, hits.indices)
     return ActiveSet.sampled(
         per_row, neurons, wanted.indptr, wanted.indices, hit_indptr, hit_indices, negatives, seed, correct, total,
-        shard.rank, shard.size, probability,
+        shard.stripe, probability,
     )  # fmt: skip
 
 

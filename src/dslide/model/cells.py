@@ -62,9 +62,9 @@ class Cells:
         """Uses new arrays, and leaves the old ones to whoever still reads them."""
         self.state: dict[str, Array] = {CENTRES: centres, LABELS: labels}
         self.built = bool((labels[:, 0] >= 0).any())
-        owned = np.sort(np.where((labels >= 0) & (labels % self.shard.size == self.shard.rank), labels, -1), axis=1)
+        owned = np.sort(np.where((labels >= 0) & self.shard.owns(labels), labels, -1), axis=1)
         is_own = owned >= 0
-        self.lists = Lists(indptr_of(is_own.sum(axis=1)), owned[is_own] // self.shard.size)  # own ones of each cell
+        self.lists = Lists(indptr_of(is_own.sum(axis=1)), self.shard.to_local(owned[is_own]))  # own ones of each cell
         offsets = np.where(labels[:, 0] >= 0, -0.5 * np.einsum("ij,ij->i", centres, centres), NOWHERE)
         self._nearest = _centre_layer(centres, offsets.astype(np.float32))
 

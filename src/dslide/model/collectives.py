@@ -1,4 +1,4 @@
-"""What the ranks of one network exchange in a step. Each rank owns every R-th neuron of every layer (sharding.py).
+"""What the ranks of one network exchange in a step. Each owns a share of the neurons of every layer (sharding.py).
 
   all_gather        activations of own neurons -> those of all neurons, (rows, all)
   reduce_scatter    each rank's share of gradients, (rows, all) -> their sum for own neurons, (rows, own)
@@ -51,7 +51,7 @@ class Collectives:
 
     def __init__(self, comm: Communicator, wire: str) -> None:
         self.comm, self.wire = comm, wire
-        self.shard = Shard(comm.rank, comm.size)
+        self.shard = Shard.of(comm)
 
     # ---- activations and gradients --------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class Collectives:
         """z: activations of own neurons, (rows, padded own); fills `into`, (rows, padded width). `exact`: float32."""
         message = _core.wire_encode(z, 0, 1, self.shard.count(width), "float32" if exact else self.wire)
         exchange = self.comm.post_to_all(name, message)
-        return Future(lambda: _core.wire_decode_shares(exchange.wait(), into, width))
+        return Future(lambda: _core.wire_decode_shares(exchange.wait(), into, self.shard.every, width))
 
     def all_gather_sparse(self, name: str, own: Csr) -> Csr:
         """Rows over all neurons from the rows over own neurons, both by number in the whole layer. Messages have the
@@ -68,13 +68,13 @@ class Collectives:
             return own
         lengths = np.diff(own.indptr).astype(np.int32)
         values = _core.wire_encode(own.values[None, :], 0, 1, own.nnz, self.wire)
-        message = b"".join((lengths.tobytes(), (own.indices // self.shard.size).tobytes(), values))
+        message = b"".join((lengths.tobytes(), self.shard.to_local(own.indices).tobytes(), values))
         rows, ids, numbers = [], [], []
         for rank, content in enumerate(self.comm.all_gather(name, message)):
             each = np.frombuffer(content, np.int32, own.rows)
             count = int(each.sum())
             rows.append(np.repeat(np.arange(own.rows), each))
-            ids.append(Shard(rank, self.shard.size).to_global(np.frombuffer(content, np.int32, count, 4 * own.rows)))
+            ids.append(self.shard.of_rank(rank).to_global(np.frombuffer(content, np.int32, count, 4 * own.rows)))
             found = np.empty((1, count), np.float32)
             _core.wire_decode(memoryview(content)[4 * (own.rows + count) :], found, 0, 1, count, False)
             numbers.append(found[0])
@@ -91,7 +91,7 @@ class Collectives:
         return self._reduce_columns(name, da, width) if isinstance(a, Dense) else self._reduce_elements(name, a, da)
 
     def _reduce_columns(self, name: str, da: Floats, width: int) -> Future[Floats]:
-        exchange = self.comm.post(name, _core.wire_encode_shares(da, self.shard.size, width, self.wire))
+        exchange = self.comm.post(name, _core.wire_encode_shares(da, self.shard.every, width, self.wire))
 
         def finish() -> Floats:
             count = self.shard.count(width)
@@ -102,8 +102,7 @@ class Collectives:
         return Future(finish)
 
     def _reduce_elements(self, name: str, a: Csr, da: Floats) -> Future[Floats]:
-        owner = a.indices % self.shard.size
-        pieces = [da[None, owner == rank] for rank in range(self.shard.size)]
+        pieces = [da[None, self.shard.of_rank(rank).owns(a.indices)] for rank in range(self.shard.size)]
         messages = [_core.wire_encode(np.ascontiguousarray(p), 0, 1, p.shape[1], self.wire) for p in pieces]
         exchange = self.comm.post(name, messages)
 

@@ -97,9 +97,9 @@ def find_discriminant(x: Features, y: SparseRows, most: int) -> Discriminant:
 def label_sums(x: Features, y: SparseRows, shard: Shard = WHOLE) -> Iterator[tuple[LabelIds, Doubles]]:
     """Labels of the shard that have rows, ascending, by own number, and the sums of their rows, (labels, features),
     piece by piece."""
-    own = np.flatnonzero(y.indices % shard.size == shard.rank)
+    own = np.flatnonzero(shard.owns(y.indices))
     own = own[np.argsort(y.indices[own], kind="stable")]
-    labels, rows = y.indices[own].astype(np.int64) // shard.size, y.row_numbers()[own]
+    labels, rows = shard.to_local(y.indices[own].astype(np.int64)), y.row_numbers()[own]
     step = max(1, PIECE_BYTES // (8 * x.columns))
     label, rest = -1, np.zeros(x.columns)  # the label that the last piece ended with, and its sum so far
     for begin in range(0, len(own), step):

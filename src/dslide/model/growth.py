@@ -56,10 +56,10 @@ def with_counts(
     """The label prior with further rows counted; `rows` are all that were counted so far and now. A label's centroid is
     that of all its rows, as far as its links tell. Each feature keeps `prior_labels` links; trained weights and scales
     stay. Ranks call it together, with the same rows."""
-    features, shard = len(prior.arrays["begin"]) - 1, Shard(comm.rank, comm.size)
+    features, shard = len(prior.arrays["begin"]) - 1, Shard.of(comm)
     begin, neuron, weight, share, own_rows = _core.count_label_prior(
         x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, labels, config.prior_power, False, False,
-        shard.rank, shard.size,
+        shard.stripe,
     )  # fmt: skip
     old = prior.arrays
     trained = old["trained"] if prior.is_trained else np.zeros(len(old["neuron"]), np.float32)
@@ -76,7 +76,7 @@ def with_counts(
         feature, neuron, total, trained = _together(before.part(*block), new.part(*block))
         weights = total * shares[neuron]
         gain = seen.gains(feature + block[0], total, counts[neuron]) if prior.is_trained else weights
-        label = neuron.astype(np.int64) * shard.size + shard.rank
+        label = shard.to_global(neuron.astype(np.int64))
         kept = _best_of_each(feature, gain, label, block[1] - block[0], config.prior_labels, comm)
         lengths = np.bincount(feature[kept], minlength=block[1] - block[0])
         chosen.append((lengths, neuron[kept], weights[kept].astype(np.float32), trained[kept]))

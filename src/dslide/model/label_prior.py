@@ -92,7 +92,7 @@ class LabelPrior:
         itself. Every rank counts all and keeps its own."""
         begin, neuron, weight, share, rows = _core.count_label_prior(
             x.indptr, x.indices, x.values, features, y.indptr, y.indices, labels, config.prior_labels,
-            config.prior_power, config.prior_learning_rate > 0, same, shard.rank, shard.size,
+            config.prior_power, config.prior_learning_rate > 0, same, shard.stripe,
         )  # fmt: skip
         return cls.untrained(begin, neuron, weight, share, rows, config)
 
@@ -162,7 +162,7 @@ class LabelPrior:
         that are most easily mistaken for its own."""
         best, keys = np.empty((x.rows, want), np.int32), np.empty((x.rows, want), np.uint32)
         self._native.best(
-            x.indptr, x.indices, x.values, lengths, own.indptr, own.indices, bias, shard.rank, shard.size, best, keys
+            x.indptr, x.indices, x.values, lengths, own.indptr, own.indices, bias, shard.stripe, best, keys
         )
         found = best >= 0
         return Hits(Lists(indptr_of(found.sum(axis=1)), best[found]), keys[found])
@@ -218,15 +218,15 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
     by_label: dict[str, list[Array]] = {name: [] for name in ("number", "share", "rows")}
     for writer, arrays in parts:
         begin, neuron = arrays[PREFIX + "begin"], arrays[PREFIX + "neuron"]
-        labels = neuron.astype(np.int64) * writer.size + writer.rank
-        kept = labels % shard.size == shard.rank
+        labels = writer.to_global(neuron.astype(np.int64))
+        kept = shard.owns(labels)
         by_link["feature"].append(np.repeat(np.arange(features), np.diff(begin))[kept])
-        by_link["label"].append(labels[kept] // shard.size)
+        by_link["label"].append(shard.to_local(labels[kept]))
         by_link["weight"].append(arrays[PREFIX + "weight"][kept])
         trained = arrays[PREFIX + "trained"]
         by_link["trained"].append(trained[kept] if len(trained) else trained)
-        every = np.arange(len(arrays[PREFIX + "share"])) * writer.size + writer.rank
-        mine = every % shard.size == shard.rank
+        every = writer.numbers(len(arrays[PREFIX + "share"]))
+        mine = shard.owns(every)
         by_label["number"].append(every[mine])
         for name in ("share", "rows"):
             by_label[name].append(arrays[PREFIX + name][mine])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class Layer:
         unit, biased = spec.is_output and config.unit_length == "both", config.output_bias or not spec.is_output
         if weights is None:
             axis = 1 if spec.sparse_input else 0
-            _core.initialise(self.arrays["weights"], width, scale, seed, shard.rank, shard.size, axis)
+            _core.initialise(self.arrays["weights"], width, scale, seed, shard.stripe, axis)
             if unit:
                 rows_of = self.arrays["weights"]
                 rows_of /= np.maximum(np.linalg.norm(rows_of, axis=1, keepdims=True), 1e-30)
@@ -301,8 +302,8 @@ class Layer:
         return widened(weights[ids, : self.neurons], None if scale is None else scale[ids])
 
 
-def table_bytes(config: Config, spec: LayerSpec, parameters: HashParameters, ranks: int = 1) -> int:
-    """Memory of an LSH index over a rank's share of a layer."""
-    own = -(-spec.neurons // ranks)
+def table_bytes(config: Config, spec: LayerSpec, parameters: HashParameters, pieces: int | Fraction = 1) -> int:
+    """Memory of an LSH index over one of so many pieces of a layer."""
+    own = -(-spec.neurons // pieces)
     as_stored = config.weights == "float32" and not spec.sparse_input  # else weights are copied to be hashed
     return index_bytes(parameters, own, 0 if as_stored else min(COPIED_BYTES, 4 * spec.inputs * own))

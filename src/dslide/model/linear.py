@@ -95,7 +95,7 @@ class LinearClassifiers:
         shard, scores = collectives.shard, np.empty_like(logits)
         self._native.mixed_scores(
             x.indptr, x.indices, x.values, _core.row_norms(x.indptr, x.values), ids, logits, scores,
-            *calibration.native, shard.rank, shard.size,
+            *calibration.native, shard.stripe,
         )  # fmt: skip
         if shard.size > 1:
             sums = collectives.summary(0.0, 0.0, True, more=scores.ravel().astype(np.float64)).wait().sums
@@ -120,8 +120,8 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
     matrices, numbers = [], []
     by_label: dict[str, list[Array]] = {"bias": [], "factor": []}
     for writer, arrays in parts:
-        labels = np.arange(len(arrays["bias"])) * writer.size + writer.rank
-        mine = labels % shard.size == shard.rank
+        labels = writer.numbers(len(arrays["bias"]))
+        mine = shard.owns(labels)
         columns = int(arrays["feature"].max(initial=0)) + 1
         matrix = sp.csr_matrix((arrays["weight"], arrays["feature"], arrays["begin"]), (len(labels), columns))
         matrices.append(matrix[mine])
@@ -163,7 +163,7 @@ def only_labels(arrays: Mapping[str, Array], shard: Shard, writer: Shard) -> Arr
     begin = arrays["begin"]
     if len(begin) == 0:
         return NONE
-    kept = (np.arange(len(begin) - 1) * writer.size + writer.rank) % shard.size == shard.rank
+    kept = shard.owns(writer.numbers(len(begin) - 1))
     lengths = np.diff(begin)
     weights = np.repeat(kept, lengths)
     changed = {"begin": indptr_of(lengths * kept)}

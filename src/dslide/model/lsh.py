@@ -34,7 +34,7 @@ class LshIndex:
         self.inputs, self.config, self.seed, self.shard = inputs, config, seed, shard
         self.functions = _core.HashFunctions(family, inputs, k, tables, bits, seed)
         self.tables = _core.Tables(own, tables, bits, config.bucket_size, config.bucket_policy, seed)
-        self.query = _core.Query(self.tables, shard.rank, shard.size)
+        self.query = _core.Query(self.tables, shard.stripe)
         self.moved = np.ones(own, np.bool_)
         self.built = False
         self.rebuilds = 0

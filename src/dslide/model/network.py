@@ -69,11 +69,7 @@ class Network(OutputNetwork):
         shard = collectives.shard
         layers: list[Layer] = []
         for spec in layer_specs(config, features, labels):
-            if spec.neurons < shard.size:
-                what = "labels" if spec.is_output else "neurons of a hidden layer"
-                raise known_to_all(
-                    ConfigError(f"{spec.neurons} {what} can't be split over {shard.size} ranks; use fewer ranks")
-                )
+            shard.check(spec.neurons, "labels" if spec.is_output else "neurons of a hidden layer")
             layers.append(
                 Layer(
                     spec, config, layer_seed(config.seed, spec.index), scale=initial_scale(config, spec),
@@ -148,11 +144,11 @@ class Network(OutputNetwork):
         directions[:kept, : data.features] = found.directions.T / factor
         offset = np.zeros(hidden.total, np.float32)
         offset[:kept] = -found.offset / factor
-        hidden.restart(directions[shard.own], offset[shard.own])
+        hidden.restart(shard.part(directions), shard.part(offset))
         weights, bias = np.zeros((output.neurons, hidden.total), np.float32), np.zeros(output.neurons)
-        known = self.loss.initial_bias(data.label_frequencies())[shard.own]
+        known = shard.part(self.loss.initial_bias(data.label_frequencies()))
         bias[: len(known)] = known
-        counts = data.label_counts[shard.own]
+        counts = shard.part(data.label_counts)
         for own, sums in label_sums(data.x, data.y, shard) if exclusive else ():
             scores, offsets = found.scores(sums, counts[own])
             weights[own, :kept] = factor * scores
@@ -289,8 +285,8 @@ class Network(OutputNetwork):
         """Lets the network predict labels from number `first` on as often as they occur."""
         if not self.config.output_bias:
             return
-        bias = self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32)
-        known = len(range(self.shard.rank, first, self.shard.size))
+        bias = self.shard.part(self.loss.initial_bias(frequencies)).astype(np.float32)
+        known = self.shard.count(first)
         bias[:known] = self.output.arrays["bias"][:known, 0]
         self.output.set_bias(bias)
 

@@ -122,7 +122,7 @@ class OutputNetwork:
         """Lets an untrained network predict every label as often as it occurs."""
         if not self.config.output_bias:
             return
-        self.output.set_bias(self.loss.initial_bias(frequencies)[self.shard.own].astype(np.float32))
+        self.output.set_bias(self.shard.part(self.loss.initial_bias(frequencies)).astype(np.float32))
 
     def set_negatives(self, frequencies: npt.NDArray[np.float64]) -> None:
         """Samples negatives by how often labels occur, if the options say so."""
@@ -131,7 +131,7 @@ class OutputNetwork:
 
     def _inclusion(self, frequencies: npt.NDArray[np.float64] | None) -> Floats:
         every = inclusion_probabilities(frequencies, self.labels, self.config.random_negatives)
-        return np.ascontiguousarray(every[self.shard.own])
+        return np.ascontiguousarray(self.shard.part(every))
 
     # ---- prediction -------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ def _candidates(
     if prior is not None:
         bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
         shard = network.shard
-        indptr, ids, keys = _core.prior_candidates(prior, bias, PRIOR_CANDIDATES, shard.rank, shard.size)
+        indptr, ids, keys = _core.prior_candidates(prior, bias, PRIOR_CANDIDATES, shard.stripe)
         more = network.collectives.best_hits(Hits(Lists(indptr, ids), keys), PRIOR_CANDIDATES).wait()
     arrays = [(None, None) if lists is None else (lists.indptr, lists.indices) for lists in (more, excluded)]
     cells = found.lists
@@ -140,8 +140,8 @@ def scores(network: Network, x: Features, labels: Ids) -> Floats:
     if len(order) and not 0 <= order[0] <= order[-1] < network.labels:
         raise DataError(f"label numbers must be 0 to {network.labels - 1}, not {order[0]} to {order[-1]}")
     shard, output = network.shard, network.output
-    places = np.flatnonzero(order % shard.size == shard.rank)
-    owned = (order[places] // shard.size).astype(np.int32)
+    places = np.flatnonzero(shard.owns(order))
+    owned = shard.to_local(order[places])
     out = np.empty((len(x), len(labels)), np.float32)
     columns = np.searchsorted(order, labels)
     for begin, end in row_blocks(network, len(x), len(order)):
@@ -213,7 +213,7 @@ def make_tables(network: OutputNetwork) -> LshIndex:
     output, config = network.output, network.config.replace(tables=network.config.tables or TABLES)
     family = prediction_family(config.family, output.sparse_input, config.activation)
     parameters = hash_parameters(config, network.labels, output.inputs, family)
-    needed = table_bytes(config, output.spec, parameters, network.shard.size)
+    needed = table_bytes(config, output.spec, parameters, 1 / network.shard.fraction)
     check_memory(rss_bytes() + needed, "approximate prediction", "exact prediction needs less")
     index = LshIndex(network.labels, output.inputs, family, parameters, config, config.seed, network.shard)
     index.rebuild(output.codes)

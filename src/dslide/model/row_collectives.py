@@ -123,7 +123,7 @@ class RowCollectives(Collectives):
         if self.comm.size == 1:
             return values
         spread = np.zeros(labels.nnz, np.float32)
-        spread[labels.indices % self.shard.size == self.shard.rank] = values
+        spread[self.shard.owns(labels.indices)] = values
         cuts = labels.indptr[indptr_of(self.counts)]
         came = self.comm.post(name, [spread[begin:end].tobytes() for begin, end in pairwise(cuts)]).wait()
         return np.asarray(sum(np.frombuffer(content, np.float32) for content in came), np.float32)

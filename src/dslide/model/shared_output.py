@@ -53,7 +53,7 @@ class SharedOutput(OutputNetwork):
         needed = rss_bytes() + memory_bytes(config, spec, comm.size)
         advice = "weights = bf16 needs less, and so do ranks on more machines"
         check_memory(needed, f"an output layer of {inputs:,} x {labels:,}", advice, local_ranks(comm).ranks)
-        shard = Shard(comm.rank, comm.size)
+        shard = Shard.of(comm)
         scale = config.init_scale / float(np.sqrt(inputs))
         layer = Layer(spec, config, layer_seed(config.seed, 0), scale=scale, shard=shard)
         super().__init__(config, labels, RowCollectives(comm, config.wire), [layer])

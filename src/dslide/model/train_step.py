@@ -165,7 +165,7 @@ class TrainStep(OutputStage):
         network = self.network
         if drop := network.config.dropout_hidden:
             shard, neurons = network.shard, network.layers[i].neurons
-            _core.dropout_dense(z, neurons, drop, self._dropout_seed(i, step), first_row, shard.rank, shard.size)
+            _core.dropout_dense(z, neurons, drop, self._dropout_seed(i, step), first_row, shard.stripe)
 
     def _activate_sampled(self, i: int, z: Floats, active: ActiveSet, step: int) -> Csr:
         """Sums of a sampled layer become activations, by their numbers in the whole layer."""
@@ -184,7 +184,7 @@ class TrainStep(OutputStage):
         if isinstance(a, Dense):
             self._drop_hidden(i, da, step)
             if config.activation == "relu":
-                own = a.values[:, network.shard.own] if network.shard.size > 1 else a.values
+                own = network.shard.part(a.values, axis=1) if network.shard.size > 1 else a.values
                 da[:, : own.shape[1]] *= own[:, : da.shape[1]] > 0
             return da
         owned = network.shard.own_part(a)

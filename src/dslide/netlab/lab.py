@@ -16,13 +16,14 @@ from pathlib import Path
 
 from dslide.errors import ConfigError
 from dslide.netlab.agent import write_programs
-from dslide.netlab.system import NAMESPACES, LabError, call, check_system, end_processes
+from dslide.netlab.system import NAMESPACES, LabError, call, check_system, end_processes, start_relay
 from dslide.util.atomic import AtomicFile
-from dslide.util.units import MOST_RATE, counted, format_rate, parse_rate
+from dslide.util.units import MOST_RATE, counted, format_ms, format_rate, parse_rate, parse_seconds
 
 DEFAULT_NAME = "dslide"
 STATE = Path("/run/dslide-netlab")  # a folder for each lab
 MOST_NODES = 64
+MOST_LATENCY = 0.5  # seconds
 _NETWORK = "10.213.77"  # seen inside the namespaces only; node n is number n + 1
 _CONTROL_NUMBER = 254
 _BURST_SECONDS = 5e-4  # timers wake late by some 0.1 ms; what was missed meanwhile may be made up for
@@ -44,6 +45,7 @@ class Lab:
     name: str
     nodes: int
     rate: int | None  # bits per second, of each node in each direction
+    latency: float = 0.0  # seconds that are added to what a packet takes from one node to another
 
     @property
     def folder(self) -> Path:
@@ -70,7 +72,8 @@ class Lab:
 
     def __str__(self) -> str:
         rate = "rate unlimited" if self.rate is None else f"{format_rate(self.rate)} each"
-        return f"{counted(self.nodes, 'node')}, {rate}"
+        latency = f", {format_ms(self.latency)} ms of latency" if self.latency else ""
+        return f"{counted(self.nodes, 'node')}, {rate}{latency}"
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,13 @@ class Node:
     traffic: Traffic
 
 
-def up(nodes: int, rate: str, name: str = DEFAULT_NAME) -> Lab:
-    """Makes a lab; `rate`, like `100mbit` or `unlimited`, is what each node can send, and what it can receive."""
+def up(nodes: int, rate: str, name: str = DEFAULT_NAME, latency: str = "0ms") -> Lab:
+    """Makes a lab; `rate`, like `100mbit` or `unlimited`, is what each node can send, and what it can receive;
+    `latency`, like `0.5ms`, is added to what a packet takes from one node to another."""
     if not 1 <= nodes <= MOST_NODES:
         raise ConfigError(f"nodes: expected 1 to {MOST_NODES}, not {nodes}")
     bits = parse_rate(rate)
-    lab = Lab(_checked(name), nodes, bits)
+    lab = Lab(_checked(name), nodes, bits, _parse_latency(latency))
     if (found := _load(name)) is not None:
         raise LabError(f"the lab {name!r} is up already ({found}); `{command_line('down', name)}` removes it")
     if lab.folder.exists() or _namespaces(name):
@@ -178,8 +182,12 @@ def _build(lab: Lab) -> None:
         call("ip", "-n", namespace, "link", "set", "lo", "up")
     call("ip", "-n", lab.switch, "link", "add", "bridge", "type", "bridge")
     call("ip", "-n", lab.switch, "link", "set", "bridge", "up")
+    if lab.latency:
+        start_relay(lab.latency, lab.switch, lab.hosts)
     for port, namespace, address in ends:
-        call("ip", "-n", lab.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        if not lab.latency or namespace == lab.control:
+            peer = ("peer", "name", "eth0", "netns", namespace)
+            call("ip", "-n", lab.switch, "link", "add", port, "type", "veth", *peer)
         call("ip", "-n", lab.switch, "link", "set", port, "master", "bridge", "up")
         call("ip", "-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
         call("ip", "-n", namespace, "link", "set", "eth0", "up")
@@ -214,6 +222,13 @@ def _shape(lab: Lab) -> None:
             call("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits)
 
 
+def _parse_latency(text: str) -> float:
+    seconds = parse_seconds(text, "latency")
+    if not 0 <= seconds <= MOST_LATENCY:
+        raise ConfigError(f"latency: expected 0 to {format_ms(MOST_LATENCY)} ms, not {text!r}")
+    return seconds
+
+
 def _set_port(node: int, name: str, *state: str) -> Lab:
     lab = find(name)
     if not 0 <= node < lab.nodes:
@@ -246,17 +261,17 @@ def _namespaces(name: str) -> list[str]:
 def _load(name: str) -> Lab | None:
     try:
         state = json.loads((STATE / name / "lab.json").read_text())
-        return Lab(name, int(state["nodes"]), state["rate"])
+        return Lab(name, int(state["nodes"]), state["rate"], float(state["latency"]))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         raise LabError(f"{STATE / name}/lab.json: damaged; `{command_line('down', name)}` removes the lab") from None
 
 
 def _save(lab: Lab) -> None:
     """Written last and at once, so that a lab with this file is whole."""
     with AtomicFile(lab.folder / "lab.json", encoding="utf-8") as file:
-        json.dump({"nodes": lab.nodes, "rate": lab.rate}, file)
+        json.dump({"nodes": lab.nodes, "rate": lab.rate, "latency": lab.latency}, file)
 
 
 def command_line(action: str, name: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,6 +57,26 @@ def call(*command: str) -> str:
             raise LabError(f"this kernel has {missing}")
     hint = "; in a container, start it with more rights (privileged)" if "not permitted" in done.stderr else ""
     raise LabError(f"`{' '.join(command)}` failed: {' '.join(done.stderr.split()) or 'no reason given'}{hint}")
+
+
+def start_relay(latency: float, switch: str, nodes: Sequence[str]) -> None:
+    """Starts the program that carries packets with a latency (relay.py), and with it the devices of all links. It ends
+    with the other processes in the switch's namespace."""
+    if not Path("/dev/net/tun").exists():
+        raise LabError("there is no /dev/net/tun, which latency needs; load it with `modprobe tun`")
+    program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("relay.py")), str(latency), switch, *nodes]
+    relay = subprocess.Popen(
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert relay.stdout is not None
+    assert relay.stderr is not None
+    with relay.stdout, relay.stderr:
+        if select.select([relay.stdout], [], [], _COMMAND_SECONDS)[0] and relay.stdout.readline():
+            return
+        relay.kill()
+        reason = relay.stderr.read().strip().splitlines()
+    raise LabError(f"links with latency can't be made: {reason[-1] if reason else 'the relay did not start'}")
 
 
 def any_process(namespaces: Iterable[str], mark: bytes) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dslide.config import Config
 from dslide.data import Data, Dataset
@@ -20,6 +21,7 @@ from dslide.training.schedules import RebuildSchedule
 
 NODES = (1, 2, 4, 8, 16)  # always in the forecast, as far as the network can be split
 WORTH = 1.5  # the least speed-up for which to double the nodes
+WORTH_ROUNDING = 1.05  # and for which to exchange fewer bits
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,13 @@ class Workload:
         return sorted({nodes, *(count for count in NODES if count <= self.most_nodes)})
 
     def memory(self, nodes: int, cores: int) -> Plan:
-        """The memory of each node."""
-        trial = self.trial
+        """The memory of each node; with unequal shares for so many nodes, of the one with the largest."""
+        trial, shares = self.trial, self.asked.shares
+        largest = Fraction(max(shares), sum(shares)) if len(shares) == nodes > 1 else None
         return plan(
             self.config(nodes), trial.features, trial.labels, self.data_bytes, nodes, cores, self.with_prior,
             trial.values_per_row[0], rows=trial.rows, labels_per_row=trial.values_per_row[1],
-            dense_features=trial.dense_features,
+            dense_features=trial.dense_features, share=largest,
         )  # fmt: skip
 
     def calibrate(self, nodes: int, cores: int) -> Calibration:
@@ -151,3 +154,15 @@ def recommended(forecasts: Mapping[int, Forecast], memory: int) -> tuple[int | N
             return chosen, f"{why}; {2 * chosen} would be {gain:.2f} times as fast, less than {WORTH:g}"
         chosen, why = 2 * chosen, f"{gain:.2f} times as fast as {chosen}"
     return chosen, f"{why}; more were not considered"
+
+
+def recommended_wire(
+    config: Config, labels: int, memory: Plan, calibration: Calibration, network: NetworkSpeed
+) -> tuple[str, float]:
+    """The wire format for the nodes of a plan, and how many times as fast training is with it as with that of the
+    options: theirs, or int8 if that is faster."""
+    now, with_int8 = (
+        forecast(each, labels, memory, calibration, network).samples_per_second
+        for each in (config, config.replace(wire="int8"))
+    )
+    return ("int8", with_int8 / now) if with_int8 >= WORTH_ROUNDING * now else (config.wire, 1.0)

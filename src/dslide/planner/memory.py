@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dslide.checkpoint.snapshot import checkpoint_memory
 from dslide.config import Config
@@ -58,34 +59,36 @@ class Plan:
 def plan(
     config: Config, features: int, labels: int, data_bytes: int = 0, ranks: int = 1, threads: int = 0,
     prior: bool = True, features_per_row: float = 75, keeps_best: bool = False,
-    rows: int = 0, labels_per_row: float = 0.0, dense_features: int = 0,
+    rows: int = 0, labels_per_row: float = 0.0, dense_features: int = 0, share: Fraction | None = None,
 ) -> Plan:  # fmt: skip
     """The memory of each rank for training on data of `data_bytes`. `threads` are those of a rank, if the options leave
     them open; `prior` is false for data without a label prior, such as streams of words; with
-    `keeps_best` there is a copy of the best network in memory; of the features the last `dense_features` are dense."""
+    `keeps_best` there is a copy of the best network in memory; of the features the last `dense_features` are dense;
+    `share`: the part of the network that the rank has, where shares are not equal."""
     config = resolve(config, labels)
     threads = config.threads or threads or available_cores()
+    pieces = Fraction(ranks) if share is None else 1 / share  # like this rank's the network has
     specs = layer_specs(config, features, labels)
     weights = moments = tables = 0
     for spec in specs:
-        own = -(-spec.neurons // ranks)
+        own = -(-spec.neurons // pieces)
         length, width = (spec.inputs, own) if spec.sparse_input else (own, spec.inputs)
         numbers = length * padded(width)
         weights += STORAGE[config.weights].itemsize * numbers + 4 * own + 4 * (length + own)  # biases and clocks
         moments += len(MOMENTS[config.optimizer]) * (STORAGE[config.moments].itemsize * numbers + 4 * own)
         if spec.hashing is not None:
-            tables += table_bytes(config, spec, spec.hashing, ranks)
+            tables += table_bytes(config, spec, spec.hashing, pieces)
     cells, making_cells = cell_bytes(config, specs[-1], threads)
-    weights += 4 * NUMBERS * -(-labels // ranks)  # the calibration
+    weights += 4 * NUMBERS * -(-labels // pieces)  # the calibration
     prior_labels = min(config.prior_labels, labels) if prior and has_label_prior(config) else 0
     # an upper bound: lists by feature, and a share, a number of rows and a position for each label
     link_bytes = 8 + (4 if config.prior_learning_rate > 0 else 0) + (1 if config.prior_hits > 0 else 0)
     prior_bytes = (
-        8 * (features + 1) + link_bytes * features * prior_labels // ranks + 12 * -(-labels // ranks) + 8 * SCALES
+        8 * (features + 1) + link_bytes * features * prior_labels // pieces + 12 * -(-labels // pieces) + 8 * SCALES
     )
     linear_bytes = count_bytes = 0
     if prior_labels:
-        linear_bytes = _linear_bytes(config, labels, ranks, threads, rows, features_per_row, labels_per_row)
+        linear_bytes = _linear_bytes(config, labels, pieces, threads, rows, features_per_row, labels_per_row)
         count_bytes = _count_bytes(features, labels, threads, rows, features_per_row, labels_per_row)
     parts = {
         "weights": weights,
@@ -95,14 +98,14 @@ def plan(
         "linear classifiers": linear_bytes,
         "counting the label prior": max(0, count_bytes - linear_bytes),  # is done when the classifiers begin
         "linear discriminant": _discriminant_bytes(
-            config, features, -(-labels // ranks), 0 if dense_features else data_bytes, rows, labels_per_row
+            config, features, -(-labels // pieces), 0 if dense_features else data_bytes, rows, labels_per_row
         ),
         "hash tables": tables,
         "cells of hidden vectors": making_cells,
         "best network": weights + moments + cells + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
-        "work space": _work_bytes(config, specs, ranks, threads, prior_labels, features_per_row)
-        + _dense_bytes(config, specs[0], ranks, threads, dense_features),
+        "work space": _work_bytes(config, specs, pieces, threads, prior_labels, features_per_row)
+        + _dense_bytes(config, specs[0], pieces, threads, dense_features),
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),
     }
     parameters = sum(spec.parameters for spec in specs)
@@ -111,7 +114,7 @@ def plan(
 
 
 def _linear_bytes(
-    config: ResolvedConfig, labels: int, ranks: int, threads: int, rows: int, features_per_row: float,
+    config: ResolvedConfig, labels: int, pieces: Fraction, threads: int, rows: int, features_per_row: float,
     labels_per_row: float,
 ) -> int:  # fmt: skip
     """Linear classifiers while they are trained: the rows of each label, by row and then by label, the weights, at each
@@ -121,11 +124,11 @@ def _linear_bytes(
     if config.validation == 0:
         return 0
     if config.linear_items:
-        return round(4 * rows * (labels_per_row + 1)) + 3 * 8 * (config.linear_items + 2) * -(-labels // ranks)
+        return round(4 * rows * (labels_per_row + 1)) + 3 * 8 * (config.linear_items + 2) * -(-labels // pieces)
     if config.linear_negatives == 0:
         return 0
     weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
-    lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / ranks)
+    lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / pieces)
     return lists + round(threads * 8 * rows * features_per_row)
 
 
@@ -148,39 +151,44 @@ def _discriminant_bytes(
     return scratch + 4 * own * config.hidden[0] + (data_bytes if config.validation > 0 else 0)
 
 
-def _dense_bytes(config: ResolvedConfig, first: LayerSpec, ranks: int, threads: int, features: int) -> int:
+def _dense_bytes(config: ResolvedConfig, first: LayerSpec, pieces: Fraction, threads: int, features: int) -> int:
     """Dense features of a batch, and a copy of them; the first layer's weights of these, packed for the product; and
     gradients of its neurons, as the backward product takes them."""
     if features == 0 or not first.sparse_input:
         return 8 * config.batch_size * padded(features)
-    own = padded(-(-first.neurons // ranks)) + 64
+    own = padded(-(-first.neurons // pieces)) + 64
     return 8 * config.batch_size * padded(features) + 4 * own * (2 * features + config.batch_size + 48 * threads)
 
 
 def _work_bytes(
-    config: ResolvedConfig, specs: list[LayerSpec], ranks: int, threads: int, prior_labels: int, features_per_row: float
+    config: ResolvedConfig,
+    specs: list[LayerSpec],
+    pieces: Fraction,
+    threads: int,
+    prior_labels: int,
+    features_per_row: float,
 ) -> int:
     """Scratch buffers of a training step: activations, the output layer's active set, the label prior's terms."""
     batch, labels = config.batch_size, specs[-1].neurons
     # each thread has its own gradient of a layer's input; messages are sent and received at once
-    copies = 2 + threads + (4 if ranks > 1 else 0)
+    copies = 2 + threads + (4 if pieces > 1 else 0)
     activations = copies * sum(padded(spec.inputs) for spec in specs if not spec.sparse_input)  # floats of a row
     negatives, full = config.random_negatives, config.output == "full"
     hits = config.hits_per_row + (config.prior_hits if prior_labels else 0)
-    neurons = -(-labels // ranks) if full else min(labels, batch * (hits + 8) + negatives) // ranks + 1
+    neurons = -(-labels // pieces) if full else min(labels, batch * (hits + 8) + negatives) // pieces + 1
     if config.active_sets == "row" and not full:
         active = batch * (hits + negatives + 8) * 40  # lists of neurons by row and rows by neuron, logits
     else:
         logits = 4 * 146 * -(-batch // 128) * (neurons + 64)  # padded, and a row more for each block
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
     if prior_labels:  # each thread's sums by neuron, and the rows' terms, by thread and then together
-        active += threads * 28 * neurons + 32 * batch * min(neurons, round(features_per_row * prior_labels / ranks))
+        active += threads * 28 * neurons + 32 * batch * min(neurons, round(features_per_row * prior_labels / pieces))
         if config.prior_learning_rate > 0:  # gradients of logits
             active += 4 * batch * neurons
         if not full:  # each thread's scores of all labels; the batch's links, and those to active labels
-            links = round(batch * features_per_row * prior_labels / ranks)
-            active += threads * 5 * -(-labels // ranks) + 16 * links
+            links = round(batch * features_per_row * prior_labels / pieces)
+            active += threads * 5 * -(-labels // pieces) + 16 * links
     if config.loss == "sigmoid":  # logits over all labels, and a copy, when the loss is evaluated
-        active += 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // ranks))
+        active += 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // pieces))
     grouped = 2 * 36 * round(batch * features_per_row)  # a batch's features, for the first layer and the label prior
     return 4 * batch * activations + active + grouped + threads * (1 << 20)

@@ -95,7 +95,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         products: str = Config.products, epochs: int = Config.epochs, validation: float = Config.validation,
         patience: int = Config.patience, autotune: float = Config.autotune, batch_size: int = Config.batch_size,
         seed: int = Config.seed, threads: int = Config.threads, checkpoint_seconds: float = Config.checkpoint_seconds,
-        checkpoints_kept: int = Config.checkpoints_kept, wire: str = Config.wire,
+        checkpoints_kept: int = Config.checkpoints_kept, shares: Sequence[int] = Config.shares,
+        wire: str = Config.wire,
         micro_batches: int = Config.micro_batches, watchdog: float = Config.watchdog, verbose: bool = False,
         vectorizer: Any = None,
     ):  # fmt: skip

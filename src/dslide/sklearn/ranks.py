@@ -15,7 +15,9 @@ from dslide.config import Config
 from dslide.data import Dataset
 from dslide.model.defaults import ResolvedConfig
 from dslide.model.network import Network
+from dslide.model.sharding import Shard
 from dslide.planner.memory import plan
+from dslide.planner.shares import job_shares
 from dslide.training.autotune import autotune, given_options
 from dslide.training.callbacks import Callback
 from dslide.training.logging import ProgressLine, TrialLine
@@ -53,9 +55,12 @@ def _ranks(
 ) -> Communicator:
     """The ranks that this process trains with, often only itself; MemoryNeeded if memory does not suffice."""
     comm = job(config.watchdog)
+    comm.shares = job_shares(comm, config)
     here = local_ranks(comm)
     no_checkpoints = config.replace(checkpoint_seconds=0.0)  # which only runs in a folder have
-    planned = partial(plan, no_checkpoints, features, labels, ranks=comm.size, threads=here.threads)
+    planned = partial(
+        plan, no_checkpoints, features, labels, ranks=comm.size, threads=here.threads, share=Shard.of(comm).fraction
+    )
     if data is not None:
         x, y = data.values_per_row
         about = {"features_per_row": x, "rows": len(data), "labels_per_row": y, "dense_features": data.dense_features}

@@ -113,7 +113,7 @@ def calibrate(
         if score > wanted:
             best, which, after, chosen, cost, wanted = mixed, fit, score, linear, tried, score
     if used := after > before:
-        groups = _groups(network, label_counts)[network.shard.own]
+        groups = network.shard.part(_groups(network, label_counts))
         of_groups = fits(best)[which]
         if sigmoid and not users:
             of_groups = scaled(of_groups, *sureness(best, fits, which, k))
@@ -145,7 +145,7 @@ def _linear_classifiers(
     if earlier is None:
         return train_linear(network, examples)
     assert network.kept_linear is not None
-    which = ~network.kept_linear[network.shard.own]
+    which = ~network.shard.part(network.kept_linear)
     trained, kept = train_linear(network, examples.of_labels(which)), earlier.without_factors()
     return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
 
@@ -161,7 +161,7 @@ def _spread(found: Candidates, scores: Doubles) -> float:
 def _linear_scores(network: Network, classifiers: LinearClassifiers, x: SparseRows, ids: Ids) -> Doubles:
     """Scores of some labels of each row, which are on any rank; 0 for id -1."""
     shard = network.shard
-    own = np.where((ids >= 0) & (ids % shard.size == shard.rank), ids // shard.size, -1).astype(np.int32)
+    own = np.where((ids >= 0) & shard.owns(ids), shard.to_local(ids), -1).astype(np.int32)
     scores = classifiers.scores(x, own).astype(np.float64)
     return network.collectives.summary(0.0, 0.0, True, more=scores.ravel()).wait().sums.reshape(ids.shape)
 

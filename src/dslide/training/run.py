@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 METRICS = ("p", "r", "ndcg", "psp", "coverage")  # of the summary, each at every k
 CHANGEABLE = (  # options that may change when a training is resumed
-    "epochs", "patience", "learning_rate", "threads", "wire", "micro_batches", "watchdog", "checkpoint_seconds",
-    "checkpoints_kept",
+    "epochs", "patience", "learning_rate", "threads", "wire", "shares", "micro_batches", "watchdog",
+    "checkpoint_seconds", "checkpoints_kept",
 )  # fmt: skip
 
 
@@ -250,7 +250,7 @@ class Run:
             **{name: metrics.get(name) for name in (f"{metric}_at_{k}" for metric in METRICS for k in self.ks)},
             "test_rows": metrics.get("rows"), "test_loss": metrics.get("loss"),
             "peak_rss_bytes": max(rank["peak_rss_bytes"] for rank in ranks),
-            "ranks": self.comm.size, **result.load_balance, "per_rank": per_rank,
+            "ranks": self.comm.size, "shares": network.shard.every, **result.load_balance, "per_rank": per_rank,
             "threads": _core.threads(), "isa": _core.isa(), "seed": network.config.seed, "version": version("dslide"),
             "config": network.config.to_dict(), "autotune": self.tuned,
         }  # fmt: skip
@@ -283,7 +283,7 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
             f"{name}: the run was begun with {getattr(saved.config, name)!r}, and on resuming only "
             f"{', '.join(CHANGEABLE[:-1])} and {CHANGEABLE[-1]} may change; to begin anew, give another folder as out"
         )
-    config = saved.config.replace(**{name: given[name] for name in CHANGEABLE if name in given})
+    config = saved.config.replace(**{"shares": ()} | {name: given[name] for name in CHANGEABLE if name in given})
     done = saved.progress.get("epoch", 0)
     if may_be_done or config.epochs > max(done, saved.config.epochs):
         return config

@@ -129,7 +129,7 @@ class Trainer:
         """Sets what labels are worth in predictions, from the rows of each in the training data of `rows` rows."""
         if self.config.ranking == "propensity":
             worth = inverse_propensities(label_counts, rows)
-            self.network.calibration.set_worth(worth[self.network.shard.own])
+            self.network.calibration.set_worth(self.network.shard.part(worth))
             self.network.version += 1
 
     def fit_pass(self, data: Dataset) -> None:

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<uint8_t> message(data + 3, data + size);
   const std::vector<float> before(rows * stride, 0.5f);
   std::vector<float> out = before;
-  const ColumnView<float> view{out.data(), rows, stride, first, step, columns};
+  const ColumnView<float> view{out.data(), rows, stride, {first, step}, columns};
   const auto is_own = [&](size_t place) {
     const size_t column = place % stride;
     return column >= first && (column - first) % step == 0 && (column - first) / step < columns;
@@ -40,12 +40,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!std::isfinite(out[i])) out[i] = 0;
   }
   for (const WireFormat format : {WireFormat::float32, WireFormat::bf16, WireFormat::int8}) {
-    const WirePlan plan = wire_plan({out.data(), rows, stride, first, step, columns}, format);
+    const WirePlan plan = wire_plan({out.data(), rows, stride, {first, step}, columns}, format);
     check(plan.bytes <= wire_size(rows, columns, format));
     std::vector<uint8_t> again(plan.bytes);
     wire_write(plan, again);
     std::vector<float> copy(out.size());
-    wire_decode(again, {copy.data(), rows, stride, first, step, columns}, false);
+    wire_decode(again, {copy.data(), rows, stride, {first, step}, columns}, false);
     if (format != WireFormat::float32) continue;
     for (size_t i = 0; i < out.size(); ++i) {
       check(!is_own(i) || copy[i] == out[i]);
