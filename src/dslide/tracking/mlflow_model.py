@@ -1,4 +1,4 @@
-"""A model folder as a model of MLflow, for `mlflow.pyfunc`, `mlflow models serve` and `mlflow models predict`."""
+"""A model folder as a model of MLflow, for `mlflow.pyfunc`."""
 
 from __future__ import annotations
 
