@@ -45,8 +45,12 @@ class Rank(Protocol):
 def speed(
     lab: str, kind: str, rate: str, folder: str, seconds: float, least_steps: int, seed: int, **options: Any
 ) -> dict[str, float]:
-    """Speed, bytes, waiting and memory of a system in some seconds of training. Links are unlimited during warm-up."""
-    rank = _make(kind, read_data(folder), seed, options)
+    """Speed, bytes, waiting and memory of a system in some seconds of training."""
+    return speed_of(_make(kind, read_data(folder), seed, options), lab, rate, seconds, least_steps)
+
+
+def speed_of(rank: Rank, lab: str, rate: str, seconds: float, least_steps: int) -> dict[str, float]:
+    """The same of a rank that there is. Links are unlimited during warm-up."""
     _limit(rank, lab, UNLIMITED)
     begin, steps = time.perf_counter(), 0
     while _rank_0(rank, steps < WARM_UP_STEPS and (steps == 0 or time.perf_counter() - begin < seconds)):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bench.torch.__main__ import SYSTEMS
+from bench.torch.cluster import TorchRank
 from bench.torch.data import ROW, make_words
 from bench.torch.systems import Model, fit, speed
 
@@ -38,6 +39,20 @@ def test_systems_learn(system: tuple) -> None:
     losses = [model.step(words, labels) for _ in range(8)]
     assert losses[-1] < 0.7 * losses[0]
     assert (model.output.best(model.hidden(words)) == labels).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("kind", ["dslide", "full", "sampled"])
+def test_a_rank_trains_and_can_do_without_exchanges(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")  # any that is free
+    rank = TorchRank(kind, 5000, 0, {})
+    try:
+        before = next(rank._model.encoder.parameters()).detach().clone()
+        assert rank.step() == 256
+        assert not torch.equal(before, next(rank._model.encoder.parameters()))
+        assert rank.gather(3.0) == [3.0]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_speed_and_accuracy_are_measured() -> None:

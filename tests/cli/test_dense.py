@@ -68,8 +68,8 @@ def test_a_matrix_is_trained_on_tested_resumed_and_predicted(
 def test_dense_features_beside_text_tell_more(files: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text, run = [str(files / "text.tsv"), "--test", str(files / "test.tsv")], tmp_path / "run"
     dense = ["--embeddings", str(files / "X.npy"), "--test-embeddings", str(files / "X.tst.npy")]
-    options = ["--threads", "1", "--quiet"]
-    assert main(["train", *text, *dense, "--out", str(run), *options]) == 0
+    assert main(["train", *text, *dense, "--out", str(run), "--threads", "1"]) == 0
+    assert capfd.readouterr().out.rstrip().endswith(f"test.tsv --embeddings {files / 'X.tst.npy'}")  # what to do next
     assert summary(run)["p_at_1"] > 0.85
     assert load_model(run).dense_features == COLUMNS
     both = [str(files / "test.tsv"), "--embeddings", str(files / "X.tst.npy")]

@@ -16,7 +16,7 @@ import pytest
 docscrape = pytest.importorskip("numpydoc.docscrape")
 
 REFERENCE = (Path(__file__).parents[2] / "docs/reference/python.md").read_text()
-PACKAGES = ("dslide", "dslide.data", "dslide.comm", "dslide.tracking")
+PACKAGES = ("dslide", "dslide.data", "dslide.comm", "dslide.torch", "dslide.tracking")
 # Methods that a callback may have: the class says what they get.
 UNDESCRIBED = ("Callback",)
 

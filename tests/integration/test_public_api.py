@@ -1,5 +1,5 @@
-"""The public API is `__all__` of dslide, dslide.data, dslide.comm and dslide.tracking: every name exists and has a
-docstring. And every option and dotted name that README and docs mention exists."""
+"""The public API is `__all__` of dslide, dslide.data, dslide.comm, dslide.torch and dslide.tracking: every name exists and has
+a docstring. And every option and dotted name that README and docs mention exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dslide.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MODULES = ["dslide", "dslide.data", "dslide.comm", "dslide.tracking"]
+MODULES = ["dslide", "dslide.data", "dslide.comm", "dslide.torch", "dslide.tracking"]
 OTHER_PROGRAMS = [
     "mpiexec",
     "mpirun",
@@ -35,6 +35,7 @@ OTHER_PROGRAMS = [
     "hf",
     "scancel",
     "cibuildwheel",
+    "torchrun",
 ]
 OF_SLURM = {"--signal", "--mpi"}  # options of sbatch and srun that pages name alone
 

@@ -204,8 +204,11 @@ class _Console(Callback):
             print(f"interrupted after {result.summary['steps']:,} steps; the network is saved, to resume:")
             print(f"  {command('train', data, '--resume', result.folder)}")
         else:
-            rows = data if self._users else self._arguments.test or data
-            print(f"next: {command('predict', result.folder, rows)}")
+            tested = self._arguments.test is not None and not self._users
+            rows = self._arguments.test if tested else data
+            dense = self._arguments.test_embeddings if tested else self._arguments.embeddings
+            more = [] if dense is None else ["--embeddings", dense]
+            print(f"next: {command('predict', result.folder, rows, *more)}")
 
 
 def _tuned_in_words(tuned: Tuned) -> str:

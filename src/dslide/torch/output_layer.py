@@ -13,16 +13,16 @@ from dslide.comm.agreement import check_agreement
 from dslide.config import Config, check_name
 from dslide.data.dataset import smoothed_frequencies
 from dslide.errors import CommError, ConfigError, DataError, ModelError
-from dslide.model.cell_arrays import PREDICTION, RECENT, TRAINING
 from dslide.model.defaults import resolve
 from dslide.model.row_collectives import Rows
 from dslide.model.shared_output import SharedOutput
-from dslide.model.storage import STORAGE, checked
+from dslide.model.storage import STORAGE
 from dslide.torch import operator, ranks
 from dslide.torch.labels import Labels, as_csr, label_tensors
 from dslide.torch.output_optimizer import OutputOptimizer
+from dslide.torch.tensors import as_arrays, as_tensor, check_vectors, vectors
 from dslide.training.schedules import RebuildSchedule
-from dslide.util.arrays import Array, Floats, aligned_zeros, padded
+from dslide.util.arrays import Floats
 from dslide.util.csr import Csr, indptr_of
 from dslide.util.threads import use_threads
 
@@ -131,7 +131,7 @@ class OutputLayer(torch.nn.Module):
         learns = self.training and torch.is_grad_enabled()
         problem, given = "", []
         try:
-            _check_vectors(h, self.in_features)
+            check_vectors(h, self.in_features)
             given = label_tensors(labels)
         except DataError as error:
             problem = str(error)
@@ -158,7 +158,7 @@ class OutputLayer(torch.nn.Module):
             nonlocal kept
             if problem:
                 raise DataError(problem)
-            x, lists = _vectors(h), as_csr(labels, len(h), self.labels)
+            x, lists = vectors(h), as_csr(labels, len(h), self.labels)
             if self._network.loss.needs_labels and (np.diff(lists.indptr) == 0).any():
                 kept = np.diff(lists.indptr) > 0
                 x, lists = x[kept], Csr(indptr_of(np.diff(lists.indptr)[kept]), lists.indices, lists.values)
@@ -203,11 +203,11 @@ class OutputLayer(torch.nn.Module):
         self._check_alive()
 
         def rows() -> Rows:
-            _check_vectors(h, self.in_features)
+            check_vectors(h, self.in_features)
             if not isinstance(k, int) or not 1 <= k <= self.labels:
                 raise DataError(f"k: expected 1 to {self.labels}, not {k!r}")
             none = torch.zeros((len(h), 0), dtype=torch.int64)
-            return _vectors(h), as_csr(label_tensors(none if exclude is None else exclude), len(h), self.labels)
+            return vectors(h), as_csr(label_tensors(none if exclude is None else exclude), len(h), self.labels)
 
         ids, scores = self._network.topk(rows, k, approximate)
         return TopK(torch.from_numpy(scores).to(h.device), torch.from_numpy(ids).to(h.device, torch.int64))
@@ -235,10 +235,10 @@ class OutputLayer(torch.nn.Module):
 
         def rows() -> Rows:
             nonlocal given, lists
-            _check_vectors(h, self.in_features)
+            check_vectors(h, self.in_features)
             given = label_tensors(labels)
             lists = as_csr(given, len(h), self.labels)
-            return _vectors(h), lists
+            return vectors(h), lists
 
         found = self._network.log_probabilities(rows)
         assert lists is not None
@@ -307,7 +307,7 @@ class OutputLayer(torch.nn.Module):
         """What `state_dict` has of the layer, beside the number of steps: copies of this rank's weights and moments,
         and of what finds its labels."""
         comm = self._network.comm
-        arrays = {name: _as_tensor(array) for name, array in self._network.state().items()}
+        arrays = {name: as_tensor(array) for name, array in self._network.state().items()}
         return {
             "format": FORMAT, "in_features": self.in_features, "labels": self.labels, "rank": comm.rank,
             "ranks": comm.size, "options": self.config.to_dict(), "learning_rate": self.learning_rate, "arrays": arrays,
@@ -326,7 +326,7 @@ class OutputLayer(torch.nn.Module):
             found = state.get(name, given.get(name))
             if found != expected:
                 raise ModelError(f"the state is of a layer with {name} = {found}, but this one has {expected}")
-        self._network.load_state(_arrays(state["arrays"], self._network.state()))
+        self._network.load_state(as_arrays(state["arrays"], self._network.state()))
         self.learning_rate = state["learning_rate"]
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
@@ -358,47 +358,3 @@ def _size(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
         raise ConfigError(f"{name}: expected a whole number from 1 to {2**31 - 1}, not {value!r}")
     return value
-
-
-def _check_vectors(h: Any, width: int) -> None:
-    """DataError if these are no hidden vectors; their numbers are not looked at."""
-    if not isinstance(h, torch.Tensor):
-        raise DataError(f"h: expected a tensor (rows, {width}), not {type(h).__name__}")
-    if h.dim() != 2 or h.shape[1] != width:
-        raise DataError(f"h: expected the shape (rows, {width}), not {tuple(h.shape)}")
-    if not h.is_floating_point():
-        raise DataError(f"h: expected floating-point numbers, not {h.dtype}")
-
-
-def _vectors(h: torch.Tensor) -> Floats:
-    """Hidden vectors as the core takes them, (rows, padded width); the tensor's own memory if it fits. DataError if a
-    number is not finite."""
-    given: Floats = h.detach().to("cpu", torch.float32).contiguous().numpy()
-    finite = np.isfinite(given).all(axis=1)
-    if not finite.all():
-        raise DataError(f"h: row {int(np.argmin(finite))} has a number that is not finite")
-    if given.shape[1] == padded(given.shape[1]):
-        return given
-    x = aligned_zeros(len(given), padded(given.shape[1]))
-    x[:, : given.shape[1]] = given
-    return x
-
-
-def _as_tensor(array: Array) -> torch.Tensor:
-    """A copy; types that PyTorch supports only in part as signed ones of their size."""
-    signed = {"uint16": np.int16, "uint32": np.int32}.get(array.dtype.name)
-    return torch.from_numpy(np.array(array if signed is None else array.view(signed)))
-
-
-def _arrays(tensors: dict[str, torch.Tensor], like: dict[str, Array]) -> dict[str, Array]:
-    """The opposite of `_as_tensor`, for all of these arrays. ModelError if one is missing or of another shape."""
-    found = {}
-    for name, own in like.items():
-        given = tensors.get(name)
-        array = None if given is None else given.detach().cpu().numpy()
-        if array is not None and array.dtype.itemsize == own.dtype.itemsize:
-            array = array.view(own.dtype)
-        array = checked({} if array is None else {name: array}, name, own.dtype, own.shape)
-        # What is not of a layer is used as it is, and changes in training.
-        found[name] = np.array(array) if name.startswith((TRAINING, PREDICTION, RECENT)) else array
-    return found

@@ -17,5 +17,16 @@ class OutputOptimizer(torch.optim.Optimizer):
         super().__init__([nothing], {"lr": learning_rate})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Does nothing but call the closure, if there is one."""
+        """Does nothing but call the closure, if there is one.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            What computes the loss again.
+
+        Returns
+        -------
+        Any
+            What the closure gives, or None.
+        """
         return None if closure is None else closure()
