@@ -1,5 +1,5 @@
-"""The public API is `__all__` of dslide, dslide.data, dslide.comm, dslide.torch and dslide.tracking: every name exists and has
-a docstring. And every option and dotted name that README and docs mention exists."""
+"""The public API is `__all__` of dslide, dslide.data, dslide.comm, dslide.torch and dslide.tracking: every name exists
+and has a docstring. And every option and dotted name that README and docs mention exists."""
 
 from __future__ import annotations
 
