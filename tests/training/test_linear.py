@@ -20,6 +20,7 @@ from dslide.errors import ModelError
 from dslide.model import linear, prediction
 from dslide.model.label_prior import LINEAR, PREFIX, LabelPrior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
+from dslide.training import calibration
 from dslide.training.calibration import calibrate
 from dslide.training.linear import Examples
 
@@ -80,6 +81,28 @@ def test_classifiers_that_know_nothing_are_not() -> None:
     info = calibrate(trainer.network, HELD_OUT, TRAIN.label_counts, (5,), made(2000, 3, told=False))
     assert info.linear_cost == 0
     assert trainer.network.linear is None
+
+
+def test_of_a_network_that_grew_only_labels_with_new_rows_get_other_classifiers() -> None:
+    """Kept ones are those of before but for a factor; others are trained at the same cost."""
+    network, info = trained()
+    assert network.linear is not None
+    before = network.linear.without_factors()
+    kept = np.arange(LABELS) < LABELS // 2
+    network.kept_linear, network.linear_cost = kept, info.linear_cost
+    groups = calibration._groups(network, TRAIN.label_counts)
+    assert ((groups >= calibration.NEW) == ~kept).all()
+    tried = calibration._linear_classifiers(network, made(2000, 5), TRAIN.label_counts, network.linear)
+    assert [*tried] == [info.linear_cost]
+    (after,) = tried.values()
+
+    def weights(classifiers: linear.LinearClassifiers) -> np.ndarray:
+        arrays = classifiers.arrays
+        return sp.csr_matrix((arrays["weight"], arrays["feature"], arrays["begin"]), (LABELS, FEATURES)).toarray()
+
+    same = np.isclose(weights(before), weights(after), rtol=1e-5).all(axis=1)
+    assert same[kept].all()
+    assert not same[~kept].any()
 
 
 def test_negatives_are_rows_that_the_prior_mistakes() -> None:

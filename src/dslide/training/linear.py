@@ -48,8 +48,8 @@ class Examples:
 
 
 def train_linear(network: Network, examples: Examples) -> dict[float, LinearClassifiers]:
-    """Trains the classifiers of own labels, at each cost that is tried: if others stay, at the cost that they have, and as
-    they were: each cost begins with the weights of the cost before."""
+    """Trains the classifiers of own labels, at each cost that is tried, from the weights of the cost before: if others
+    stay, at the cost that they have."""
     found = network.linear_cost in COSTS
     costs = COSTS[: COSTS.index(network.linear_cost) + 1] if found else COSTS
     x, lengths, parts = examples.x, row_lengths(examples.x), []
