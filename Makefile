@@ -57,7 +57,7 @@ coverage: .venv/installed-tests ## which lines of Python and of the core the tes
 	PYTHON=$(PYTHON) bash tests/coverage.sh
 
 fuzz: .venv/installed-tests ## damaged input for every reader: make fuzz MINUTES=60 TARGETS="model npz"
-	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) $(TARGETS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(MINUTES) $(TARGETS)
 MINUTES ?= 10
 
 bench: .venv/installed-bench ## speed, memory and accuracy, beside PyTorch if .venv has it (pip install torch==2.13.0)

@@ -3,9 +3,9 @@
 Whatever the damage, it either opens or ends in one sentence that a user can read (UserError). No other exception, no
 warning, nothing printed, no waiting, no more memory than a bound, and nothing outside its folder is touched.
 
-    python tests/fuzz/run.py --minutes 10            all targets, other damage each time
-    python tests/fuzz/run.py --examples 500 model    one target
-    python tests/fuzz/run.py --seed 7 --only 123 model    one example again
+    PYTHONPATH=tests python -m fuzz.run --minutes 10            all targets, other damage each time
+    PYTHONPATH=tests python -m fuzz.run --examples 500 model    one target
+    PYTHONPATH=tests python -m fuzz.run --seed 7 --only 123 model    one example again
 
 An example follows from seed, target and its number. One that fails is kept in build/fuzz.
 """
