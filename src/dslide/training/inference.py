@@ -38,7 +38,19 @@ class Model:
 
     @classmethod
     def of(cls, saved: SavedModel, comm: Communicator) -> Model:
-        """With the network of a saved model. Collective."""
+        """With the network of a saved model. Collective.
+
+        Parameters
+        ----------
+        saved : SavedModel
+            What `load_model` returned.
+        comm : Communicator
+            The ranks that the network is split over.
+
+        Returns
+        -------
+        Model
+        """
         network = comm.together(
             "making the network",
             lambda: Network(
