@@ -26,10 +26,17 @@ latest() { cat "$run/checkpoints/latest" 2> /dev/null; }  # the name of the newe
 before=$(latest)
 
 # Ranks that lose another one end by themselves, with an exit code that says why; srun would kill them before they can.
+# Codes that are not dslide's come from MPI, which at times fails to start: another try.
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
-srun --mpi="$MPI" --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --kill-on-bad-exit=0 --wait=120 \
-  dslide train "$data" --out "$run" --resume-existing "$@"
-code=$?
+for try in 1 2 3; do
+  srun --mpi="$MPI" --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --kill-on-bad-exit=0 --wait=120 \
+    dslide train "$data" --out "$run" --resume-existing "$@"
+  code=$?
+  case $code in
+    [0-4] | 130 | 137 | 143) break ;;
+  esac
+  echo "train.sh: exit code $code in try $try of 3" >&2
+done
 
 # Start again what SIGTERM has stopped (143: the time limit, or another job), or a lost rank (4, 137), if it got further
 # since it was started. `scancel --signal=INT` ends a job for good (130), and so do errors (1, 2, 3).
