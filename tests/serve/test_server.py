@@ -22,6 +22,7 @@ from dslide import SlideClassifier
 from dslide.errors import ConfigError
 from dslide.serve.options import ServeOptions
 from dslide.serve.requests import SOURCES
+from dslide.serve.served_model import ServedModel
 
 TOKEN = "0123456789abcdef"
 
@@ -247,6 +248,18 @@ def test_a_folder_that_vanishes_is_not_missed(tmp_path: Path) -> None:
         assert status == 503
         assert "the present model stays" in answer["error"]
         assert client.post(text="word3")[1]["results"] == expected
+
+
+def test_few_labels_are_looked_up_beside_a_label_prior(run: Path, tmp_path: Path) -> None:
+    def approximate(model: Path, k: int, given: bool | None = None) -> bool:
+        return ServedModel.open(ServeOptions(str(model), approximate=given)).approximate(k)
+
+    assert [approximate(run, k) for k in (1, 10, 11)] == [True, True, False]
+    assert approximate(run, 11, True)
+    assert not approximate(run, 1, False)
+    (tmp_path / "rows.txt").write_text("".join(f"{n % 3} {n % 5}:1 {5 + n % 3}:1\n" for n in range(40)))
+    dslide.train(tmp_path / "rows.txt", out=tmp_path / "without", hidden=(4,), epochs=1, prior_labels=0, threads=1)
+    assert not approximate(tmp_path / "without", 1)
 
 
 def test_too_many_rows_that_wait_are_refused(run: Path) -> None:

@@ -22,6 +22,8 @@ from dslide.training.explanations import feature_names
 from dslide.training.inference import Model, open_model
 from dslide.training.predictions import Block, Prediction, blocks_of, has_probabilities, predict_blocks
 
+MOST_APPROXIMATE = 10  # labels of a row: the more are asked for, the more of them look-up misses
+
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -56,7 +58,7 @@ class ServedModel:
             "name": self.folder.name, "input": self.input, "labels": saved.labels, "features": saved.features,
             "hidden": list(network.config.hidden), "weights": network.config.weights,
             "probabilities": has_probabilities(self.model),
-            "prediction": "approximate" if self.approximate else "exact",
+            "prediction": "approximate" if self.approximate(self.options.k) else "exact",
             "k": self.options.k, "most_k": self.options.most_k, "checksum": f"{self.checksum:08x}",
         }  # fmt: skip
 
@@ -66,11 +68,11 @@ class ServedModel:
         saved = self.model.saved
         return "text" if saved.vectorizer else "items" if saved.interactions else "row"
 
-    @property
-    def approximate(self) -> bool:
-        """Whether only labels that are looked up are scored. By default that is so beside a label prior."""
+    def approximate(self, k: int) -> bool:
+        """Whether only labels that are looked up are scored for the k best. By default that is so beside a label prior,
+        if k is small."""
         given = self.options.approximate
-        return self.model.network.prior is not None if given is None else given
+        return k <= MOST_APPROXIMATE and self.model.network.prior is not None if given is None else given
 
     def predict(self, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
         """The answers to some requests with the same options."""
@@ -78,9 +80,9 @@ class ServedModel:
         kind, threshold, why = requests[0].options
         if threshold > 0 and not has_probabilities(self.model):
             raise BadRequest(422, "threshold: this model's scores give no probabilities")
-        rows = [row for request in requests for row in request.rows]
+        rows, k = [row for request in requests for row in request.rows], max(request.k for request in requests)
         found = predict_blocks(
-            self.model, self._blocks(kind, rows), max(request.k for request in requests), self.approximate,
+            self.model, self._blocks(kind, rows), k, self.approximate(k),
             True, threshold, why,
         )  # fmt: skip
         answers = []
