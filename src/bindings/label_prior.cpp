@@ -37,7 +37,7 @@ nb::tuple count(Offsets x_offsets, Ids x_ids, Floats x_values, size_t features, 
 nb::list linear(Offsets x_offsets, Ids x_ids, Floats x_values, In<double, 1> norms, size_t features,
                 Offsets positive_offsets, Ids positive_rows, Offsets negative_offsets, Ids negative_rows, Ids numbers,
                 Floats costs, float tolerance, size_t passes, float least, size_t weights_per_row,
-                size_t negatives_per_row, size_t least_negatives) {
+                size_t negatives_per_row, size_t least_negatives, size_t others) {
   require(features <= 0x7fffffff && positive_offsets.shape(0) > 0, "expected labels and columns");
   const std::span<const float> all_costs(costs.data(), costs.shape(0));
   require(tolerance > 0 && weights_per_row > 0 && std::ranges::all_of(all_costs, [](float cost) { return cost > 0; }),
@@ -47,7 +47,8 @@ nb::list linear(Offsets x_offsets, Ids x_ids, Floats x_values, In<double, 1> nor
   const Csr positive = lists(positive_offsets, positive_rows, labels, rows);
   const Csr negative = lists(negative_offsets, negative_rows, labels, rows);
   require(numbers.shape(0) == labels, "as many numbers as labels are needed");
-  const LinearOptions options{all_costs, tolerance, passes, least, weights_per_row, negatives_per_row, least_negatives};
+  const LinearOptions options{all_costs,       tolerance,         passes,          least,
+                              weights_per_row, negatives_per_row, least_negatives, others};
   nb::list results;
   for (LinearWeights& found :
        released([&] { return train_linear(x, norms.data(), features, positive, negative, numbers.data(), options); })) {
@@ -81,7 +82,7 @@ void bind_label_prior(nb::module_& m) {
   m.def("train_linear", &linear, "x_offsets"_a, "x_ids"_a, "x_values"_a, "norms"_a, "features"_a, "positive_offsets"_a,
         "positive_rows"_a, "negative_offsets"_a, "negative_rows"_a, "numbers"_a, "costs"_a, "tolerance"_a = 0.1f,
         "passes"_a = 20, "least"_a = 0.0f, "weights_per_row"_a = 0x7fffffff, "negatives_per_row"_a = 0x7fffffff,
-        "least_negatives"_a = 0,
+        "least_negatives"_a = 0, "others"_a = 0,
         "For each cost a support-vector machine for each label, from its rows and others: (begin, feature, weight, "
         "bias).");
   m.def("regress_items", &regressions, "offsets"_a, "ids"_a, "items"_a, "numbers"_a, "cost"_a, "most_items"_a,

@@ -75,6 +75,31 @@ def test_weights_are_those_of_the_least_loss(rows: int, features: int, labels: i
     assert bias[0] == -1
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 30), st.integers(1, 9), st.integers(2, 6), st.sampled_from([0.1, 1.0]), st.integers(0, 99))
+def test_a_sample_that_has_all_other_rows_is_all_of_them(
+    rows: int, features: int, labels: int, cost: float, seed: int
+) -> None:
+    x, (positive, negative) = some_rows(rows, features, seed), examples(labels, rows, seed)
+    exact = {"tolerance": 1e-5, "passes": 5000}
+    ((begin, feature, weight, bias),) = train(x, positive, negative, [cost], others=rows, **exact)
+    found = sp.csr_matrix((weight, feature, begin), (labels, features)).toarray()
+    for label in range(1, labels):
+        own = positive.indices[slice(*positive.indptr[label : label + 2])]
+        expected = slow.train(dense(x), own, np.setdiff1d(np.arange(rows), own), cost)
+        np.testing.assert_allclose(np.append(found[label], bias[label]), expected, atol=2e-3)
+
+
+def test_a_sample_counts_for_all_other_rows() -> None:
+    """40 other rows that are alike: 5 of them count for all."""
+    own = np.eye(3, 8, dtype=np.float32)
+    x = sp.csr_matrix(np.vstack([own, np.tile(own[0] + own[1], (40, 1))]))
+    exact = {"tolerance": 1e-6, "passes": 5000}
+    some, every = (train(x, lists([[0]]), lists([[2]]), [0.3], others=others, **exact)[0] for others in (5, 40))
+    for one, other in zip(some, every, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)
+
+
 def test_a_cost_gives_the_same_from_where_another_ended() -> None:
     x, (positive, negative) = some_rows(60, 20, 1), examples(8, 60, 1)
     exact = {"tolerance": 1e-5, "passes": 5000}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.special import expit
 from support.inprocess import run_ranks
 from support.plain import PLAIN
 
@@ -18,6 +19,7 @@ from dslide.comm import Communicator
 from dslide.data import Dataset, SparseRows
 from dslide.errors import ModelError
 from dslide.model import linear, prediction
+from dslide.model.defaults import FEW_ROWS
 from dslide.model.label_prior import LINEAR, PREFIX, LabelPrior, prior_arrays, regrouped
 from dslide.model.sharding import Shard
 from dslide.training import calibration
@@ -73,6 +75,52 @@ def test_classifiers_that_know_more_than_the_network_are_mixed_in(loss: str) -> 
     without, _ = trained(loss=loss, linear_negatives=0)
     assert without.linear is None
     assert hits(network) > hits(without) + 0.2
+
+
+def test_data_too_small_to_hold_rows_out_gets_them_too() -> None:
+    """With as much spread as the network's logits; not more rows, and not a network without a label prior."""
+    found = {}
+    for negatives in (0, 20):
+        trainer = Trainer(Config(**OPTIONS | {"linear_negatives": negatives}), FEATURES, LABELS)
+        trainer.fit(TRAIN)
+        assert (trainer.network.linear is not None) == (negatives > 0)
+        found[negatives] = hits(trainer.network)
+    assert found[20] > found[0] + 0.2
+    for rows, changes in ((FEW_ROWS, {}), (2000, {"prior_labels": 0})):
+        trainer = Trainer(Config(**OPTIONS | changes), FEATURES, LABELS)
+        trainer.fit(made(rows, 4))
+        assert trainer.network.linear is None
+
+
+def test_what_ranks_best_need_not_have_the_least_loss() -> None:
+    """Logits of rows are sure of wrong labels; linear scores tell more, and many rows are needed for the loss to."""
+    rng = np.random.default_rng(0)
+    hits = np.eye(5)[rng.integers(0, 5, 400)]
+    logits, linear = rng.normal(0, 3, hits.shape), hits + rng.normal(0, 0.3, hits.shape)
+    true = SparseRows.from_scipy(sp.csr_matrix(hits))
+    ids = np.tile(np.arange(5, dtype=np.int32), (400, 1))
+    candidates = calibration.Candidates(ids, np.zeros_like(ids, np.int64), logits, 3 * linear, hits, true)
+    *_, shared = calibration.fit_rows(candidates, 5, True)
+    best = max(
+        calibration.SHARES,
+        key=lambda share: np.mean((logits + 3 * share * linear).argmax(1) == hits.argmax(1)),
+    )
+    assert shared[0, calibration.MIXED] == best
+    chances = expit(candidates.scores(shared))
+    assert abs(chances.mean() - 0.2) < 0.02  # the sigmoid of scores is a chance
+
+
+def test_held_out_rows_train_classifiers_in_the_end() -> None:
+    """Labels that only held-out rows have are told then, if these are many; and not if they are few."""
+    first, rest = np.flatnonzero(TRAIN.y.indices < 60), np.flatnonzero(TRAIN.y.indices >= 60)
+    data, held_out = TRAIN.take(first), TRAIN.take(np.concatenate([first[:300], rest]))
+    for rows, expected in ((held_out, True), (held_out.take(np.arange(285, 305)), False)):
+        trainer = Trainer(Config(**OPTIONS | {"epochs": 2}), FEATURES, LABELS)
+        trainer.fit(data)
+        assert calibrate(trainer.network, rows, data.label_counts, (5,), data).linear_cost > 0
+        assert trainer.network.linear is not None
+        begin = trainer.network.linear.arrays["begin"]
+        assert (begin[-1] > begin[60]) == expected
 
 
 def test_classifiers_that_know_nothing_are_not() -> None:

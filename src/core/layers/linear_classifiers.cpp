@@ -36,7 +36,7 @@ struct Rows {
 class Solver {
  public:
   Solver(const Rows& all, size_t features, const LinearOptions& options)
-      : all_(all), options_(options), local_(features, NONE) {}
+      : all_(all), options_(options), local_(features, NONE), used_(all.x.rows, false) {}
 
   // Begins with a label, on its rows and those that it is trained against, in random order.
   void begin(std::span<const int32_t> positive, std::span<const int32_t> negative, uint64_t seed) {
@@ -45,6 +45,8 @@ class Solver {
     chosen_.assign(negative.begin(), negative.end());
     shuffle(chosen_, std::min(most, chosen_.size()), mix(seed, 0));
     chosen_.resize(std::min(most, chosen_.size()));
+    hard_ = chosen_.size();
+    sample_others(positive, mix(seed, 2));
     const size_t n = positives_ + chosen_.size();
     visited_.resize(n);
     visit_all();
@@ -58,9 +60,11 @@ class Solver {
     for (const int32_t row : chosen_) entries += all_.size(row);
     ids_.resize(entries);
     values_.resize(entries);
-    for (const int32_t i : visited_) {
-      const bool has = static_cast<size_t>(i) < positives_;
+    ridge_.clear();
+    for (const size_t i : visited_) {
+      const bool has = i < positives_;
       copy(has ? positive[i] : chosen_[i - positives_], has ? 1.0f : -1.0f);
+      ridge_.push_back(i < positives_ + hard_ ? 0.5f : 0.5f / others_weight_);
     }
     w_.assign(features_.size(), 0.0f);
     alpha_.assign(n, 0.0f);
@@ -71,7 +75,6 @@ class Solver {
   void train(float cost) {
     visit_all();
     const size_t n = visited_.size();
-    const float ridge = 0.5f / cost;
     size_t active = n;  // rows left: those that stay outside the margin are skipped until the others are solved
     float bound = std::numeric_limits<float>::infinity();
     for (size_t pass = 0; pass < options_.passes; ++pass) {
@@ -79,7 +82,7 @@ class Solver {
       size_t left = 0;
       for (size_t s = 0; s < active; ++s) {
         const int32_t i = visited_[s];
-        const float gradient = sign_[i] * score(i) - 1 + alpha_[i] * ridge;
+        const float ridge = ridge_[i] / cost, gradient = sign_[i] * score(i) - 1 + alpha_[i] * ridge;
         if (alpha_[i] == 0 && gradient > bound) continue;
         visited_[left++] = i;
         if (alpha_[i] == 0 && gradient >= 0) continue;
@@ -145,6 +148,25 @@ class Solver {
     }
   }
 
+  // Adds a sample of the rows that are neither the label's nor chosen, each of which counts for as many as there are.
+  void sample_others(std::span<const int32_t> positive, uint64_t seed) {
+    const size_t others = all_.x.rows - positive.size() - chosen_.size();
+    const size_t count = std::min(options_.others, others);
+    if (count == 0) return;
+    others_weight_ = static_cast<float>(others) / static_cast<float>(count);
+    for (const int32_t row : positive) used_[row] = true;
+    for (const int32_t row : chosen_) used_[row] = true;
+    const size_t end = chosen_.size() + count;
+    for (uint64_t draw = 0; chosen_.size() < end; ++draw) {
+      const uint32_t row = below(mix(seed, draw), static_cast<uint32_t>(all_.x.rows));
+      if (used_[row]) continue;
+      used_[row] = true;
+      chosen_.push_back(static_cast<int32_t>(row));
+    }
+    for (const int32_t row : positive) used_[row] = false;
+    for (const int32_t row : chosen_) used_[row] = false;
+  }
+
   void visit_all() { std::iota(visited_.begin(), visited_.end(), 0); }
 
   void copy(int32_t row, float sign) {
@@ -196,7 +218,10 @@ class Solver {
   std::vector<int32_t> visited_;  // rows of the label that a pass visits, ascending: they follow each other in memory
   std::vector<int32_t> chosen_;   // negative rows
   std::vector<Weight> kept_;
-  size_t positives_ = 0;
+  std::vector<bool> used_;    // by row: the label's or chosen, while others are sampled
+  std::vector<float> ridge_;  // by row of the label: on its dual variable, at cost 1
+  size_t positives_ = 0, hard_ = 0;
+  float others_weight_ = 1;
   float bias_ = 0;
 };
 }  // namespace

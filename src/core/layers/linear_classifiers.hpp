@@ -1,8 +1,9 @@
 // Linear classifiers: for each label a support-vector machine on the features themselves, trained apart from the
 // network. For a label it minimises, over weights w and bias b,
-//   (|w|^2 + b^2) / 2 + cost * sum_i max(0, 1 - y_i (w x_i + b))^2
+//   (|w|^2 + b^2) / 2 + cost * sum_i n_i max(0, 1 - y_i (w x_i + b))^2
 // where y_i is 1 for the label's rows and -1 for rows that are mistaken for them, by coordinate descent in the dual
-// (Hsieh et al. 2008, "A dual coordinate descent method for large-scale linear SVM").
+// (Hsieh et al. 2008, "A dual coordinate descent method for large-scale linear SVM"). n_i is 1, or, of a sample of all
+// other rows, how many of these each stands for.
 #pragma once
 #include <span>
 #include <vector>
@@ -23,6 +24,7 @@ struct LinearOptions {
   // A label is trained against at most so many negative rows for each of its own, and against so many at least, chosen
   // at random: without a bound, frequent labels would take most of the time.
   size_t negatives_per_row = 0, least_negatives = 0;
+  size_t others = 0;  // how many rows are sampled from all others, which they stand for
 };
 
 // By label: the features with weights, in ascending order, and the bias.

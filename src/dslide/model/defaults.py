@@ -31,6 +31,7 @@ VALIDATION_SHARE, VALIDATION_ROWS = 0.01, (1000, 2000)
 MOST_VALIDATION = 0.05  # of the rows
 VALIDATION_WORK = 0.1  # of an epoch's own: after each epoch every held-out row is scored against all labels
 LEAST_VALIDATION = 200  # rows; where there can't be as many, all are trained on
+FEW_ROWS = round(LEAST_VALIDATION / MOST_VALIDATION)  # fewer are all trained on
 MOST_COPIED = 2 << 30  # bytes of data, of which the rows to train on are copied if others are held out
 LINKS = 32768  # of the label prior that a row visits at most, on average, which bounds the time of a step
 LEAST_DENSE, MOST_DENSE = 16, 4096  # features of dense rows

@@ -29,7 +29,7 @@ from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
 from dslide.training.item_regressions import COST, train_regressions
-from dslide.training.linear import Examples, train_linear
+from dslide.training.linear import MIDDLE_COST, Examples, train_linear
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
 
@@ -42,7 +42,8 @@ KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above whic
 SAME_CANDIDATES = 0.5  # times what two networks differ by chance: two rankings of the same labels differ by less
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
-SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores of interactions, scaled to the spread of logits: those that are tried
+REFIT = 0.02  # from how many held-out rows on, as a share of the others, linear classifiers are trained on them too
+SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores, scaled to the spread of logits: those that are tried
 
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
 
@@ -87,7 +88,8 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none by more than chance. Those of interactions may be mixed in without lines."""
+    are better than none by more than chance, trained again on the held-out rows too where these are many. Those of
+    interactions may be mixed in without lines."""
     network.calibration.reset()
     earlier = None
     if network.prior is not None:
@@ -99,19 +101,17 @@ def calibrate(
     sigmoid = not network.loss.needs_labels
     before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
     users = held_out.users is not None
-    fits: Fits = partial(fit_items, k=k, sigmoid=sigmoid) if users else partial(fit_rows, sigmoid=sigmoid)
+    fits: Fits = partial(fit_items, k=k, sigmoid=sigmoid) if users else partial(fit_rows, k=k, sigmoid=sigmoid)
     which, after = _cross_validated(found, fits, k)
     chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
-    best, chosen, cost, wanted = found, None, 0.0, max(before, after) + chance
+    best, chosen, cost, unit, wanted = found, None, 0.0, 1.0, max(before, after) + chance
     for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
         scores = _linear_scores(network, linear, sparse_part(held_out.x), found.ids)
-        if users:
-            spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
-            linear, scores = linear.times(np.full(network.output.neurons, spread)), spread * scores
-        mixed = dataclasses.replace(found, linear=scores)
+        spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+        mixed = dataclasses.replace(found, linear=spread * scores)
         fit, score = _cross_validated(mixed, fits, k)
         if score > wanted:
-            best, which, after, chosen, cost, wanted = mixed, fit, score, linear, tried, score
+            best, which, after, chosen, cost, unit, wanted = mixed, fit, score, linear, tried, spread, score
     if used := after > before:
         groups = network.shard.part(_groups(network, label_counts))
         of_groups = fits(best)[which]
@@ -119,10 +119,29 @@ def calibrate(
             of_groups = scaled(of_groups, *sureness(best, fits, which, k))
         lines = of_groups[groups]
         if chosen is not None and network.prior is not None:
-            network.prior.set_linear(chosen.times(lines[:, MIXED]))
+            if data is not None and not users and len(held_out) >= REFIT * len(data):
+                every = data.and_rows(held_out)
+                chosen = _linear_classifiers(network, every, label_counts, earlier, cost)[cost]
+            network.prior.set_linear(chosen.times(unit * lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
         network.version += 1
     return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost if used else 0.0)
+
+
+def mix_equally(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer]) -> None:
+    """For data with too few rows to hold any out: mixes linear classifiers in, of the middle cost. Their scores get the
+    spread that logits have among the best wrong labels of training rows."""
+    if network.prior is None or data.users is not None or network.kept_linear is not None:
+        return
+    if not data.y.nnz:
+        return
+    for linear in _linear_classifiers(network, data, label_counts, None, MIDDLE_COST).values():
+        found = _candidates(network, data, label_counts, CANDIDATES)
+        found = dataclasses.replace(found, ids=np.where(found.hits > 0, -1, found.ids))
+        scores = _linear_scores(network, linear, sparse_part(data.x), found.ids)
+        unit = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+        network.prior.set_linear(linear.times(np.full(network.output.neurons, unit)))
+        network.version += 1
 
 
 def by_chance(rows: int) -> float:
@@ -131,10 +150,11 @@ def by_chance(rows: int) -> float:
 
 
 def _linear_classifiers(
-    network: Network, data: Dataset | None, label_counts: npt.NDArray[np.integer], earlier: LinearClassifiers | None
-) -> dict[float, LinearClassifiers]:
-    """Linear classifiers at each cost that is tried; none if the network is not to have any. The `earlier` ones of a
-    network that grew stay where most of a label's rows are not new."""
+    network: Network, data: Dataset | None, label_counts: npt.NDArray[np.integer], earlier: LinearClassifiers | None,
+    only: float = 0.0,
+) -> dict[float, LinearClassifiers]:  # fmt: skip
+    """Linear classifiers at each cost that is tried, or for `only` one of them; none if the network is not to have any.
+    The `earlier` ones of a network that grew stay where most of a label's rows are not new."""
     if data is None or network.prior is None:
         return {}
     if data.users is not None:  # items are features and labels both: each would be told by itself
@@ -143,10 +163,10 @@ def _linear_classifiers(
         return {}
     examples = Examples.find(network, sparse_part(data.x), data.y)
     if earlier is None:
-        return train_linear(network, examples)
+        return train_linear(network, examples, only)
     assert network.kept_linear is not None
     which = ~network.shard.part(network.kept_linear)
-    trained, kept = train_linear(network, examples.of_labels(which)), earlier.without_factors()
+    trained, kept = train_linear(network, examples.of_labels(which), network.linear_cost), earlier.without_factors()
     return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
 
 
@@ -216,11 +236,16 @@ def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
     return float(evaluation.result()[f"ndcg_at_{k}"])
 
 
-def fit_rows(found: Candidates, sigmoid: bool) -> list[Lines]:
-    """What is tried for rows of features: one line for all groups, lines, and lines with a bend."""
+def fit_rows(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
+    """What is tried for rows of features: one line for all groups, lines, lines with a bend, and one share of linear
+    scores for all: what makes the loss least need not rank best."""
     one = fit_one(found, sigmoid)
     lines = fit_lines(found, sigmoid, one)
-    return [one, lines, bent(lines, found, sigmoid)]
+    share = fit_share(found, k)[0, MIXED]
+    mixed = dataclasses.replace(found, logits=found.logits + share * found.linear, linear=np.zeros_like(found.linear))
+    shared = fit_one(mixed, sigmoid)
+    shared[:, MIXED] = share
+    return [one, lines, bent(lines, found, sigmoid), shared]
 
 
 def fit_items(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:

@@ -18,11 +18,14 @@ from dslide.model.network import Network
 from dslide.util.csr import Lists
 
 COSTS = (0.1, 0.3, 1.0)  # of an error, beside half the squared length of the weights: those that are tried
+MIDDLE_COST = COSTS[1]
 LEAST = 0.02  # weights of a smaller size are left out
 WEIGHTS_PER_ROW = 16  # weights that are kept for each training row of a label, at most
 # A label is trained against at most so many rows for each of its own, and so many at least. Most rows that are mistaken
 # for something are mistaken for a frequent label, which would take most of the time.
 NEGATIVES_PER_ROW, LEAST_NEGATIVES = 50, 100
+# And against a sample of all other rows, which it stands for, but not where rows are many: there it gains nothing.
+OTHERS, MOST_ROWS = 100, 25_000
 LOOK_UP_ROWS = 4096  # rows whose negatives are looked up at once
 LABELS = 16384  # trained in one call; between calls an interrupt is noticed
 
@@ -47,12 +50,13 @@ class Examples:
         return Examples(self.x, *lists)
 
 
-def train_linear(network: Network, examples: Examples) -> dict[float, LinearClassifiers]:
-    """Trains the classifiers of own labels, at each cost that is tried, from the weights of the cost before: if others
-    stay, at the cost that they have."""
-    found = network.linear_cost in COSTS
-    costs = COSTS[: COSTS.index(network.linear_cost) + 1] if found else COSTS
+def train_linear(network: Network, examples: Examples, only: float = 0.0) -> dict[float, LinearClassifiers]:
+    """Trains the classifiers of own labels, at each cost that is tried, or for `only` one of them. One cost begins with
+    the weights of the cost before, without which it does not get as far."""
+    found = only in COSTS
+    costs = COSTS[: COSTS.index(only) + 1] if found else COSTS
     x, lengths, parts = examples.x, row_lengths(examples.x), []
+    others = OTHERS if len(x) <= MOST_ROWS else 0
     numbers = network.shard.to_global(np.arange(network.output.neurons, dtype=np.int32))
     for begin in range(0, len(numbers), LABELS):
         end = min(begin + LABELS, len(numbers))
@@ -62,7 +66,7 @@ def train_linear(network: Network, examples: Examples) -> dict[float, LinearClas
                 x.indptr, x.indices, x.values, lengths, network.features, positive.indptr, positive.indices,
                 negative.indptr, negative.indices, numbers[begin:end], np.array(costs, np.float32),
                 least=LEAST, weights_per_row=WEIGHTS_PER_ROW, negatives_per_row=NEGATIVES_PER_ROW,
-                least_negatives=LEAST_NEGATIVES,
+                least_negatives=LEAST_NEGATIVES, others=others,
             )
         )  # fmt: skip
     by_cost = zip(costs, zip(*parts, strict=True), strict=True)

@@ -21,10 +21,11 @@ from dslide.comm.votes import NO_VOTES, Vote, Votes
 from dslide.config import Config
 from dslide.data import Data, Dataset, Features, Rows, SparseRows
 from dslide.errors import DataError, ModelError
-from dslide.model.defaults import MOST_DENSE, resolve
+from dslide.model.defaults import FEW_ROWS, MOST_DENSE, resolve
 from dslide.model.label_prior import has_label_prior
 from dslide.model.network import Network
 from dslide.training import phases
+from dslide.training.calibration import mix_equally
 from dslide.training.callbacks import Callback, EpochInfo, FitResult, StepInfo
 from dslide.training.load_balance import RankStats, load_balance
 from dslide.training.metrics import inverse_propensities
@@ -113,6 +114,8 @@ class Trainer:
         if early_stopping is not None and not interrupted:
             with deferred_interrupt():  # nothing is left to be interrupted; a second Ctrl-C is answered at once
                 early_stopping.finish(self, _weighted(data, self.config.seed))
+        elif isinstance(data, Dataset) and len(data) < FEW_ROWS and not interrupted:
+            mix_equally(self.network, _weighted(data, self.config.seed), data.label_counts)
         if self.network.index is not None and not interrupted:
             self.network.prediction_index()  # is saved with the network
         self.set_worth(*(self.counted or (data.label_counts, len(data))))
