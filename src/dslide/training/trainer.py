@@ -115,7 +115,7 @@ class Trainer:
             with deferred_interrupt():  # nothing is left to be interrupted; a second Ctrl-C is answered at once
                 early_stopping.finish(self, _weighted(data, self.config.seed))
         elif isinstance(data, Dataset) and len(data) < FEW_ROWS and not interrupted:
-            mix_equally(self.network, _weighted(data, self.config.seed), data.label_counts)
+            mix_equally(self.network, data.weighted(self.config.seed), data.label_counts)
         if self.network.index is not None and not interrupted:
             self.network.prediction_index()  # is saved with the network
         self.set_worth(*(self.counted or (data.label_counts, len(data))))
