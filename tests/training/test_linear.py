@@ -110,19 +110,6 @@ def test_what_ranks_best_need_not_have_the_least_loss() -> None:
     assert abs(chances.mean() - 0.2) < 0.02  # the sigmoid of scores is a chance
 
 
-def test_held_out_rows_train_classifiers_in_the_end() -> None:
-    """Labels that only held-out rows have are told then, if these are many; and not if they are few."""
-    first, rest = np.flatnonzero(TRAIN.y.indices < 60), np.flatnonzero(TRAIN.y.indices >= 60)
-    data, held_out = TRAIN.take(first), TRAIN.take(np.concatenate([first[:300], rest]))
-    for rows, expected in ((held_out, True), (held_out.take(np.arange(285, 305)), False)):
-        trainer = Trainer(Config(**OPTIONS | {"epochs": 2}), FEATURES, LABELS)
-        trainer.fit(data)
-        assert calibrate(trainer.network, rows, data.label_counts, (5,), data).linear_cost > 0
-        assert trainer.network.linear is not None
-        begin = trainer.network.linear.arrays["begin"]
-        assert (begin[-1] > begin[60]) == expected
-
-
 def test_classifiers_that_know_nothing_are_not() -> None:
     trainer = Trainer(Config(**OPTIONS), FEATURES, LABELS)
     trainer.fit(TRAIN)

@@ -18,7 +18,6 @@ from dslide.model.output_losses import KEPT_BYTES
 from dslide.model.prediction import LOGIT_BYTES, PRIOR_ROWS
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
-from dslide.training.calibration import REFIT
 from dslide.training.linear import COSTS, WEIGHTS_PER_ROW
 from dslide.util.arrays import padded
 from dslide.util.memory import check_memory
@@ -119,9 +118,9 @@ def _linear_bytes(
     labels_per_row: float,
 ) -> int:  # fmt: skip
     """Linear classifiers while they are trained: the rows of each label, by row and then by label, the weights, at each
-    cost that is tried, each thread's copy of the rows of one label, which can be nearly all, and the rows again, where
-    they are trained with held-out ones at last. The scratch buffers of steps are free by then. Of interactions: the
-    users of each item, and the weights, in pieces, together, and times a factor."""
+    cost that is tried, and each thread's copy of the rows of one label, which can be nearly all. The scratch buffers of
+    steps are free by then. Of interactions: the users of each item, and the weights, in pieces, together, and times a
+    factor."""
     if config.validation == 0 and (config.linear_items or rows >= FEW_ROWS):
         return 0
     if config.linear_items:
@@ -129,9 +128,8 @@ def _linear_bytes(
     if config.linear_negatives == 0:
         return 0
     weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
-    again = 8 * rows * (features_per_row + labels_per_row) if config.validation > REFIT / (1 + REFIT) else 0
     lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / pieces)
-    return lists + round(threads * 8 * rows * features_per_row + again)
+    return lists + round(threads * 8 * rows * features_per_row)
 
 
 def _count_bytes(

@@ -42,7 +42,6 @@ KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above whic
 SAME_CANDIDATES = 0.5  # times what two networks differ by chance: two rankings of the same labels differ by less
 LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
-REFIT = 0.02  # from how many held-out rows on, as a share of the others, linear classifiers are trained on them too
 SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores, scaled to the spread of logits: those that are tried
 
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
@@ -88,8 +87,7 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none by more than chance, trained again on the held-out rows too where these are many. Those of
-    interactions may be mixed in without lines."""
+    are better than none by more than chance. Those of interactions may be mixed in without lines."""
     network.calibration.reset()
     earlier = None
     if network.prior is not None:
@@ -119,9 +117,6 @@ def calibrate(
             of_groups = scaled(of_groups, *sureness(best, fits, which, k))
         lines = of_groups[groups]
         if chosen is not None and network.prior is not None:
-            if data is not None and not users and len(held_out) >= REFIT * len(data):
-                every = data.and_rows(held_out)
-                chosen = _linear_classifiers(network, every, label_counts, earlier, cost)[cost]
             network.prior.set_linear(chosen.times(unit * lines[:, MIXED]))
         network.calibration.set_lines(lines[:, :WORTH])
         network.version += 1
