@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = ["dslide", "dslide.data", "dslide.comm", "dslide.torch", "dslide.tracking"]
 OTHER_PROGRAMS = [
     "mpiexec", "mpirun", "srun", "#SBATCH", "scancel", "apt-get", "pip", "tensorboard", "hf", "cibuildwheel",
-    "torchrun", "kubectl", "podman", "docker",
+    "torchrun", "kubectl", "podman", "docker", r"python tests/\S+",
 ]  # fmt: skip
 OF_SLURM = {"--signal", "--mpi"}  # options of sbatch and srun that pages name alone
 
