@@ -109,8 +109,10 @@ def test_a_run_on_several_ranks_is_that_of_one(made: Path, trained_by: Callable[
     assert {path.name for path in run.iterdir()} == {"checkpoints", "summary.json", *logs}
 
 
-def test_the_summary_has_what_was_exchanged(made: Path, trained_by: Callable[[int], Path]) -> None:
-    values = summary(trained_by(4))
+def test_the_summary_has_what_was_exchanged(made: Path, tmp_path: Path) -> None:
+    data = [made / "s/train.txt", "--test", made / "s/test.txt"]
+    works("train", *data, "--out", tmp_path / "run", *SMALL, "--ranks", 4, "--linear-negatives", 0)
+    values = summary(tmp_path / "run")
     # 18 units of 64 rows gathered and summed, 3 of 4 parts crossing; 2 numbers a row for the normaliser, rankings of 3
     # hash hits and 8 labels that the label prior looks up; gradients of 32 scales
     exchanged = 3 * (64 * (2 * 18 / 4 + 2 + 3 + 8) * 4 + 32 * 8)
