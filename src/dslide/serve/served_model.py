@@ -102,7 +102,7 @@ class ServedModel:
             raise BadRequest(422, "this model was not trained on text; send rows of features and values, or items")
         if kind == "items" and not self.model.saved.interactions:
             raise BadRequest(422, "this model was not trained on items of users; send text or rows")
-        return list(blocks_of(self.model.read(rows)))
+        return list(blocks_of(self.model.rows_of(rows)))
 
     def _rows(self, rows: Sequence[Mapping[str, float] | list[float]]) -> SparseRows:
         builder, features = RowsBuilder(), self.model.saved.features

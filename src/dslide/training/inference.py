@@ -103,7 +103,7 @@ class Model:
         if isinstance(source, (Dataset, Tokens)):
             saved = self.saved
             return with_known_features(source, source.source or "the data", saved.features, saved.dense_features)
-        rows = self.comm.together("making rows", lambda: self._rows_of(source))
+        rows = self.comm.together("making rows", lambda: self.rows_of(source))
         if self.comm.rank == 0:
             self._warn_of(rows, False)
         return rows
@@ -123,7 +123,18 @@ class Model:
             raise DataError(f"{path}: there are no labels in it to compare predictions with{where}")
         return data
 
-    def _rows_of(self, source: Rows) -> Dataset:
+    def rows_of(self, source: Rows) -> Dataset:
+        """Rows of texts or items with the model's columns, without the warnings of `read`.
+
+        Parameters
+        ----------
+        source : sequence of str or of sequences
+            Texts, or items of users.
+
+        Returns
+        -------
+        Dataset
+        """
         saved = self.saved
         if saved.interactions:
             x = rows_of_items(source, saved.feature_names or saved.label_names, saved.features)
