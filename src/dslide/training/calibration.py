@@ -29,7 +29,7 @@ from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
 from dslide.training.item_regressions import COST, train_regressions
-from dslide.training.linear import MIDDLE_COST, Examples, train_linear
+from dslide.training.linear import MIDDLE_COST, MOST_ROWS, Examples, train_linear
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.util.arrays import Ids
 
@@ -99,13 +99,17 @@ def calibrate(
     sigmoid = not network.loss.needs_labels
     before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
     users = held_out.users is not None
-    fits: Fits = partial(fit_items, k=k, sigmoid=sigmoid) if users else partial(fit_rows, k=k, sigmoid=sigmoid)
+    few = data is not None and len(data) <= MOST_ROWS
+    fits: Fits = partial(fit_items, k=k, sigmoid=sigmoid)
+    if not users:
+        fits = partial(fit_rows, k=k, sigmoid=sigmoid, few=few)
     which, after = _cross_validated(found, fits, k)
     chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
     best, chosen, cost, unit, wanted = found, None, 0.0, 1.0, max(before, after) + chance
     for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
         scores = _linear_scores(network, linear, sparse_part(held_out.x), found.ids)
-        spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+        # Shares are of scores in the spread of logits. Lines need no such unit, and it would change their penalties.
+        spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0) if users or few else 1.0
         mixed = dataclasses.replace(found, linear=spread * scores)
         fit, score = _cross_validated(mixed, fits, k)
         if score > wanted:
@@ -233,11 +237,13 @@ def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
     return float(evaluation.result()[f"ndcg_at_{k}"])
 
 
-def fit_rows(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
-    """What is tried for rows of features: one line for all groups, lines, lines with a bend, and one share of linear
-    scores for all: what makes the loss least need not rank best."""
+def fit_rows(found: Candidates, k: int, sigmoid: bool, few: bool) -> list[Lines]:
+    """What is tried for rows of features: one line for all groups, lines, lines with a bend, and, where the training
+    data has few rows, one share of linear scores for all: what makes the loss least need not rank best."""
     one = fit_one(found, sigmoid)
     lines = fit_lines(found, sigmoid, one)
+    if not few:
+        return [one, lines, bent(lines, found, sigmoid)]
     share = fit_share(found, k)[0, MIXED]
     mixed = dataclasses.replace(found, logits=found.logits + share * found.linear, linear=np.zeros_like(found.linear))
     shared = fit_one(mixed, sigmoid)
