@@ -92,6 +92,17 @@ def test_data_too_small_to_hold_rows_out_gets_them_too() -> None:
         assert trainer.network.linear is None
 
 
+def test_few_rows_do_not_take_them_from_a_network_that_grew(network: Network) -> None:
+    trainer = Trainer(Config(**OPTIONS), FEATURES, LABELS)
+    trainer.network.load_state(network.state())
+    trainer.network.kept_linear = np.ones(LABELS, bool)
+    trainer.counted = TRAIN.label_counts, len(TRAIN)  # as growth does
+    trainer.fit(made(500, 6))
+    assert trainer.network.linear is not None
+    for name, array in trainer.network.linear.arrays.items():
+        np.testing.assert_array_equal(array, network.linear.arrays[name])  # type: ignore[union-attr]
+
+
 def test_what_ranks_best_need_not_have_the_least_loss() -> None:
     """Logits of rows are sure of wrong labels; linear scores tell more, and many rows are needed for the loss to."""
     rng = np.random.default_rng(0)

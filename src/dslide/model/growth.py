@@ -19,6 +19,7 @@ from dslide.comm import Communicator
 from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.model import linear
+from dslide.model.collectives import Collectives
 from dslide.model.label_prior import LINEAR, PREFIX, LabelPrior, row_lengths
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Array
@@ -35,9 +36,12 @@ def count_bytes(rows: int, features_per_row: float, labels_per_row: float) -> in
     return round(12 * rows * features_per_row * labels_per_row) + 100 * BLOCK
 
 
-def larger_prior(arrays: Mapping[str, Array], features: int, neurons: int) -> dict[str, Array]:
+def larger_prior(
+    arrays: Mapping[str, Array], features: int, neurons: int, collectives: Collectives
+) -> dict[str, Array]:
     """A label prior's arrays, by their names in a network, with more features and own labels, which have no links yet.
-    The linear classifiers of these say nothing of any feature, and no more or less than others do on average."""
+    The linear classifiers of these say nothing of any feature, and no more or less than those of all ranks' labels do
+    on average. Ranks call it together."""
     made = {name: np.array(array) for name, array in arrays.items()}
     begin = made[PREFIX + "begin"]
     made[PREFIX + "begin"] = np.concatenate([begin, np.full(features + 1 - len(begin), begin[-1])])
@@ -45,8 +49,10 @@ def larger_prior(arrays: Mapping[str, Array], features: int, neurons: int) -> di
         array = made[PREFIX + name]
         made[PREFIX + name] = np.concatenate([array, np.zeros(neurons - len(array), array.dtype)])
     saved = {name: made[PREFIX + LINEAR + name] for name in linear.TYPES}
+    own = np.array([saved["bias"].sum(), saved["factor"].sum(), len(saved["bias"])], np.float64)
+    bias, factor, labels = collectives.summary(0.0, 0.0, True, more=own).wait().sums
     if len(saved["begin"]):
-        saved = linear.with_more(saved, neurons)
+        saved = linear.with_more(saved, neurons, {"bias": bias / max(labels, 1), "factor": factor / max(labels, 1)})
     return made | {PREFIX + LINEAR + name: array for name, array in saved.items()}
 
 

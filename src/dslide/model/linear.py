@@ -137,13 +137,12 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
     return made | {name: np.concatenate(pieces)[order] for name, pieces in by_label.items()}
 
 
-def with_more(arrays: Mapping[str, Array], labels: int) -> Arrays:
-    """The arrays with more labels, without weights: the same score for every row, that of others on average."""
+def with_more(arrays: Mapping[str, Array], labels: int, usual: Mapping[str, float]) -> Arrays:
+    """The arrays with more labels, without weights: the same score for every row, of the `usual` bias and factor."""
     more = labels - len(arrays["bias"])
     made = {**arrays, "begin": np.append(arrays["begin"], np.full(more, arrays["begin"][-1]))}
     for name in ("bias", "factor"):
-        usual = arrays[name].mean() if len(arrays[name]) else 0
-        made[name] = np.append(arrays[name], np.full(more, usual, np.float32)).astype(np.float32)
+        made[name] = np.append(arrays[name], np.full(more, usual[name], np.float32)).astype(np.float32)
     return made
 
 

@@ -261,12 +261,12 @@ class Network(OutputNetwork):
 
     def load_smaller(self, arrays: Mapping[str, Array], features: int, labels: int) -> None:
         """Takes over what a network of the same options with fewer features or labels has learned; `arrays` as its
-        `state` gives them."""
+        `state` gives them. Ranks call it together."""
         layouts = array_layouts(self.config, features, labels)
         for layer in self.layers:
             layer.load_smaller(arrays, layouts, self.shard)
         if saved := prior_arrays(arrays):
-            self.prior = self._saved_prior(larger_prior(saved, self.features, self.output.neurons))
+            self.prior = self._saved_prior(larger_prior(saved, self.features, self.output.neurons, self.collectives))
         if self.recent is not None and RECENT + VALUES in arrays:
             self.recent.load(arrays)
             if self.cells is not None and len(self.recent.rows):  # to look up in from the first step on

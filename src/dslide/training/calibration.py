@@ -129,13 +129,11 @@ def calibrate(
 
 def mix_equally(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer]) -> None:
     """For data with too few rows to hold any out: mixes linear classifiers in, of the middle cost. Their scores get the
-    spread that logits have among the best wrong labels of training rows. A network that grew gets none: its data may
-    lack rows of old labels."""
-    if network.prior is None:
+    spread that logits have among the best wrong labels of training rows. A network that grew keeps what it has: its
+    data may lack rows of old labels."""
+    if network.prior is None or data.users is not None or network.kept_linear is not None or not data.y.nnz:
         return
     network.prior.set_linear(None)
-    if data.users is not None or network.kept_linear is not None or not data.y.nnz:
-        return
     for linear in _linear_classifiers(network, data, label_counts, None, MIDDLE_COST).values():
         found = _candidates(network, data, label_counts, CANDIDATES)
         found = dataclasses.replace(found, ids=np.where(found.hits > 0, -1, found.ids))
