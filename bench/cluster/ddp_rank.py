@@ -7,7 +7,6 @@ ones of all parameters, or with sampled outputs sparse ones, which gloo gathers 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.lib.data_parallel import exchange_share, gathered
 from bench.lib.pytorch import gradient_step, state_of, use_torch
 from bench.lib.workload import HIDDEN, RATE, Batch, batches
 from dslide.comm import launched_as
@@ -24,7 +24,6 @@ from dslide.data import Dataset, SparseRows
 from dslide.model.network import FIRST_SCALE
 from dslide.training.metrics import Evaluation
 
-ALONE_SECONDS = 3.0  # in which steps without exchange are timed, at least one
 ROWS_AT_A_TIME = 128  # in prediction
 
 
@@ -106,23 +105,11 @@ class DdpRank:
         return torch.from_numpy(ids), np.searchsorted(ids, batch.y.indices)
 
     def gather(self, value: float) -> list[float]:
-        every = torch.zeros(self._size, dtype=torch.float64)
-        dist.all_gather_into_tensor(every, torch.tensor([value], dtype=torch.float64))
-        return every.tolist()
+        return gathered(value)
 
     def waiting(self) -> Callable[[float], float]:
-        """The share by which a step takes longer than one without exchange, in which every rank learns from its own
-        rows alone. Such steps come last: the ranks' weights differ after them."""
-
-        def share(seconds: float) -> float:
-            begin, steps = time.perf_counter(), 0
-            with self._parallel.no_sync():
-                while steps == 0 or time.perf_counter() - begin < ALONE_SECONDS:
-                    self.step()
-                    steps += 1
-            return max(0.0, 1 - (time.perf_counter() - begin) / steps / seconds)
-
-        return share
+        """The share of gradients' exchange in a step."""
+        return partial(exchange_share, self._parallel, self.step)
 
     def state(self) -> list[np.ndarray]:
         return state_of(self._optimizer)

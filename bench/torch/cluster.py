@@ -4,7 +4,6 @@ that is split over the nodes, or data-parallel too."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +13,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.cluster.training import speed_of
+from bench.lib.data_parallel import exchange_share, gathered
 from bench.lib.pytorch import use_torch
 from bench.torch.systems import BATCH, SPEED_ROWS, Model, make_vectors
 from dslide.comm import launched_as
 from dslide.data import Dataset
 
-ALONE_SECONDS = 2.0  # in which steps without exchange are timed, at least one
 Tensor = torch.Tensor
 
 
@@ -58,23 +57,14 @@ class TorchRank:
         return BATCH * self._size
 
     def gather(self, value: float) -> list[float]:
-        every = torch.zeros(self._size, dtype=torch.float64)
-        dist.all_gather_into_tensor(every, torch.tensor([value], dtype=torch.float64))
-        return every.tolist()
+        return gathered(value)
 
     def waiting(self) -> Callable[[float], float]:
-        """The share by which a step takes longer than one without exchange of gradients. An output layer that is split
-        can't do without, and is not counted."""
+        """The share of gradients' exchange in a step. An output layer that is split can't do without its own, which is
+        not counted."""
 
         def share(seconds: float) -> float:
-            if self._sharded:
-                return 0.0
-            begin, steps = time.perf_counter(), 0
-            with self._parallel.no_sync():
-                while steps == 0 or time.perf_counter() - begin < ALONE_SECONDS:
-                    self.step()
-                    steps += 1
-            return max(0.0, 1 - (time.perf_counter() - begin) / steps / seconds)
+            return 0.0 if self._sharded else exchange_share(self._parallel, self.step, seconds)
 
         return share
 
@@ -82,7 +72,7 @@ class TorchRank:
         return []
 
     def precision(self, test: Dataset) -> float:
-        raise NotImplementedError
+        raise NotImplementedError("only speed is measured")
 
 
 def speed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ GUESSED = ("\t", "::", ",", ";", "|")  # separators, in the order in which they 
 QUOTED = (",", ";")  # separators with which cells may be in quotes, as spreadsheets write them
 
 
-class Columns:
+class Columns(ABC):
     """A file of rows with columns."""
 
     path: str | Path
@@ -24,9 +25,9 @@ class Columns:
     has_header: bool
     names: list[str] | None  # of the columns
 
+    @abstractmethod
     def rows(self, skip_blank: bool, places: Collection[int]) -> Iterator[tuple[int, Sequence[str]]]:
         """Number and cells of every row; those that are not in `places` may be anything."""
-        raise NotImplementedError
 
     def find(self, option: str, column: Column | None, usual: Collection[str] = ()) -> int | None:
         """The place, from 0 on, of the column that an option gives; if it gives none, of the first with a usual name;
