@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from dslide.comm import Communicator, Exchange
-from dslide.comm.communicator import PIECE
-from dslide.comm.frames import OVERHEAD
+from dslide.comm.frames import OVERHEAD, PIECE
 from dslide.errors import CommError, ConfigError, DataError, ModelError, PeerFailed, UserError
 
 LIMIT = 20.0  # seconds; nothing below takes a tenth of it

@@ -7,12 +7,14 @@ from __future__ import annotations
 import struct
 import zlib
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<BIQ")  # kind, checksum of the exchange's name, number
 _CHECK = struct.Struct("<I")  # checksum of content and header
+PIECE = 1 << 20  # bytes; each piece counts as a heartbeat, also where a whole message takes minutes
 OVERHEAD = _HEADER.size + _CHECK.size  # bytes of a frame that are not content
 
 
@@ -53,6 +55,7 @@ def unpack(frame: Buffer) -> Frame | None:
     return Frame(kind, name, number, content)
 
 
+@lru_cache(maxsize=256)
 def name_check(name: str) -> int:
     """The checksum of an exchange's name."""
     return zlib.crc32(name.encode())

@@ -17,8 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dslide.comm.agreement import ranks_in_words
-from dslide.comm.communicator import PIECE
-from dslide.comm.frames import OVERHEAD, Buffer, Kind, pack
+from dslide.comm.frames import OVERHEAD, PIECE, Buffer, Kind, pack
 from dslide.errors import CommError
 
 _LENGTH = struct.Struct("<I")  # of a frame, before it
