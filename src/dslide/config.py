@@ -152,8 +152,8 @@ class Config:
         "AVX512-BF16, slower on others; for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "most passes over the data; 0: 2 for rows of features that are not dense, else 4, or as "
-        "many as make 200 steps of small data", 0)
+    epochs: int = option(0, "most passes over the data; 0: 3 for rows of features that are not dense (2 if they have "
+        "one label), else 4, or as many as make 200 steps of small data", 0)
     validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
         "whose network is kept; of interactions a fifth of the items of this share of the users; 0: none, all "
         "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)

@@ -138,7 +138,8 @@ def test_outputs_follow_labels_and_prior(labels: int, options: dict[str, Any], o
 )
 def test_small_data_gets_more_epochs(count: int, batch_size: int, epochs: int) -> None:
     assert resolve(Config(batch_size=batch_size), 20, rows([1] * count)).epochs == epochs
-    assert resolve(Config(batch_size=batch_size), 20).epochs == 2
+    assert resolve(Config(batch_size=batch_size), 20, rows([2] * count)).epochs == max(3, epochs)
+    assert resolve(Config(batch_size=batch_size), 20).epochs == 3
 
 
 @pytest.mark.parametrize(

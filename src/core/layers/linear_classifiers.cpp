@@ -45,7 +45,6 @@ class Solver {
     chosen_.assign(negative.begin(), negative.end());
     shuffle(chosen_, std::min(most, chosen_.size()), mix(seed, 0));
     chosen_.resize(std::min(most, chosen_.size()));
-    hard_ = chosen_.size();
     sample_others(positive, mix(seed, 2));
     const size_t n = positives_ + chosen_.size();
     visited_.resize(n);
@@ -60,11 +59,9 @@ class Solver {
     for (const int32_t row : chosen_) entries += all_.size(row);
     ids_.resize(entries);
     values_.resize(entries);
-    ridge_.clear();
     for (const size_t i : visited_) {
       const bool has = i < positives_;
       copy(has ? positive[i] : chosen_[i - positives_], has ? 1.0f : -1.0f);
-      ridge_.push_back(i < positives_ + hard_ ? 0.5f : 0.5f / others_weight_);
     }
     w_.assign(features_.size(), 0.0f);
     alpha_.assign(n, 0.0f);
@@ -75,6 +72,7 @@ class Solver {
   void train(float cost) {
     visit_all();
     const size_t n = visited_.size();
+    const float ridge = 0.5f / cost;  // on dual variables
     size_t active = n;  // rows left: those that stay outside the margin are skipped until the others are solved
     float bound = std::numeric_limits<float>::infinity();
     for (size_t pass = 0; pass < options_.passes; ++pass) {
@@ -82,7 +80,7 @@ class Solver {
       size_t left = 0;
       for (size_t s = 0; s < active; ++s) {
         const int32_t i = visited_[s];
-        const float ridge = ridge_[i] / cost, gradient = sign_[i] * score(i) - 1 + alpha_[i] * ridge;
+        const float gradient = sign_[i] * score(i) - 1 + alpha_[i] * ridge;
         if (alpha_[i] == 0 && gradient > bound) continue;
         visited_[left++] = i;
         if (alpha_[i] == 0 && gradient >= 0) continue;
@@ -120,9 +118,12 @@ class Solver {
       kept_.resize(most);
     }
     std::sort(kept_.begin(), kept_.end(), [](const Weight& a, const Weight& b) { return a.feature < b.feature; });
-    for (const Weight& w : kept_) {
-      feature.push_back(w.feature);
-      weight.push_back(w.value);
+    // Sized at once: grown bit by bit, it could take twice as much.
+    feature.resize(kept_.size());
+    weight.resize(kept_.size());
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      feature[i] = kept_[i].feature;
+      weight[i] = kept_[i].value;
     }
   }
 
@@ -148,12 +149,11 @@ class Solver {
     }
   }
 
-  // Adds a sample of the rows that are neither the label's nor chosen, each of which counts for as many as there are.
+  // Adds a sample of the rows that are neither the label's nor chosen.
   void sample_others(std::span<const int32_t> positive, uint64_t seed) {
     const size_t others = all_.x.rows - positive.size() - chosen_.size();
     const size_t count = std::min(options_.others, others);
     if (count == 0) return;
-    others_weight_ = static_cast<float>(others) / static_cast<float>(count);
     for (const int32_t row : positive) used_[row] = true;
     for (const int32_t row : chosen_) used_[row] = true;
     const size_t end = chosen_.size() + count;
@@ -218,10 +218,8 @@ class Solver {
   std::vector<int32_t> visited_;  // rows of the label that a pass visits, ascending: they follow each other in memory
   std::vector<int32_t> chosen_;   // negative rows
   std::vector<Weight> kept_;
-  std::vector<bool> used_;    // by row: the label's or chosen, while others are sampled
-  std::vector<float> ridge_;  // by row of the label: on its dual variable, at cost 1
-  size_t positives_ = 0, hard_ = 0;
-  float others_weight_ = 1;
+  std::vector<bool> used_;  // by row: the label's or chosen, while others are sampled
+  size_t positives_ = 0;
   float bias_ = 0;
 };
 }  // namespace
@@ -275,6 +273,7 @@ std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_
       std::copy(piece.feature.begin(), piece.feature.end(), result.feature.begin() + result.begin[label]);
       std::copy(piece.weight.begin(), piece.weight.end(), result.weight.begin() + result.begin[label]);
     });
+    found[c] = {};  // before the next cost's are put together
   }
   return results;
 }

@@ -20,7 +20,7 @@ FULL_BELOW = 8192  # labels up to which all outputs are computed
 SEVERAL_LABELS = 1.5  # mean labels of a row above which they are taken not to exclude each other
 LOOKED_UP = ("lsh", "cells")  # values of `output` with which rows look up neurons
 HIDDEN = (256,)
-EPOCHS_OF_ROWS, EPOCHS = 2, 4  # passes over rows of features, and over other data
+EPOCHS_OF_ONE, EPOCHS_OF_ROWS, EPOCHS = 2, 3, 4  # passes over rows with one label, with several, and other data
 STEPS = 200  # that small data gets at least
 # Rows in a step for each rank, as long as training has enough steps: with fewer, larger batches cost accuracy.
 BATCH, BATCH_STEPS = 256, 640
@@ -160,7 +160,7 @@ class _Facts:
         tried = has_prior and config.optimizer == "adagrad" and self.kind is ROWS
         if not isinstance(self.data, Dataset) or not tried:
             return BATCH
-        rows = len(self.data) * (self.config.epochs or EPOCHS_OF_ROWS)
+        rows = len(self.data) * (config.epochs or EPOCHS_OF_ONE)  # as was tried
         most = min(BATCH * self.ranks, MOST_BATCH, rows // BATCH_STEPS)
         return max(BATCH, 1 << max(0, most.bit_length() - 1))
 
@@ -176,10 +176,14 @@ class _Facts:
         hits: int = self.kind["prior_hits"]
         return self.of_batch(hits // self.fewer_negatives())
 
+    @property
+    def one_label(self) -> bool:
+        """Whether rows of features have one label each."""
+        return self.kind is ROWS and self.labels_per_row is not None and self.labels_per_row <= SEVERAL_LABELS
+
     def fewer_negatives(self) -> int:
         """What the numbers of negatives are divided by: where rows have one label, half as many do."""
-        one = self.labels_per_row is not None and self.labels_per_row <= SEVERAL_LABELS
-        return 2 if one and self.kind is ROWS else 1
+        return 2 if self.one_label else 1
 
     def prior_labels(self) -> int:
         if not self.config.hidden:
@@ -204,7 +208,8 @@ class _Facts:
         return self.sampled(min(self.labels, shared))
 
     def epochs(self) -> int:
-        least = EPOCHS_OF_ROWS if self.kind is ROWS else EPOCHS
+        several = EPOCHS_OF_ROWS if self.kind is ROWS else EPOCHS
+        least = EPOCHS_OF_ONE if self.one_label else several
         if not isinstance(self.data, Dataset):
             return least
         steps = -(-max(1, len(self.data)) // self.config.batch_size)

@@ -18,13 +18,14 @@ from dslide.model.output_losses import KEPT_BYTES
 from dslide.model.prediction import LOGIT_BYTES, PRIOR_ROWS
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
-from dslide.training.linear import COSTS, WEIGHTS_PER_ROW
+from dslide.training.linear import COSTS, LABELS, WEIGHTS_PER_ROW
 from dslide.util.arrays import padded
 from dslide.util.memory import check_memory
 from dslide.util.threads import available_cores
 from dslide.util.units import format_bytes
 
 PROGRAM_BYTES = 80_000_000  # Python, numpy and this package: 56 MB measured, more with scikit-learn
+LIST_BYTES = 96  # of a label's list of features and weights, beside these
 MPI_BYTES = 20_000_000  # mpi4py and the MPI behind it: 17 MB measured
 
 
@@ -127,9 +128,11 @@ def _linear_bytes(
         return round(4 * rows * (labels_per_row + 1)) + 3 * 8 * (config.linear_items + 2) * -(-labels // pieces)
     if config.linear_negatives == 0:
         return 0
-    weights = 8 * len(COSTS) * WEIGHTS_PER_ROW * labels_per_row
+    # Features and weights, one cost's both in pieces and together; an index of every 16th feature; each label's lists.
+    weights = (8 * (len(COSTS) + 1) + len(COSTS) * 4 / 16) * WEIGHTS_PER_ROW * labels_per_row
+    list_headers = len(COSTS) * LIST_BYTES * min(-(-labels // pieces), LABELS)
     lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / pieces)
-    return lists + round(threads * 8 * rows * features_per_row)
+    return lists + list_headers + round(threads * 8 * rows * features_per_row)
 
 
 def _count_bytes(

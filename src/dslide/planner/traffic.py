@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dslide import _core
-from dslide.comm.communicator import PIECE
-from dslide.comm.frames import OVERHEAD
+from dslide.comm.frames import OVERHEAD, PIECE
 from dslide.config import Config
 from dslide.model.collectives import SUMMARY
 from dslide.model.defaults import resolve

@@ -4,8 +4,9 @@ ranks of a job, or on one rank of a job whose others are simulated (lone_rank.py
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from dslide.model.network import Network
 from dslide.planner.trial_rows import TrialRows
 from dslide.training import phases
 from dslide.training.profiler import Profile, attach
-from dslide.util.threads import Speeds, use_threads
+from dslide.util.threads import use_threads
 
 MOST_PARAMETERS = 16_000_000  # of the smaller network's first and of its last layer
 LEAST_STEPS, MOST_STEPS = 4, 50
@@ -50,9 +51,10 @@ class StepTime:
 
 def time_step(
     config: Config, rows: TrialRows, comm: Communicator, seconds: float = 1.0, prior: bool = True,
-    most_parameters: int = MOST_PARAMETERS,
+    most_parameters: int = MOST_PARAMETERS, average: Callable[[list[float]], Any] = np.median,
 ) -> StepTime:  # fmt: skip
-    """Times a training step for about `seconds`, on all ranks together; `prior` as in `memory.plan`.
+    """Times a training step for about `seconds`, on all ranks together; `prior` as in `memory.plan`. `average`: over
+    steps. The median leaves out what disturbs a few.
 
     Features and labels are reduced to `most_parameters` of the first and of the last layer on each rank: the time of a
     step depends on them only through caches, except that a full output layer's is proportional to the labels. Traffic
@@ -72,7 +74,7 @@ def time_step(
     if prior and has_label_prior(config):
         network.prior = _made_up_prior(network, rows.prior_labels(config.prior_labels))
 
-    profile = Profile(Speeds(1.0, 1.0))  # only its seconds are used
+    profile = Profile()
     attach(profile, network)
     times: list[float] = []
     over = False
@@ -94,8 +96,8 @@ def time_step(
             first = profile.reset()  # of the step that builds the hash tables
         over = bool(result.votes.any & Vote.STOP)  # on all ranks after the same step
     found = {name: phase.seconds for name, phase in profile.phases.items() if phase.seconds > 0}
-    # The median of all steps but the first, which builds the hash tables; split into phases like their sum.
-    scale = float(np.median(times[1:])) / sum(found.values())
+    # The average of all steps but the first, which builds the hash tables; split into phases like their sum.
+    scale = float(average(times[1:])) / sum(found.values())
     waiting = scale * found.pop(phases.WAITING, 0.0)
     step = {name: scale * spent for name, spent in found.items()}
     if config.output == "full":

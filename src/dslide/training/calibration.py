@@ -20,7 +20,6 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from dslide.data import Dataset, SparseRows, sparse_part
 from dslide.model.calibration import BEND, IDENTITY, KNOT, LEAST, OFFSET, SLOPE, WORTH, on_lines
@@ -29,8 +28,9 @@ from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
 from dslide.training.item_regressions import COST, train_regressions
-from dslide.training.linear import MIDDLE_COST, MOST_ROWS, Examples, train_linear
+from dslide.training.linear import MIDDLE_COST, Examples, train_linear
 from dslide.training.metrics import Evaluation, hits_of
+from dslide.training.newton import Doubles, least_loss
 from dslide.util.arrays import Ids
 
 CANDIDATES_PER_K = 4  # candidates for each k of the largest that is reported, but not fewer than are ranked again
@@ -39,22 +39,19 @@ LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distanc
 PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
 KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above which slopes change; on each of six numbers
-SAME_CANDIDATES = 0.5  # times what two networks differ by chance: two rankings of the same labels differ by less
-LARGEST_STEP, STEPS, PRECISION = 0.5, 60, 1e-3
 
-SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores, scaled to the spread of logits: those that are tried
+SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores, in the spread of logits: those that are tried
 
 MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
 
-Doubles = npt.NDArray[np.float64]
 Lines = npt.NDArray[np.float64]  # the columns of a calibration, with MIXED in place of the worth, for each group
 Fits = Callable[["Candidates"], list[Lines]]  # several kinds, of which the best is used
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The best labels of some rows: their groups, logits, scores of linear classifiers, and which are true, (rows,
-    candidates) each."""
+    """The best labels of some rows: their groups, logits, scores of linear classifiers, in the spread of logits, and
+    which are true, (rows, candidates) each."""
 
     ids: Ids
     groups: npt.NDArray[np.int64]
@@ -87,33 +84,26 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none by more than chance. Those of interactions may be mixed in without lines."""
+    are better than none. Those of interactions may be mixed in without lines."""
     network.calibration.reset()
     earlier = None
     if network.prior is not None:
         earlier = network.prior.linear if network.kept_linear is not None else None
         network.prior.set_linear(None)
-    held_out = held_out.take(held_out.with_labels())
-    k = max(ks)
+    held_out, k = held_out.take(held_out.with_labels()), max(ks)
     found = _candidates(network, held_out, label_counts, max(CANDIDATES, CANDIDATES_PER_K * k))
     sigmoid = not network.loss.needs_labels
-    before = _ndcg(k, [(half.ids, half.true) for half in _halves(found)])
-    users = held_out.users is not None
-    few = data is not None and len(data) <= MOST_ROWS
-    fits: Fits = partial(fit_items, k=k, sigmoid=sigmoid)
-    if not users:
-        fits = partial(fit_rows, k=k, sigmoid=sigmoid, few=few)
+    before, users = _ndcg(k, [(half, half.ids) for half in _halves(found)]), held_out.users is not None
+    fits: Fits = partial(fit_items if users else fit_rows, k=k, sigmoid=sigmoid)
     which, after = _cross_validated(found, fits, k)
-    chance = by_chance(held_out.y.nnz) if users else SAME_CANDIDATES * by_chance(len(held_out))
-    best, chosen, cost, unit, wanted = found, None, 0.0, 1.0, max(before, after) + chance
+    best, chosen, cost, unit = found, None, 0.0, 1.0
     for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
         scores = _linear_scores(network, linear, sparse_part(held_out.x), found.ids)
-        # Shares are of scores in the spread of logits. Lines need no such unit, and it would change their penalties.
-        spread = _spread(found, found.logits) / (_spread(found, scores) or 1.0) if users or few else 1.0
-        mixed = dataclasses.replace(found, linear=spread * scores)
+        factor = _unit(found, scores)
+        mixed = dataclasses.replace(found, linear=factor * scores)
         fit, score = _cross_validated(mixed, fits, k)
-        if score > wanted:
-            best, which, after, chosen, cost, unit, wanted = mixed, fit, score, linear, tried, spread, score
+        if score > max(before, after):
+            best, which, after, chosen, cost, unit = mixed, fit, score, linear, tried, factor
     if used := after > before:
         groups = network.shard.part(_groups(network, label_counts))
         of_groups = fits(best)[which]
@@ -138,7 +128,7 @@ def mix_equally(network: Network, data: Dataset, label_counts: npt.NDArray[np.in
         found = _candidates(network, data, label_counts, CANDIDATES)
         found = dataclasses.replace(found, ids=np.where(found.hits > 0, -1, found.ids))
         scores = _linear_scores(network, linear, sparse_part(data.x), found.ids)
-        unit = _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+        unit = _unit(found, scores)
         network.prior.set_linear(linear.times(np.full(network.output.neurons, unit)))
         network.version += 1
 
@@ -169,6 +159,11 @@ def _linear_classifiers(
     return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
 
 
+def _unit(found: Candidates, scores: Doubles) -> float:
+    """The factor that gives scores the spread that logits have within rows: what one unit means for the ranking."""
+    return _spread(found, found.logits) / (_spread(found, scores) or 1.0)
+
+
 def _spread(found: Candidates, scores: Doubles) -> float:
     """The standard deviation of scores within rows: what one unit means for the ranking."""
     usable = found.ids >= 0
@@ -189,9 +184,7 @@ def _cross_validated(found: Candidates, fits: Fits, k: int) -> tuple[int, float]
     """Which of the fits ranks best, and its nDCG."""
     first, second = _halves(found)
     fitted = [(first, fits(second)), (second, fits(first))]
-    scores = [
-        _ndcg(k, [(half.ranked(lines[i]), half.true) for half, lines in fitted]) for i in range(len(fitted[0][1]))
-    ]
+    scores = [_ndcg(k, [(half, half.ranked(lines[i])) for half, lines in fitted]) for i in range(len(fitted[0][1]))]
     which = int(np.argmax(scores))
     return which, scores[which]
 
@@ -209,8 +202,17 @@ def sureness(found: Candidates, fits: Fits, which: int, k: int) -> tuple[float, 
         hits.append(np.take_along_axis(half.hits, best, axis=1)[usable])
     z, found_hits = np.concatenate(scores), np.concatenate(hits)
     values, none = np.stack([z, np.ones_like(z)], axis=1), np.zeros(len(z), np.int64)
-    slope, offset = _newton(
-        values, none, found_hits, none, 1, np.array([1.0, 0.0]), True, np.full(2, BEND_PENALTY), [SLOPES[0], -np.inf]
+    slope, offset = least_loss(
+        values,
+        none,
+        found_hits,
+        none,
+        1,
+        np.array([1.0, 0.0]),
+        True,
+        np.full(2, BEND_PENALTY),
+        [SLOPES[0], -np.inf],
+        SLOPES[1],
     )[0]
     return float(slope), float(offset)
 
@@ -228,20 +230,19 @@ def _halves(found: Candidates) -> list[Candidates]:
     return [found.take(np.arange(half, len(found.ids), 2)) for half in (0, 1)]
 
 
-def _ndcg(k: int, ranked: Sequence[tuple[Ids, SparseRows]]) -> float:
+def _ndcg(k: int, ranked: Sequence[tuple[Candidates, Ids]]) -> float:
+    """nDCG at k of candidates in a given order, over all rows. (The same rows in the same parts give the same bits.)"""
     evaluation = Evaluation((k,))
-    for ids, true in ranked:
-        evaluation.update(ids, true)
+    for found, ids in ranked:
+        evaluation.update(ids, found.true)
     return float(evaluation.result()[f"ndcg_at_{k}"])
 
 
-def fit_rows(found: Candidates, k: int, sigmoid: bool, few: bool) -> list[Lines]:
-    """What is tried for rows of features: one line for all groups, lines, lines with a bend, and, where the training
-    data has few rows, one share of linear scores for all: what makes the loss least need not rank best."""
+def fit_rows(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
+    """What is tried for rows of features: one line for all groups, lines, lines with a bend, and one share of linear
+    scores for all: what makes the loss least need not rank best."""
     one = fit_one(found, sigmoid)
     lines = fit_lines(found, sigmoid, one)
-    if not few:
-        return [one, lines, bent(lines, found, sigmoid)]
     share = fit_share(found, k)[0, MIXED]
     mixed = dataclasses.replace(found, logits=found.logits + share * found.linear, linear=np.zeros_like(found.linear))
     shared = fit_one(mixed, sigmoid)
@@ -277,9 +278,9 @@ def _fit(found: Candidates, groups: npt.NDArray[np.int64], centre: Doubles, sigm
     """Lines of these groups, which the penalty pulls towards the weights `centre` of logits, linear scores and 1."""
     usable = found.ids >= 0
     values = np.stack([found.logits[usable], found.linear[usable], np.ones(np.count_nonzero(usable))], axis=1)
-    fitted = _newton(
+    fitted = least_loss(
         values, groups[usable], found.hits[usable], np.nonzero(usable)[0], GROUPS, centre, sigmoid, PENALTY,
-        (SLOPES[0], 0.0, -np.inf),
+        (SLOPES[0], 0.0, -np.inf), SLOPES[1],
     )  # fmt: skip
     lines: Lines = np.tile(IDENTITY, (GROUPS, 1))
     lines[:, SLOPE], lines[:, OFFSET] = fitted[:, 0], fitted[:, 2]
@@ -297,9 +298,9 @@ def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
     g, knot = (found.groups[usable] % NEW).astype(np.float64), np.quantile(z, KNOT_QUANTILE)
     above = np.maximum(z - knot, 0)
     values = np.stack([z, np.ones_like(z), g, g * g, above, above * g], axis=1)
-    a, b, c, d, e, f = _newton(
+    a, b, c, d, e, f = least_loss(
         values, np.zeros(len(z), np.int64), hits, rows, 1, np.array([1.0, 0, 0, 0, 0, 0]), sigmoid,
-        np.full(6, BEND_PENALTY), [SLOPES[0], *[-np.inf] * 5],
+        np.full(6, BEND_PENALTY), [SLOPES[0], *[-np.inf] * 5], SLOPES[1],
     )[0]  # fmt: skip
     slope, offset, group = lines[:, SLOPE], lines[:, OFFSET], np.arange(GROUPS) % NEW
     curves: Lines = lines.copy()
@@ -313,89 +314,7 @@ def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
 def fit_share(found: Candidates, k: int) -> Lines:
     """Logits as they are, and the same share of linear scores added for all groups: the one that ranks best."""
     lines = [np.tile([*IDENTITY[:WORTH], share], (GROUPS, 1)) for share in SHARES]
-    return max(lines, key=lambda each: _ndcg(k, [(found.ranked(each), found.true)]))
-
-
-def _newton(
-    values: Doubles, groups: npt.NDArray[np.integer], hits: Doubles, rows: npt.NDArray[np.integer], count: int,
-    centre: Doubles, sigmoid: bool, penalty: Doubles, least: Sequence[float],
-) -> Doubles:  # fmt: skip
-    """The weights of each group's values, (count, values), for which the loss of the candidates is least. `rows`: of
-    each candidate, in increasing order; `penalty`: on departures from `centre`; `least`: that weights can be. The first
-    weight, that of logits, is bounded above too. Groups without candidates get `centre`."""
-    fitted = np.tile(centre, (count, 1))
-    if len(rows) == 0:
-        return fitted
-    used, groups = np.unique(groups, return_inverse=True)
-    number, columns, parameters = len(used), len(centre), len(used) * len(centre)
-    where = groups[:, None] * columns + np.arange(columns)  # (candidates, values): which parameter a value is for
-    pairs = where[:, :, None] * parameters + where[:, None, :]
-    products = values[:, :, None] * values[:, None, :]
-    lowest, highest = np.tile(least, number), np.tile([SLOPES[1], *[np.inf] * (columns - 1)], number)
-    start, strength = np.tile(centre, number), np.tile(penalty, number)
-    loss = _SigmoidLoss(hits) if sigmoid else _SoftmaxLoss(hits, rows)
-    theta = start
-    for _ in range(STEPS):
-        residual, weight = loss.derivatives((values * theta[where]).sum(axis=1))
-        gradient = _sums(where.ravel(), (residual[:, None] * values).ravel(), parameters) + strength * (theta - start)
-        second = _sums(pairs.ravel(), (weight[:, None, None] * products).ravel(), parameters**2)
-        second = second.reshape(parameters, parameters) - loss.coupling(where, weight, values, parameters)
-        second[np.diag_indices(parameters)] += strength
-        # What a bound holds back stays there: the others are solved for without it.
-        free = ~((theta <= lowest) & (gradient > 0) | (theta >= highest) & (gradient < 0))
-        step = np.zeros(parameters)
-        step[free] = np.linalg.solve(second[np.ix_(free, free)], gradient[free])
-        largest = np.abs(step).max()
-        theta = np.clip(theta - step * min(1.0, LARGEST_STEP / max(largest, LARGEST_STEP)), lowest, highest)
-        if largest < PRECISION:
-            break
-    fitted[used] = theta.reshape(number, columns)
-    return fitted
-
-
-class _SigmoidLoss:
-    """Binary cross-entropy of candidates."""
-
-    def __init__(self, hits: Doubles):
-        self.hits = hits
-
-    def derivatives(self, z: Doubles) -> tuple[Doubles, Doubles]:
-        """By the logit of each candidate, first and second."""
-        chance = expit(z)
-        return chance - self.hits, chance * (1 - chance)
-
-    def coupling(self, where: Ids, weight: Doubles, values: Doubles, parameters: int) -> float:
-        """What second derivatives by parameters are less because candidates of a row share a normaliser."""
-        return 0.0
-
-
-class _SoftmaxLoss:
-    """Cross-entropy over a row's candidates, of rows with a hit among them."""
-
-    def __init__(self, hits: Doubles, rows: npt.NDArray[np.integer]):
-        self.begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's candidates
-        self.row = np.repeat(np.arange(len(self.begins)), np.diff(np.append(self.begins, len(rows))))
-        labels = np.add.reduceat(hits, self.begins)[self.row]
-        self.counted = labels > 0
-        self.wanted = hits / np.maximum(labels, 1)
-
-    def derivatives(self, z: Doubles) -> tuple[Doubles, Doubles]:
-        """By the logit of each candidate: the first, and the share of the row's sum (see `coupling`)."""
-        power = np.exp(z - np.maximum.reduceat(z, self.begins)[self.row])
-        share = np.where(self.counted, power / np.add.reduceat(power, self.begins)[self.row], 0)
-        return share - np.where(self.counted, self.wanted, 0), share
-
-    def coupling(self, where: Ids, weight: Doubles, values: Doubles, parameters: int) -> Doubles:
-        """What second derivatives by parameters are less because candidates of a row share a normaliser: the sum over
-        rows of the outer products of mean values."""
-        at = self.row[:, None] * parameters + where
-        means = _sums(at.ravel(), (weight[:, None] * values).ravel(), len(self.begins) * parameters)
-        by_row = means.reshape(-1, parameters)
-        return np.asarray(by_row.T @ by_row)
-
-
-def _sums(groups: npt.NDArray[np.integer], values: Doubles, count: int) -> Doubles:
-    return np.asarray(np.bincount(groups, values, count), np.float64)
+    return max(lines, key=lambda each: _ndcg(k, [(found, found.ranked(each))]))
 
 
 def _candidates(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer], k: int) -> Candidates:

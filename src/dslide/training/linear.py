@@ -1,6 +1,6 @@
-"""Trains linear classifiers (model/linear.py), after the network. A label's classifier is trained on its rows, and
-against rows for which the label prior ranks the label high. Every rank trains those of its own labels; ranks exchange
-only how high the prior ranks labels."""
+"""Trains linear classifiers (model/linear.py), after the network. A label's classifier is trained on its rows, against
+rows for which the label prior ranks the label high, and against a sample of all others. Every rank trains those of its
+own labels; ranks exchange only how high the prior ranks labels."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ WEIGHTS_PER_ROW = 16  # weights that are kept for each training row of a label, 
 # A label is trained against at most so many rows for each of its own, and so many at least. Most rows that are mistaken
 # for something are mistaken for a frequent label, which would take most of the time.
 NEGATIVES_PER_ROW, LEAST_NEGATIVES = 50, 100
-# And against a sample of all other rows, which it stands for, but not where rows are many: there it gains nothing.
-OTHERS, MOST_ROWS = 100, 25_000
+OTHERS = 100  # rows sampled from all others that it is trained against, too
 LOOK_UP_ROWS = 4096  # rows whose negatives are looked up at once
 LABELS = 16384  # trained in one call; between calls an interrupt is noticed
 
@@ -56,7 +55,6 @@ def train_linear(network: Network, examples: Examples, only: float = 0.0) -> dic
     found = only in COSTS
     costs = COSTS[: COSTS.index(only) + 1] if found else COSTS
     x, lengths, parts = examples.x, row_lengths(examples.x), []
-    others = OTHERS if len(x) <= MOST_ROWS else 0
     numbers = network.shard.to_global(np.arange(network.output.neurons, dtype=np.int32))
     for begin in range(0, len(numbers), LABELS):
         end = min(begin + LABELS, len(numbers))
@@ -66,12 +64,16 @@ def train_linear(network: Network, examples: Examples, only: float = 0.0) -> dic
                 x.indptr, x.indices, x.values, lengths, network.features, positive.indptr, positive.indices,
                 negative.indptr, negative.indices, numbers[begin:end], np.array(costs, np.float32),
                 least=LEAST, weights_per_row=WEIGHTS_PER_ROW, negatives_per_row=NEGATIVES_PER_ROW,
-                least_negatives=LEAST_NEGATIVES, others=others,
+                least_negatives=LEAST_NEGATIVES, others=OTHERS,
             )
         )  # fmt: skip
-    by_cost = zip(costs, zip(*parts, strict=True), strict=True)
-    tried = list(by_cost)[-1:] if found else by_cost
-    return {cost: LinearClassifiers.of_parts(pieces, network.features) for cost, pieces in tried}
+    made = {}
+    for cost in costs:
+        pieces = [part.pop(0) for part in parts]  # which are freed once they are put together
+        if not found or cost == only:
+            made[cost] = LinearClassifiers.of_parts(pieces, network.features)
+        del pieces
+    return made
 
 
 def _negatives(network: Network, x: SparseRows, own: Lists) -> Lists:

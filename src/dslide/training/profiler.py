@@ -64,10 +64,11 @@ class Phase:
 
 
 class Profile:
-    """Adds up what training does between `begin` and `end`, on this rank. `speeds` is what it is held against."""
+    """Adds up what training does between `begin` and `end`, on this rank. `speeds` is what it is held against; without
+    them only times are added up, which costs less."""
 
-    def __init__(self, speeds: Speeds) -> None:
-        self.speeds = speeds
+    def __init__(self, speeds: Speeds | None = None) -> None:
+        self.speeds, self._counts_work = speeds or Speeds(1.0, 1.0), speeds is not None
         self.steps = 0
         self.phases = {name: Phase() for name in phases.ALL}
         self._comm: Communicator | None = None  # None: not between begin and end
@@ -105,7 +106,7 @@ class Profile:
         yield
         self._charge()
         self._current = outer
-        phase, done = self.phases[name], formula() if formula else None
+        phase, done = self.phases[name], formula() if formula and self._counts_work else None
         phase.calls += 1
         if done is None:
             phase.known = False
