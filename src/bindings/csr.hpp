@@ -7,6 +7,7 @@
 #include "bindings.hpp"
 #include "data/csr.hpp"
 #include "layers/calibration.hpp"
+#include "layers/input_groups.hpp"
 #include "runtime/stripe.hpp"
 
 namespace dslide {
@@ -59,6 +60,12 @@ Csr matrix(const Offsets& offsets, const Ids& ids, const Floats& values, size_t 
   Csr csr = lists(offsets, ids, rows, bound);
   csr.values = values.data();
   return csr;
+}
+
+// Groups of a batch's elements, which may be None.
+inline const GroupedInputs* groups_of(const GroupedInputs* groups, const Csr& x, size_t inputs) {
+  require(!groups || groups->fit(x, inputs), "these are the groups of another batch");
+  return groups;
 }
 
 // The calibration of a layer; of the identity if there are no numbers.

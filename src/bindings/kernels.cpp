@@ -70,16 +70,17 @@ void bind_linear_algebra(nb::class_<Kernels>& c) {
   });
   define_held(c, "weighted_sum", args("out"_a, "ids"_a, "values"_a, "base"_a),
               [](const Kernels& k, Out<float, 1> out, In<int32_t, 1> ids, In<float, 1> values, InStored<2> base) {
-    const size_t n = out.shape(0), count = length(ids, values), stride = base.shape(1);
+    const size_t n = out.shape(0), count = values.shape(0), known = ids.shape(0), stride = base.shape(1);
     require(n <= stride, "out is longer than the rows");
-    for (size_t i = 0; i < count; ++i) {
+    require(count <= known, "fewer ids than values");
+    for (size_t i = 0; i < known; ++i) {
       require(ids(i) >= 0 && static_cast<size_t>(ids(i)) < base.shape(0), "no such row");
     }
     const StoredArray rows = stored(base);
     if (rows.is_bf16) {
-      k.weighted_sum_bf16(out.data(), n, ids.data(), values.data(), count, rows.as_bf16(), stride);
+      k.weighted_sum_bf16(out.data(), n, ids.data(), values.data(), count, known, rows.as_bf16(), stride);
     } else {
-      k.weighted_sum(out.data(), n, ids.data(), values.data(), count, rows.as_float(), stride);
+      k.weighted_sum(out.data(), n, ids.data(), values.data(), count, known, rows.as_float(), stride);
     }
   });
   define_held(c, "widen", args("from_"_a, "to"_a), [](const Kernels& k, In<uint16_t, 1> from, Out<float, 1> to) {

@@ -161,17 +161,19 @@ void bind_label_prior(nb::module_& m) {
     new (l) LabelPrior({counted, share.data(), rows.data(), trained ? const_cast<float*>(trained->data()) : nullptr,
                         trained.has_value(), scale.data(), share.shape(0)});
   });
-  define(prior, "add",
-         args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "active"_a, "label_offsets"_a = nb::none(),
-              "label_ids"_a = nb::none(), "keep"_a = 1.0f,
-              "Sets the prior logits of an active set; labels: those of the rows, whose contribution is subtracted."),
-         [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, ActiveSet& active,
-            std::optional<Offsets> label_offsets, std::optional<Ids> label_ids, float keep) {
+  define(
+      prior, "add",
+      args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "active"_a, "label_offsets"_a = nb::none(),
+           "label_ids"_a = nb::none(), "keep"_a = 1.0f, "groups"_a = nb::none(),
+           "Sets the prior logits of an active set; labels: those of the rows, whose contribution is subtracted."),
+      [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, ActiveSet& active,
+         std::optional<Offsets> label_offsets, std::optional<Ids> label_ids, float keep, const GroupedInputs* groups) {
     const Csr x = matrix(offsets, ids, values, active.rows, l.features());
     require(norms.shape(0) == active.rows, "as many norms as rows are needed");
     require(!active.is_per_row, "not for active sets per row");
     require(active.fits(l.neurons()), "an active neuron is out of range");
-    l.add(x, norms.data(), lists(label_offsets, label_ids, active.rows, l.neurons()), keep, active);
+    l.add(x, norms.data(), lists(label_offsets, label_ids, active.rows, l.neurons()), keep, active,
+          groups_of(groups, x, l.features()));
   });
   define(prior, "logits", args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "The prior's logits of all neurons."),
          [](const LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms) {
@@ -179,30 +181,31 @@ void bind_label_prior(nb::module_& m) {
   });
   define(prior, "best",
          args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "label_offsets"_a, "label_ids"_a, "bias"_a, "stripe"_a,
-              "best"_a, "keys"_a,
+              "best"_a, "keys"_a, "groups"_a = nb::none(),
               "The neurons with the largest prior plus bias, except the rows' labels: ids and sort keys."),
          [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, Offsets label_offsets,
-            Ids label_ids, Floats bias, const StripeArgument& stripe_of, Out<int32_t, 2> best, Out<uint32_t, 2> keys) {
+            Ids label_ids, Floats bias, const StripeArgument& stripe_of, Out<int32_t, 2> best, Out<uint32_t, 2> keys,
+            const GroupedInputs* groups) {
     const size_t rows = norms.shape(0), count = best.shape(1);
     const Csr x = matrix(offsets, ids, values, rows, l.features());
     require(has_shape(bias, l.neurons()), "as many biases as neurons are needed");
     require(count > 0 && has_shape(best, rows, count) && has_shape(keys, rows, count),
             "as many results as rows are needed");
     l.best(x, norms.data(), lists(label_offsets, label_ids, rows, l.neurons()), bias.data(), count, stripe(stripe_of),
-           best.data(), keys.data());
+           best.data(), keys.data(), groups_of(groups, x, l.features()));
   });
   define(prior, "learn",
          args("offsets"_a, "ids"_a, "values"_a, "norms"_a, "active"_a, "rate"_a, "scale_gradient"_a,
-              "One step on the trained weights; sets the gradients of the scales."),
+              "groups"_a = nb::none(), "One step on the trained weights; sets the gradients of the scales."),
          [](LabelPrior& l, Offsets offsets, Ids ids, Floats values, In<double, 1> norms, const ActiveSet& active,
-            float rate, Out<double, 1> scale_gradient) {
+            float rate, Out<double, 1> scale_gradient, const GroupedInputs* groups) {
     const Csr x = matrix(offsets, ids, values, active.rows, l.features());
     require(norms.shape(0) == active.rows, "as many norms as rows are needed");
     require(l.is_trained() && active.prior.begin.size() == active.rows + 1 &&
                 active.prior.gradient.size() == active.prior.value.size(),
             "the prior of the active set was not added for training");
     require(active.fits(l.neurons()) && has_shape(scale_gradient, PRIOR_SCALES), "expected a gradient for each scale");
-    const ScaleGradient gradient = l.learn(x, norms.data(), rate, active);
+    const ScaleGradient gradient = l.learn(x, norms.data(), rate, active, groups_of(groups, x, l.features()));
     std::copy(gradient.begin(), gradient.end(), scale_gradient.data());
   });
 }

@@ -266,6 +266,15 @@ template <class Array> DenseInputs check_dense_inputs(const SparseLayer& l, cons
 }
 
 void bind_sparse(nb::module_& m) {
+  nb::class_<GroupedInputs> groups(m, "GroupedInputs", "The elements of a batch grouped by input, for a step's walks.");
+  define(groups, "__init__", args("offsets"_a, "ids"_a, "values"_a),
+         [](GroupedInputs* g, Offsets offsets, Ids ids, Floats values) {
+    require(offsets.shape(0) > 0, "offsets must have one element more than there are rows");
+    const Csr x = matrix(offsets, ids, values, offsets.shape(0) - 1, ANY_ID);
+    new (g) GroupedInputs();
+    g->fill(x);
+  });
+
   nb::class_<SparseLayer> layer(m, "SparseLayer", "A layer over sparse inputs, one row of weights per input.");
   layer.def(nb::init<const Parameters&, const Parameters&>(), "weights"_a, "bias"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>());
@@ -278,15 +287,15 @@ void bind_sparse(nb::module_& m) {
   });
   define(layer, "learn",
          args("offsets"_a, "ids"_a, "values"_a, "active"_a, "dz"_a, "dx"_a, "optimizer"_a, "dense"_a = nb::none(),
-              "inputs"_a = 0),
+              "inputs"_a = 0, "groups"_a = nb::none()),
          [](SparseLayer& l, Offsets offsets, Ids ids, Floats values, const ActiveSet& active, In<float, 2> dz,
             std::optional<Out<float, 1>> dx, const Optimizer& optimizer, std::optional<In<float, 2>> dense,
-            size_t inputs) {
+            size_t inputs, const GroupedInputs* groups) {
     check_trainable(l.weights(), active);
     const Csr x = check_sparse(l, offsets, ids, values, active, dz, "gradients must fill the slots");
     require(!dx || has_shape(*dx, ids.shape(0)), "dx must have a value per element");
     return l.learn(x, check_dense_inputs(l, dense, inputs, active, dz), active, dz.data(), dz.shape(1),
-                   dx ? dx->data() : nullptr, optimizer);
+                   dx ? dx->data() : nullptr, optimizer, groups_of(groups, x, l.weights().rows));
   });
 }
 }  // namespace

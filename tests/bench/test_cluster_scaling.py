@@ -105,6 +105,7 @@ def test_every_section_has_systems_that_can_be_called(experiment: Scaling) -> No
 def test_unequal_ranks_are_compared_with_the_sum_of_both_alone() -> None:
     made = unequal.Unequal(Path("nowhere"), SHAPE)
     speeds = {unequal.FIRST: 10.0, unequal.SECOND: 5.0, unequal.EQUAL: 9.0, unequal.MEASURED: 12.0}
+    speeds[unequal.TWO_TO_ONE] = 11.0
     found = {
         system: Outcome([{"samples_per_second": speeds[ranks], "first_share": 0.5}] * 2)
         for (_, ranks), system in made.systems.items()

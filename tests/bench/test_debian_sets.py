@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from bench.accuracy import debian_sets
-from bench.accuracy.debian_sets import by_field, by_source, make_set, names, stanzas, synsets, translations, words
+from bench.accuracy.debian_sets import (
+    by_field,
+    by_maintainer,
+    by_source,
+    long_rows,
+    make_set,
+    names,
+    stanzas,
+    synsets,
+    translations,
+    with_long,
+    words,
+)
 from dslide.data import load
 
 INDEX = """\
@@ -51,6 +63,24 @@ def test_fields_of_packages_are_joined_from_their_lines() -> None:
     assert words(alpha["Description"]) == ["game", "of", "letters", "more", "about", "it"]
     assert beta == {"Package": "beta", "Description": "Data of the game"}
     assert list(stanzas([])) == []
+
+
+def test_packages_get_their_long_descriptions() -> None:
+    packages = [
+        {"Package": "a", "Description": "old"},
+        {"Package": "a", "Description": "short", "Description-md5": "1", "Depends": "b, c", "Suggests": "c, d"},
+        {
+            "Package": "b",
+            "Description": "only short",
+            "Description-md5": "2",
+            "Maintainer": "Some Team <x@example.org>",
+        },
+    ]
+    made = with_long(packages, [{"Description-md5": "1", "Description-en": "short and more"}])
+    assert [fields["Description-en"] for fields in made] == ["short and more", "only short"]
+    assert long_rows(made, ["Depends"]) == [("short and more", ["b", "c"])]
+    assert long_rows(made, ["Depends", "Suggests"], named=True) == [("a short and more", ["b", "c", "d"])]
+    assert by_maintainer(made) == [("only short", ["Some Team"])]
 
 
 def test_labels_are_names_without_versions_each_once() -> None:

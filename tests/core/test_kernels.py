@@ -81,16 +81,16 @@ def test_dot_and_axpy(kernels, n, seed):
 
 
 @few
-@given(n=lengths, count=st.integers(0, 12), pad=st.integers(0, 9), seed=seeds)
-def test_weighted_sum(kernels, n, count, pad, seed):
+@given(n=lengths, count=st.integers(0, 12), later=st.integers(0, 200), pad=st.integers(0, 9), seed=seeds)
+def test_weighted_sum(kernels, n, count, later, pad, seed):
     rng = np.random.default_rng(seed)
     base, out = floats(rng, 9, n + pad, offset=1), floats(rng, n, offset=1)
-    ids, values = rng.integers(0, 9, count).astype(np.int32), floats(rng, count)
+    ids, values = rng.integers(0, 9, count + later).astype(np.int32), floats(rng, count)
     expected, got = out.copy(), out.copy()
     REFERENCE.weighted_sum(expected, ids, values, base)
     kernels.weighted_sum(got, ids, values, base)
     assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-    assert_allclose(expected, out + values @ base[ids][:, :n], rtol=1e-5, atol=1e-5)
+    assert_allclose(expected, out + values @ base[ids[:count]][:, :n], rtol=1e-5, atol=1e-5)
 
 
 @few

@@ -59,14 +59,14 @@ def test_optimizers(kernels, weights, moments, n, seed):
 
 
 @few
-@given(n=lengths, count=st.integers(0, 12), pad=st.integers(0, 9), seed=seeds)
-def test_weighted_sum(kernels, n, count, pad, seed):
+@given(n=lengths, count=st.integers(0, 12), later=st.integers(0, 200), pad=st.integers(0, 9), seed=seeds)
+def test_weighted_sum(kernels, n, count, later, pad, seed):
     rng = np.random.default_rng(seed)
     base, out = nearest(rng.standard_normal((9, n + pad))), rng.standard_normal(n).astype(np.float32)
-    ids, values = rng.integers(0, 9, count).astype(np.int32), rng.standard_normal(count).astype(np.float32)
+    ids, values = rng.integers(0, 9, count + later).astype(np.int32), rng.standard_normal(count).astype(np.float32)
     got = out.copy()
     kernels.weighted_sum(got, ids, values, base)
-    assert_allclose(got, out + values @ widened(base)[ids][:, :n], rtol=1e-5, atol=1e-5)
+    assert_allclose(got, out + values @ widened(base)[ids[:count]][:, :n], rtol=1e-5, atol=1e-5)
 
 
 @few

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -176,7 +177,8 @@ def test_added_logits_equal_those_of_the_reference(case, kind, training, keep, t
     for threads in (1, 2):
         _core.set_threads(threads)
         active = make_active(kind, labels, rows, seed)
-        made.prior.add(made.x, row_lengths(made.x), active, made.targets if training else None, keep)
+        x = dataclasses.replace(made.x)  # without groups that were made with other threads
+        made.prior.add(x, row_lengths(x), active, made.targets if training else None, keep)
         found.append((active.prior_begin.copy(), active.prior_position.copy(), active.prior_value.copy()))
     for one, two in zip(*found, strict=True):
         assert_array_equal(one, two)
@@ -214,7 +216,8 @@ def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, wan
     possible = ((made.matrix != 0).astype(float) @ (slow.weight != 0) > 0) & ~(made.targets.matrix > 0)
     for threads in (1, 3):
         _core.set_threads(threads)
-        hits = made.prior.look_up(made.x, row_lengths(made.x), made.targets, bias, want, Shard(*stripe))
+        x = dataclasses.replace(made.x)  # without groups that were made with other threads
+        hits = made.prior.look_up(x, row_lengths(x), made.targets, bias, want, Shard(*stripe))
         for row in range(rows):
             some = slice(hits.lists.indptr[row], hits.lists.indptr[row + 1])
             found, keys = hits.lists.indices[some], hits.ranking[some]
@@ -238,13 +241,14 @@ def test_a_step_is_that_of_the_reference(case, kind, rate):
         _core.set_threads(threads)
         made.prior.arrays["trained"][:] = start
         active = make_active(kind, labels, rows, seed)
-        made.prior.add(made.x, row_lengths(made.x), active, made.targets)
+        features = dataclasses.replace(made.x)  # without groups that were made with other threads
+        made.prior.add(features, row_lengths(features), active, made.targets)
         z = slow.added(made.matrix, lengths_of(made.x), made.targets.matrix > 0)
         output = dense_layer(labels)
         found = _core.FoundLabels(active, made.targets.indptr, made.targets.indices, made.targets.values)
         x = np.zeros((rows, 16), np.float32)
         output.sigmoid_learn(x, active, found, 1 / rows, np.empty_like(x), _core.Optimizer("sgd", 0, 0, 0, 0))
-        gradient = made.prior.learn(made.x, row_lengths(made.x), active, rate)
+        gradient = made.prior.learn(features, row_lengths(features), active, rate)
         results.append((made.prior.arrays["trained"].copy(), gradient))
     for one, two in zip(*results, strict=True):
         assert_array_equal(one, two)
@@ -254,6 +258,39 @@ def test_a_step_is_that_of_the_reference(case, kind, rate):
     by_scale = slow.learn(made.matrix, dz, rate, made.targets.matrix > 0, lengths_of(made.x))
     assert_allclose(results[0][1], by_scale, rtol=1e-3, atol=1e-4)
     assert_allclose(SlowLabelPrior.of_prior(made.prior).trained, slow.trained, rtol=1e-3, atol=1e-4)
+
+
+@settings(deadline=None)
+@given(CASES)
+def test_groups_made_once_change_nothing(case):
+    """What a step does with the groups of its batch is what each stage does with groups of its own."""
+    rows, _, labels, _, seed = case
+    made = Case.make(case)
+    x, norms, start = made.x, row_lengths(made.x), made.prior.arrays["trained"].copy()
+    arrays, bias = (x.indptr, x.indices, x.values), np.zeros(labels, np.float32)
+    own = made.targets.indptr, made.targets.indices
+    for threads in (1, 3):
+        _core.set_threads(threads)
+        results = []
+        for groups in (None, _core.GroupedInputs(*arrays)):
+            made.prior.arrays["trained"][:] = start
+            prior, active = made.prior._native, make_active("shared", labels, rows, seed)
+            best, keys = np.empty((rows, 3), np.int32), np.empty((rows, 3), np.uint32)
+            prior.best(*arrays, norms, *own, bias, (0, 1, 1), best, keys, groups)
+            prior.add(*arrays, norms, active, *own, 1.0, groups)
+            added, gradient = active.prior_value.copy(), np.zeros(SCALES)
+            found = _core.FoundLabels(active, *own, made.targets.values)
+            hidden = np.zeros((rows, 16), np.float32)
+            optimizer = _core.Optimizer("sgd", 0, 0, 0, 0)
+            dense_layer(labels).sigmoid_learn(hidden, active, found, 1 / rows, np.empty_like(hidden), optimizer)
+            prior.learn(*arrays, norms, active, 0.5, gradient, groups)
+            results.append((best, keys, added, gradient, made.prior.arrays["trained"].copy()))
+        for without, given_ones in zip(*results, strict=True):
+            assert_array_equal(without, given_ones)
+
+
+def no_rows() -> tuple[Any, Any, Any]:
+    return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 def dense_layer(labels: int) -> Any:
@@ -342,5 +379,10 @@ def test_arguments_that_do_not_fit_are_refused():
     results = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.uint32)
     with pytest.raises(ValueError, match="as many biases as neurons"):
         prior.best(*x, one, *labels, np.zeros(2, np.float32), (0, 1, 1), *results)
+    for other in (_core.GroupedInputs(x[0], np.array([5], np.int32), x[2]), _core.GroupedInputs(*no_rows())):
+        with pytest.raises(ValueError, match="groups of another batch"):
+            prior.best(*x, one, *labels, np.zeros(3, np.float32), (0, 1, 1), *results, other)
+        with pytest.raises(ValueError, match="groups of another batch"):
+            prior.add(*x, one, _core.ActiveSet.everything(3, 1), groups=other)
     with pytest.raises(ValueError, match="as many results as rows"):
         prior.best(*x, one, *labels, np.zeros(3, np.float32), (0, 1, 1), results[0], np.zeros((2, 2), np.uint32))

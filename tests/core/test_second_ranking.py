@@ -45,15 +45,16 @@ def test_candidates_are_ranked_by_score_and_ties_by_label(seed, rows, count, ran
     st.integers(1, 4),
     st.integers(1, 70),
     st.sampled_from([Shard(), Shard(1, 3), Shard(1, 2, (1, 3))]),
+    st.sampled_from([(FEATURES, 0.5), (200, 0.08), (200, 0.9), (3, 0.1)]),
 )
-def test_mixed_scores_are_calibrated_sums(seed, rows, count, shard):
+def test_mixed_scores_are_calibrated_sums(seed, rows, count, shard, shape):
     rng = np.random.default_rng(seed)
-    labels = 40
+    labels, (features, share) = 40, shape
     *_, last, beyond = shard.numbers(labels + 1).tolist()
-    weights, x = rows_of(rng, labels, FEATURES, 0.5), rows_of(rng, rows, FEATURES, 0.3)
+    weights, x = rows_of(rng, labels, features, share), rows_of(rng, rows, features, 0.3)
     bias = rng.standard_normal(labels).astype(np.float32)
     arrays = {"begin": weights.indptr, "feature": weights.indices, "weight": weights.values, "bias": bias}
-    linear = LinearClassifiers(arrays | {"factor": np.ones(labels, np.float32)}, FEATURES)
+    linear = LinearClassifiers(arrays | {"factor": np.ones(labels, np.float32)}, features)
     calibration = Calibration(labels, exclusive=False)
     calibration.set_lines(rng.uniform(0.1, 2, (labels, 5)))
     ids = rng.integers(-1, last + 1, (rows, count)).astype(np.int32)
@@ -62,6 +63,13 @@ def test_mixed_scores_are_calibrated_sums(seed, rows, count, shard):
     linear._native.mixed_scores(*csr, ids, logits, found, *calibration.native, shard.stripe)
     is_own = (ids >= 0) & shard.owns(ids)
     own = np.where(is_own, shard.to_local(ids), -1)
+    lengths = np.sqrt(np.asarray(x.to_scipy().power(2).sum(axis=1)).reshape(-1, 1))
+    unit = x.to_scipy().toarray() / np.where(lengths > 0, lengths, 1)
+    np.testing.assert_allclose(
+        linear.scores(x, own),
+        np.where(is_own, np.take_along_axis(unit @ weights.to_scipy().toarray().T + bias, own, axis=1), 0),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
     mixed = logits + linear.scores(x, own)
     for row, place in zip(*np.nonzero(is_own), strict=True):
         label = own[row, place]

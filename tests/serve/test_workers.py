@@ -1,18 +1,24 @@
-"""`dslide serve` as a process with workers: they share a socket and their counts, are replaced when they die, and stop
-when told to."""
+"""`dslide serve` as a process with workers: they share an address and their counts, are replaced when they die, and
+stop when told to."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.serving import Client, train_text_model, wait_for_port
+
+from dslide.errors import ConfigError
+from dslide.serve.options import ServeOptions
+from dslide.serve.workers import listen
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +61,27 @@ def test_workers_are_replaced_and_stop(run: Path) -> None:
     assert errors.count("\n") == 1  # nothing else is said
     assert "another one takes its place" in errors
     assert not any(Path(f"/proc/{pid}").exists() for pid in now)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers share a socket elsewhere")
+def test_connections_are_spread_over_the_sockets_of_workers() -> None:
+    """Of 300 connections each of three workers has its share, and nobody else can listen at the address."""
+    sockets = listen(ServeOptions("", port=0, workers=3))
+    address = sockets[0].getsockname()
+    clients = [socket.create_connection(address) for _ in range(300)]
+    for listening in sockets:
+        accepted = []
+        with suppress(BlockingIOError):
+            while True:
+                accepted.append(listening.accept()[0])
+        assert 50 < len(accepted) < 150
+        for connection in accepted:
+            connection.close()
+    for workers in (1, 2):
+        with pytest.raises(ConfigError, match="can't listen"):
+            listen(ServeOptions("", port=address[1], workers=workers))
+    for each in (*clients, *sockets):
+        each.close()
 
 
 def test_one_process_holds_its_address_and_stops_when_interrupted(run: Path) -> None:

@@ -71,7 +71,7 @@ class Client:
 def serving(model: Path, routes: Sequence[Route] = (), **settings: Any) -> Iterator[tuple[Client, Service]]:
     """A server on a free port, with further routes; it has ended when the block ends."""
     options = ServeOptions(str(model), **{"port": 0, "threads": 1, "reload": 0} | settings)
-    listening = listen(options)
+    (listening,) = listen(options)
     service = Service(ServedModel.open(options), Metrics(1))
     server = make_server(service)
     server.config.app.routes.extend(routes)

@@ -104,10 +104,11 @@ struct Kernels {
   // sums[i] = sums[i] * factor + addend, `rounds` times, for CHAINS * lanes sums in registers: the peak rate.
   void (*multiply_add)(size_t rounds, float factor, float addend, float* sums);
 
-  // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n
-  void (*weighted_sum)(float* out, size_t n, const int32_t* ids, const float* values, size_t count, const float* base,
-                       size_t stride);
-  void (*weighted_sum_bf16)(float* out, size_t n, const int32_t* ids, const float* values, size_t count,
+  // out[j] += sum over i < count of values[i] * base[ids[i] * stride + j], j < n. There are `known` ids, count or more:
+  // those after the first `count` are of sums that come next, and are prefetched.
+  void (*weighted_sum)(float* out, size_t n, const int32_t* ids, const float* values, size_t count, size_t known,
+                       const float* base, size_t stride);
+  void (*weighted_sum_bf16)(float* out, size_t n, const int32_t* ids, const float* values, size_t count, size_t known,
                             const Bf16* base, size_t stride);
 
   void (*widen)(const Bf16* from, float* to, size_t n);

@@ -167,7 +167,7 @@ float read(float x) { return x; }
 float read(Bf16 x) { return dslide::widen(x); }
 
 template <class Stored> void weighted_sum(float* out, size_t n, const int32_t* ids, const float* values, size_t count,
-                                          const Stored* base, size_t stride) {
+                                          size_t, const Stored* base, size_t stride) {
   for (size_t j = 0; j < n; ++j) {
     double sum = out[j];
     for (size_t i = 0; i < count; ++i) sum += double{values[i]} * read(base[ids[i] * stride + j]);

@@ -1,11 +1,14 @@
 #include "layers/candidates.hpp"
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <iterator>
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
+constexpr unsigned BIN_BITS = 12;  // sign, exponent and 3 bits of the mantissa of a logit
+
 // Calls row(i, neurons), which appends to `neurons`, for each row; concatenates what the threads have made.
 template <class Row> CandidateLists by_row(size_t rows, const Row& row) {
   const int parts = threads();
@@ -35,6 +38,23 @@ uint64_t rank_key(float logit, size_t neuron) {
   return uint64_t{ordered} << 32 | (0xffffffffu - static_cast<uint32_t>(neuron));
 }
 
+// Counts keys by their highest bits, and orders only those of the bin in which the bound lies.
+uint64_t least_of_best(std::span<const uint64_t> keys, size_t want, std::vector<uint64_t>& some) {
+  if (keys.size() <= want) return 0;
+  if (want == 0) return ~uint64_t{0};
+  std::array<uint32_t, 1 << BIN_BITS> counts{};
+  for (const uint64_t key : keys) ++counts[key >> (64 - BIN_BITS)];
+  size_t bin = counts.size() - 1, above = 0;
+  for (; above + counts[bin] < want; --bin) above += counts[bin];
+  some.clear();
+  for (const uint64_t key : keys) {
+    if (key >> (64 - BIN_BITS) == bin) some.push_back(key);
+  }
+  const auto least = some.begin() + static_cast<std::ptrdiff_t>(want - above - 1);
+  std::nth_element(some.begin(), least, some.end(), std::greater<>());
+  return *least;
+}
+
 CandidateLists prior_candidates(const PriorLogits& prior, const float* bias, size_t want, Stripe stripe,
                                 std::vector<uint64_t>& keys) {
   const size_t rows = prior.begin.size() - 1;
@@ -47,13 +67,8 @@ CandidateLists prior_candidates(const PriorLogits& prior, const float* bias, siz
       const size_t neuron = prior.position[begin + j];
       all[j] = rank_key(prior.value[begin + j] + bias[neuron], stripe.to_global(neuron));
     }
-    uint64_t least = 0;
-    if (count > want) {
-      std::vector<uint64_t> ranked(all);
-      const auto first_left_out = ranked.begin() + static_cast<std::ptrdiff_t>(want);
-      std::nth_element(ranked.begin(), first_left_out, ranked.end(), std::greater<>());
-      least = *first_left_out + 1;
-    }
+    std::vector<uint64_t> some;
+    const uint64_t least = least_of_best(all, want, some);
     for (size_t j = 0; j < count; ++j) {
       if (all[j] < least) continue;
       neurons.push_back(prior.position[begin + j]);

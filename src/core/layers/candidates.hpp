@@ -18,6 +18,9 @@ struct CandidateLists {
 // layer, is larger. Never 0; NaN is below all numbers.
 uint64_t rank_key(float logit, size_t neuron);
 
+// The least of the `want` largest keys, all of which differ; 0 if there are no more. `some`: scratch memory.
+uint64_t least_of_best(std::span<const uint64_t> keys, size_t want, std::vector<uint64_t>& some);
+
 // For each row the `want` neurons with the largest prior plus bias among those that the prior of all neurons scores,
 // and in `keys` their rank keys. `stripe`: the layer's neurons that are here.
 CandidateLists prior_candidates(const PriorLogits& prior, const float* bias, size_t want, Stripe stripe,

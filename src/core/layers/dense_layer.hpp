@@ -36,6 +36,7 @@ class DenseLayer {
   // `steps_bias` biases stay as they are.
   DenseLayer(const Parameters& weights, const Parameters& bias, bool bf16_products, bool unit_rows, bool steps_bias);
   const Parameters& weights() const { return weights_; }
+  const Parameters& bias() const { return bias_; }
 
   // Logits, bias included. Shared: z[row * ldz + position]; per row: z[slot].
   void forward(const float* x, const ActiveSet& active, float* z, size_t ldz);

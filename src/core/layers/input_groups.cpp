@@ -46,4 +46,20 @@ void group_by_input(const Csr& x, std::vector<InputGroups>& groups) {
   groups.resize(parts);
   run_threads(static_cast<int>(parts), [&](int t) { groups[t].fill(x, {static_cast<size_t>(t), parts}); });
 }
+
+void GroupedInputs::fill(const Csr& x) {
+  group_by_input(x, parts);
+  rows = x.rows;
+  largest = 0;
+  place.resize(x.nnz());
+  parallel_each(parts.size(), [&](size_t t) {
+    const InputGroups& group = parts[t];
+    for (size_t f = 0; f < group.input.size(); ++f) {
+      for (size_t e = group.begin[f]; e < group.begin[f + 1]; ++e) place[group.element[e]] = static_cast<uint32_t>(f);
+    }
+  });
+  for (const InputGroups& group : parts) {
+    if (!group.input.empty()) largest = std::max(largest, static_cast<size_t>(group.input.back()));
+  }
+}
 }  // namespace dslide

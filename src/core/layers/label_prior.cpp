@@ -4,12 +4,15 @@
 #include <cstring>
 #include <utility>
 #include "layers/built_rows.hpp"
+#include "layers/link_prefetch.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
 constexpr int64_t PREFETCH_DISTANCE = 8;               // in features
 constexpr size_t PREFETCH_LINES = 4;                   // of a feature's links
+constexpr int64_t PREFETCH_LINKS = 1024;               // the same where each feature is visited once
+constexpr size_t PREFETCH_ACTIVE = 16;                 // and of links to active neurons
 constexpr size_t LINE = CACHE_LINE / sizeof(int32_t);  // links per cache line
 constexpr size_t FEATURES = 64;                        // per task
 constexpr size_t ROWS_PER_THREAD = 2;                  // fewer are not worth waking a thread for
@@ -20,6 +23,7 @@ void prefetch_links(const Csr& links, const float* trained, int32_t feature) {
   const int64_t first = links.offsets[feature];
   for (size_t line = 0; line < PREFETCH_LINES; ++line) {
     __builtin_prefetch(links.ids + first + line * LINE, 0, 2);
+    __builtin_prefetch(links.values + first + line * LINE, 0, 2);
     if (trained) __builtin_prefetch(trained + first + line * LINE, 0, 2);
   }
 }
@@ -65,34 +69,25 @@ void LabelPrior::each_link(const Csr& x, size_t row, size_t last, double norm, c
   const Csr& links = arrays_.counted;
   const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
   for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
-    if (e + 2 * PREFETCH_DISTANCE < x.offsets[last]) {  // the links of a later feature, the offsets of one after
-      prefetch_links(links, trained, x.ids[e + PREFETCH_DISTANCE]);
-      __builtin_prefetch(links.offsets + x.ids[e + 2 * PREFETCH_DISTANCE]);
-    }
+    const int64_t soon = e + PREFETCH_DISTANCE, later = soon + PREFETCH_DISTANCE, end = x.offsets[last];
+    if (soon < end) prefetch_links(links, trained, x.ids[soon]);
+    if (later < end) __builtin_prefetch(links.offsets + x.ids[later]);
     const auto unit = static_cast<float>(x.values[e] / norm);
     if (unit == 0) continue;
     for (int64_t k = links.offsets[x.ids[e]]; k < links.offsets[x.ids[e] + 1]; ++k) use(k, links.ids[k], unit);
   }
 }
 
-void LabelPrior::group_features(const Csr& x) {
-  group_by_input(x, groups_);
-  input_of_.resize(x.nnz());
-  parallel_each(groups_.size(), [&](size_t t) {
-    const InputGroups& group = groups_[t];
-    for (size_t f = 0; f < group.input.size(); ++f) {
-      for (size_t e = group.begin[f]; e < group.begin[f + 1]; ++e) {
-        input_of_[group.element[e]] = static_cast<uint32_t>(f);
-      }
-    }
-  });
+void LabelPrior::use_groups(const Csr& x, const GroupedInputs* groups) {
+  if (!groups) own_groups_.fill(x);
+  groups_ = groups ? groups : &own_groups_;
 }
 
-void LabelPrior::find_links(const Csr& x, const ActiveSet& active) {
+void LabelPrior::find_links(const Csr& x, const ActiveSet& active, const GroupedInputs* groups) {
   find_active(active);
-  group_features(x);
-  active_links_.resize(groups_.size());
-  parallel_each(groups_.size(), [&](size_t t) { find_links_of(groups_[t], active_links_[t]); });
+  use_groups(x, groups);
+  active_links_.resize(groups_->parts.size());
+  parallel_each(active_links_.size(), [&](size_t t) { find_links_of(groups_->parts[t], active_links_[t]); });
   forget_active(active);
   ++batch_;
 }
@@ -103,9 +98,10 @@ void LabelPrior::find_links_of(const InputGroups& group, ActiveLinks& found) con
   const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
   found.begin.assign(1, 0);
   size_t count = 0;
-  for (size_t f = 0; f < group.input.size(); ++f) {
-    if (f + PREFETCH_DISTANCE < group.input.size()) prefetch_links(links, nullptr, group.input[f + PREFETCH_DISTANCE]);
-    const int64_t first = links.offsets[group.input[f]], last = links.offsets[group.input[f] + 1];
+  LinkPrefetch prefetch(links, group.input, PREFETCH_LINKS);
+  for (const int32_t input : group.input) {
+    prefetch.advance([&](int64_t first, int64_t many) { prefetch_numbers(links.ids + first, many); });
+    const int64_t first = links.offsets[input], last = links.offsets[input + 1];
     if (found.link.size() < count + (last - first)) found.link.resize(2 * count + (last - first));
     for (int64_t k = first; k < last; ++k) {
       found.link[count] = k;
@@ -113,9 +109,12 @@ void LabelPrior::find_links_of(const InputGroups& group, ActiveLinks& found) con
     }
     found.begin.push_back(count);
   }
-  found.link.resize(count);
   found.weights.resize(count);
   for (size_t i = 0; i < count; ++i) {
+    if (i + PREFETCH_ACTIVE < count) {
+      __builtin_prefetch(links.values + found.link[i + PREFETCH_ACTIVE]);
+      if (trained) __builtin_prefetch(trained + found.link[i + PREFETCH_ACTIVE]);
+    }
     const int64_t k = found.link[i];
     found.weights[i] = {position_[links.ids[k]], links.values[k], trained ? trained[k] : 0.0f};
   }
@@ -123,17 +122,18 @@ void LabelPrior::find_links_of(const InputGroups& group, ActiveLinks& found) con
 
 std::span<const LabelPrior::ActiveLinks::Weights> LabelPrior::active_links_of(const Csr& x, int64_t element) const {
   const ActiveLinks& found = active_links_[x.ids[element] % active_links_.size()];
-  const size_t first = found.begin[input_of_[element]];
-  return {found.weights.data() + first, found.begin[input_of_[element] + 1] - first};
+  const size_t first = found.begin[groups_->place[element]];
+  return {found.weights.data() + first, found.begin[groups_->place[element] + 1] - first};
 }
 
-void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active) {
+void LabelPrior::add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active,
+                     const GroupedInputs* groups) {
   const std::lock_guard<std::mutex> lock(in_use_);
   const Csr& links = arrays_.counted;
   const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
   const bool learning = own && arrays_.is_trained;
   if (!active.is_everything) {
-    find_links(x, active);
+    find_links(x, active, groups);
     active.prior.batch = batch_;
   }
   if (own) find_active(active);
@@ -209,6 +209,31 @@ PriorLogits LabelPrior::logits(const Csr& x, const double* norms) const {
   return prior;
 }
 
+void LabelPrior::logits_of_row(const Csr& x, size_t row, double norm, NeuronSums& sums) const {
+  const Csr& links = arrays_.counted;
+  const float* const trained = arrays_.is_trained ? arrays_.trained : nullptr;
+  size_t count = 0;
+  const int64_t first = x.offsets[row];
+  for (int64_t e = first; e < x.offsets[row + 1]; ++e) {
+    count += links.offsets[x.ids[e] + 1] - links.offsets[x.ids[e]];
+    if (e < first + PREFETCH_DISTANCE) prefetch_links(links, trained, x.ids[e]);
+  }
+  sums.reserve(count);
+  for (int64_t e = first; e < x.offsets[row + 1]; ++e) {
+    if (e + PREFETCH_DISTANCE < x.offsets[row + 1]) prefetch_links(links, trained, x.ids[e + PREFETCH_DISTANCE]);
+    const auto unit = static_cast<float>(x.values[e] / norm);
+    if (unit == 0) continue;
+    const int64_t k = links.offsets[x.ids[e]];
+    const float* const counted = links.values + k;
+    const float* const further = trained ? trained + k : nullptr;
+    sums.add(links.ids + k, links.offsets[x.ids[e] + 1] - k,
+             [&](size_t j) { return std::pair(unit * counted[j], further ? unit * further[j] : 0.0f); });
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    sums[i].sum = weighted(sums[i].neuron, sums[i].sum, sums[i].second);
+  }
+}
+
 // Subtracts what a row contributes to the centroids of its labels. These are few: their links are searched for.
 void LabelPrior::subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, bool all,
                               Sums& sums) const {
@@ -233,7 +258,8 @@ void LabelPrior::subtract_own(const Csr& x, size_t row, double norm, const Csr& 
   }
 }
 
-ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, const ActiveSet& active) {
+ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, const ActiveSet& active,
+                                const GroupedInputs* groups) {
   const std::lock_guard<std::mutex> lock(in_use_);
   const Csr& links = arrays_.counted;
   const PriorLogits& prior = active.prior;
@@ -262,15 +288,15 @@ ScaleGradient LabelPrior::learn(const Csr& x, const double* norms, float rate, c
   for (float& s : step) s = rate * std::min(1.0f, MOST_ROWS / (batch_rows * s + 1e-30f));
 
   const bool all = active.is_everything;
-  if (all) {
-    group_by_input(x, groups_);
-  } else if (active.prior.batch != batch_) {
-    find_links(x, active);
+  if (!all && active.prior.batch != batch_) {
+    find_links(x, active, groups);
+  } else {
+    use_groups(x, groups);
   }
-  const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
-  const int parts = static_cast<int>(groups_.size());
+  const auto inputs_of = [&](size_t t) { return groups_->parts[t].input.size(); };
+  const int parts = static_cast<int>(groups_->parts.size());
   parallel_for_queues(parts, inputs_of, FEATURES, [&](size_t t, size_t begin, size_t end, int) {
-    const InputGroups& g = groups_[t];
+    const InputGroups& g = groups_->parts[t];
     std::vector<float> sums;
     for (size_t f = begin; f < end; ++f) {
       const int64_t first = links.offsets[g.input[f]], last = links.offsets[g.input[f] + 1];

@@ -19,6 +19,7 @@
 #include "data/csr.hpp"
 #include "layers/active_set.hpp"
 #include "layers/input_groups.hpp"
+#include "layers/neuron_sums.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/scratch_pool.hpp"
 #include "runtime/stripe.hpp"
@@ -74,23 +75,28 @@ class LabelPrior {
   // Sets active.prior to the sums over the row's features, with values divided by the row's norm in `norms`; features
   // of value 0 count for nothing, here and below. `own`, unless it is a null view, has the labels of each row, for
   // which the row's contribution is subtracted. `keep` is the share of features kept by dropout (which divided by it);
-  // `norms` are those before dropout.
-  void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active);
+  // `norms` are those before dropout. `groups`, those of x, may be null, here and below.
+  void add(const Csr& x, const double* norms, const Csr& own, float keep, ActiveSet& active,
+           const GroupedInputs* groups);
 
   // The same for all neurons in prediction, by neuron in ascending order. Several threads may call it at once.
   PriorLogits logits(const Csr& x, const double* norms) const;
+
+  // The same for one row, those to which its features add anything: `sum` of each slot of `sums`, which must be empty.
+  void logits_of_row(const Csr& x, size_t row, double norm, NeuronSums& sums) const;
 
   // For each row the `count` neurons with the largest prior plus bias, of those to which its features add anything, and
   // except those in `own`: ids and keys, (rows x
   // count), best first; id -1 and key 0 where there are fewer. A larger key is a larger sum, to 13 bits; neurons of the
   // same sum are ordered at random by their number in the whole layer, whose stripe is `stripe`.
   void best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
-            int32_t* ids, uint32_t* keys);
+            int32_t* ids, uint32_t* keys, const GroupedInputs* groups);
 
   // One step on the trained weights, from the gradients in active.prior; returns the gradients of the scales. `rate`:
   // step size for the sum of the rows' gradients. No step moves a logit by more than about MOST_ROWS times what one row
   // could, or batches in which nearly all rows have the same label and the same features would diverge.
-  ScaleGradient learn(const Csr& x, const double* norms, float rate, const ActiveSet& active);
+  ScaleGradient learn(const Csr& x, const double* norms, float rate, const ActiveSet& active,
+                      const GroupedInputs* groups);
 
  private:
   void find_active(const ActiveSet& active);
@@ -148,12 +154,12 @@ class LabelPrior {
     Aligned<uint64_t> touched;  // a byte for each line
   };
   void best_of_part(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
-                    int32_t* ids, uint32_t* keys);
-  void weigh_links(const Csr& x);
+                    int32_t* ids, uint32_t* keys, const GroupedInputs* groups);
+  void weigh_links(const Csr& x, const GroupedInputs* groups);
   void weigh_links_of(const InputGroups& group, WeightedLinks& found) const;
   void add_scores(const Csr& x, size_t row, double norm, Scores& scores) const;
-  void group_features(const Csr& x);
-  void find_links(const Csr& x, const ActiveSet& active);
+  void use_groups(const Csr& x, const GroupedInputs* groups);
+  void find_links(const Csr& x, const ActiveSet& active, const GroupedInputs* groups);
   void find_links_of(const InputGroups& group, ActiveLinks& found) const;
   std::span<const ActiveLinks::Weights> active_links_of(const Csr& x, int64_t element) const;
   void subtract_own(const Csr& x, size_t row, double norm, const Csr& own, float keep, bool all, Sums& sums) const;
@@ -161,19 +167,18 @@ class LabelPrior {
   template <class Use> void each_link(const Csr& x, size_t row, size_t last, double norm, const Use& use) const;
 
   PriorArrays arrays_;
-  mutable ScratchPool<Sums> free_sums_;  // of logits()
-  std::mutex in_use_;                    // guards what follows
-  std::vector<uint64_t> is_active_;      // a bit for each neuron: whether it is active; 0 between calls
-  std::vector<int32_t> position_;        // by active neuron: position in active.ids
-  AlignedFloats gradient_;               // (rows x active): gradients of logits that the prior adds to
-  std::vector<InputGroups>
-      groups_;  // of the last batch's features; one per thread, kept between calls, as what follows
-  std::vector<ActiveLinks> active_links_;
+  mutable ScratchPool<Sums> free_sums_;    // of logits()
+  std::mutex in_use_;                      // guards what follows
+  std::vector<uint64_t> is_active_;        // a bit for each neuron: whether it is active; 0 between calls
+  std::vector<int32_t> position_;          // by active neuron: position in active.ids
+  AlignedFloats gradient_;                 // (rows x active): gradients of logits that the prior adds to
+  const GroupedInputs* groups_ = nullptr;  // of the batch of this call: given, or
+  GroupedInputs own_groups_;               // made here
+  std::vector<ActiveLinks> active_links_;  // one per part of the groups, kept between calls, as what follows
   std::vector<WeightedLinks> weighted_links_;
   std::vector<uint8_t> bucket_of_;  // by link: whose scale its label has
   std::vector<Scores> scores_;
-  std::vector<uint32_t> input_of_;  // by element of that batch: its input's place in its group
-  uint64_t batch_ = 0;              // number of that batch, which its active set has too
+  uint64_t batch_ = 0;  // number of the batch of the active links, which its active set has too
   std::vector<Sums> sums_;
 };
 }  // namespace dslide

@@ -4,12 +4,14 @@
 #include <cstring>
 #include <limits>
 #include "layers/label_prior.hpp"
+#include "layers/link_prefetch.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
 namespace {
 constexpr uint32_t TIE_BITS = 0x3ff;        // of a key: random
 constexpr int64_t PREFETCH_DISTANCE = 2;    // in features
+constexpr int64_t PREFETCH_LINKS = 256;     // ahead of a walk over all links
 constexpr int64_t MOST_ELEMENTS = 1 << 16;  // of rows at once
 constexpr size_t PREFETCH_LINES = 4;        // of a feature's links; the hardware fetches the rest
 
@@ -63,16 +65,16 @@ struct Best {
 };
 }  // namespace
 
-void LabelPrior::weigh_links(const Csr& x) {
+void LabelPrior::weigh_links(const Csr& x, const GroupedInputs* groups) {
   if (bucket_of_.empty()) {
     bucket_of_.resize(arrays_.counted.nnz());
     parallel_each(bucket_of_.size(), [&](size_t k) {
       bucket_of_[k] = static_cast<uint8_t>(prior_bucket(arrays_.rows[arrays_.counted.ids[k]]));
     });
   }
-  group_features(x);
-  weighted_links_.resize(groups_.size());
-  parallel_each(groups_.size(), [&](size_t t) { weigh_links_of(groups_[t], weighted_links_[t]); });
+  use_groups(x, groups);
+  weighted_links_.resize(groups_->parts.size());
+  parallel_each(weighted_links_.size(), [&](size_t t) { weigh_links_of(groups_->parts[t], weighted_links_[t]); });
 }
 
 void LabelPrior::weigh_links_of(const InputGroups& group, WeightedLinks& found) const {
@@ -83,7 +85,14 @@ void LabelPrior::weigh_links_of(const InputGroups& group, WeightedLinks& found) 
   }
   if (found.links.size() < found.begin.back()) found.links.resize(found.begin.back());
   auto* out = found.links.data();
+  LinkPrefetch prefetch(links, group.input, PREFETCH_LINKS);
   for (const int32_t input : group.input) {
+    prefetch.advance([&](int64_t first, int64_t count) {
+      prefetch_numbers(links.ids + first, count);
+      prefetch_numbers(links.values + first, count);
+      if (arrays_.is_trained) prefetch_numbers(arrays_.trained + first, count);
+      prefetch_numbers(bucket_of_.data() + first, count);
+    });
     const int64_t first = links.offsets[input], last = links.offsets[input + 1];
     for (int64_t k = first; k < last; ++k, ++out) {
       const float trained = arrays_.is_trained ? arrays_.trained[k] : 0.0f;
@@ -97,8 +106,8 @@ void LabelPrior::add_scores(const Csr& x, size_t row, double norm, Scores& score
   auto* const touched = reinterpret_cast<uint8_t*>(scores.touched.data());
   const auto links_of = [&](int64_t e) {
     const WeightedLinks& found = weighted_links_[x.ids[e] % weighted_links_.size()];
-    const size_t first = found.begin[input_of_[e]];
-    return std::span(found.links.data() + first, found.begin[input_of_[e] + 1] - first);
+    const size_t first = found.begin[groups_->place[e]];
+    return std::span(found.links.data() + first, found.begin[groups_->place[e] + 1] - first);
   };
   for (int64_t e = x.offsets[row]; e < x.offsets[row + 1]; ++e) {
     if (e + PREFETCH_DISTANCE < x.offsets[row + 1]) {
@@ -114,7 +123,7 @@ void LabelPrior::add_scores(const Csr& x, size_t row, double norm, Scores& score
 }
 
 void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count, Stripe stripe,
-                      int32_t* ids, uint32_t* keys) {
+                      int32_t* ids, uint32_t* keys, const GroupedInputs* groups) {
   const std::lock_guard<std::mutex> lock(in_use_);
   std::vector<int64_t> offsets;
   for (size_t first = 0, last; first < x.rows; first = last) {  // in parts, to limit the memory for their links
@@ -124,13 +133,14 @@ void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const f
     for (int64_t& offset : offsets) offset -= begin;
     const Csr part{last - first, offsets.data(), x.ids + begin, x.values + begin};
     const Csr own_part{last - first, own.offsets + first, own.ids};
-    best_of_part(part, norms + first, own_part, bias, count, stripe, ids + first * count, keys + first * count);
+    best_of_part(part, norms + first, own_part, bias, count, stripe, ids + first * count, keys + first * count,
+                 last - first == x.rows ? groups : nullptr);
   }
 }
 
 void LabelPrior::best_of_part(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count,
-                              Stripe stripe, int32_t* ids, uint32_t* keys) {
-  weigh_links(x);
+                              Stripe stripe, int32_t* ids, uint32_t* keys, const GroupedInputs* groups) {
+  weigh_links(x, groups);
   const int parts = threads();
   scores_.resize(parts);
   constexpr size_t LINE = SCORE_LINE;

@@ -1,9 +1,8 @@
 // Linear classifiers: for each label a support-vector machine on the features themselves, trained apart from the
 // network. For a label it minimises, over weights w and bias b,
-//   (|w|^2 + b^2) / 2 + cost * sum_i n_i max(0, 1 - y_i (w x_i + b))^2
-// where y_i is 1 for the label's rows and -1 for rows that are mistaken for them, by coordinate descent in the dual
-// (Hsieh et al. 2008, "A dual coordinate descent method for large-scale linear SVM"). n_i is 1, or, of a sample of all
-// other rows, how many of these each stands for.
+//   (|w|^2 + b^2) / 2 + cost * sum_i max(0, 1 - y_i (w x_i + b))^2
+// where y_i is 1 for the label's rows and -1 for rows that are mistaken for them and for a sample of all others, by
+// coordinate descent in the dual (Hsieh et al. 2008, "A dual coordinate descent method for large-scale linear SVM").
 #pragma once
 #include <span>
 #include <vector>
@@ -24,7 +23,7 @@ struct LinearOptions {
   // A label is trained against at most so many negative rows for each of its own, and against so many at least, chosen
   // at random: without a bound, frequent labels would take most of the time.
   size_t negatives_per_row = 0, least_negatives = 0;
-  size_t others = 0;  // how many rows are sampled from all others, which they stand for
+  size_t others = 0;  // how many rows are sampled from all others
 };
 
 // By label: the features with weights, in ascending order, and the bias.
@@ -45,8 +44,7 @@ std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_
 class LinearScorer {
  public:
   // `weights`: labels x features; `bias`: (labels). Views.
-  LinearScorer(const Csr& weights, const float* bias, size_t features)
-      : weights_(weights), bias_(bias), features_(features) {}
+  LinearScorer(const Csr& weights, const float* bias, size_t features);
   size_t labels() const { return weights_.rows; }
   size_t features() const { return features_; }
 
@@ -59,13 +57,25 @@ class LinearScorer {
                     Stripe own, const Calibration& calibration, float* scores) const;
 
  private:
-  // use(row, scorer) for each row, where scorer(label) is the classifier's score.
-  template <class Use> void each_row(const Csr& x, const double* norms, size_t count, const Use& use) const;
+  // A row of unit length, and the groups in which its features are, of this label and the next one.
+  struct Row {
+    std::span<const int32_t> ids;
+    std::vector<float> values;
+    std::vector<uint32_t> groups[2];
+  };
+  void find_groups(size_t label, const Row& row, std::vector<uint32_t>& group) const;
+  // The score, of the row whose groups were found.
+  float product(size_t label, const Row& row, const std::vector<uint32_t>& group) const;
+  // use(j, label, score) for j < x.rows * count, where the label is label_of(j), or -1 and the score 0.
+  template <class LabelOf, class Use>
+  void each_score(const Csr& x, const double* norms, size_t count, const LabelOf& label_of, const Use& use) const;
 
   Csr weights_;
   const float* bias_;
   size_t features_;
-  mutable ScratchPool<std::vector<float>> rows_;  // (features): all 0 between rows
+  std::vector<int64_t> last_begin_;  // (labels + 1)
+  std::vector<int32_t> last_;        // by label: the last feature of each whole group of its features
+  mutable ScratchPool<Row> rows_;
 };
 
 // The `k` best of each row's `count` candidates by their scores, best first, ties to the lower id; id -1 comes last.

@@ -9,66 +9,100 @@
 namespace dslide {
 namespace {
 constexpr size_t FEW_SCORES = 256;  // of all rows: fewer are not worth waking threads for
-constexpr int64_t SUMS = 8;         // additions that don't wait for each other
-constexpr size_t AHEAD = 2;         // labels: how early their weights are prefetched
-constexpr int64_t NUMBERS_PER_LINE = CACHE_LINE / sizeof(float), PREFETCHED = 8 * NUMBERS_PER_LINE;
-
-// The sum of the weights of a label times the row, which has all features.
-float product(const Csr& weights, size_t label, const float* row) {
-  const int32_t* id = weights.ids + weights.offsets[label];
-  const float* value = weights.values + weights.offsets[label];
-  const int64_t count = weights.offsets[label + 1] - weights.offsets[label], whole = count / SUMS * SUMS;
-  float sums[SUMS] = {};
-  for (int64_t e = 0; e < whole; e += SUMS) {
-    for (int64_t j = 0; j < SUMS; ++j) sums[j] += value[e + j] * row[id[e + j]];
-  }
-  for (int64_t e = whole; e < count; ++e) sums[0] += value[e] * row[id[e]];
-  for (int64_t half = SUMS / 2; half > 0; half /= 2) {
-    for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
-  }
-  return sums[0];
-}
+constexpr int64_t GROUP = 16;       // features of a label, of which the last is kept apart
+constexpr int64_t NO_LABEL = -1;
 }  // namespace
 
-template <class Use>
-void LinearScorer::each_row(const Csr& x, const double* norms, size_t count, const Use& use) const {
+LinearScorer::LinearScorer(const Csr& weights, const float* bias, size_t features)
+    : weights_(weights), bias_(bias), features_(features), last_begin_(weights.rows + 1, 0) {
+  for (size_t label = 0; label < weights.rows; ++label) {
+    last_begin_[label + 1] = last_begin_[label] + (weights.offsets[label + 1] - weights.offsets[label]) / GROUP;
+  }
+  last_.resize(last_begin_[weights.rows]);
+  parallel_each(weights.rows, [&](size_t label) {
+    const int32_t* const ids = weights.begin(label);
+    for (int64_t g = last_begin_[label]; g < last_begin_[label + 1]; ++g) {
+      last_[g] = ids[GROUP * (g - last_begin_[label]) + GROUP - 1];
+    }
+  });
+}
+
+// A label has thousands of features, a row some dozens, so that each of these is searched for: among the groups' last
+// features, which are few lines of memory, and then in its group. All searches halve their ranges together: a step of
+// one does not wait for the others, and there is no branch to predict.
+void LinearScorer::find_groups(size_t label, const Row& row, std::vector<uint32_t>& group) const {
+  const int32_t *const last = last_.data() + last_begin_[label], *const wanted = row.ids.data();
+  const auto groups = static_cast<uint32_t>(last_begin_[label + 1] - last_begin_[label]);
+  group.assign(row.ids.size(), 0);
+  uint32_t* const at = group.data();
+  for (uint32_t left = groups; left > 0; left /= 2) {
+    const uint32_t half = left - left / 2;
+    for (size_t f = 0; f < group.size(); ++f)
+      at[f] += half & -static_cast<uint32_t>(last[at[f] + half - 1] < wanted[f]);
+  }
+  const int32_t* const ids = weights_.begin(label);
+  for (size_t f = 0; f < group.size(); ++f) {
+    __builtin_prefetch(ids + GROUP * at[f]);
+    __builtin_prefetch(ids + GROUP * at[f] + GROUP - 1);
+  }
+}
+
+float LinearScorer::product(size_t label, const Row& row, const std::vector<uint32_t>& group) const {
+  const int64_t begin = weights_.offsets[label], end = weights_.offsets[label + 1];
+  float sum = 0;
+  for (size_t f = 0; f < group.size(); ++f) {
+    const int64_t first = begin + GROUP * group[f];
+    const int32_t wanted = row.ids[f];
+    int64_t at = first;
+    if (first + GROUP <= end) {
+      for (int64_t j = 0; j < GROUP; ++j) at += weights_.ids[first + j] < wanted;
+    } else {
+      while (at < end && weights_.ids[at] < wanted) ++at;
+    }
+    if (at < end && weights_.ids[at] == wanted) sum += weights_.values[at] * row.values[f];
+  }
+  return bias_[label] + sum;
+}
+
+// The groups of a label are found before the label before
+// it is scored, so that their memory comes meanwhile.
+template <class LabelOf, class Use> void LinearScorer::each_score(const Csr& x, const double* norms, size_t count,
+                                                                  const LabelOf& label_of, const Use& use) const {
   const int parts = x.rows * count < FEW_SCORES ? 1 : threads();
   parallel_for(x.rows, 1, parts, [&](size_t begin, size_t end, int) {
-    ScratchPool<std::vector<float>>::Lease lease(rows_);
-    std::vector<float>& dense = *lease;
-    dense.resize(features_, 0.0f);
+    ScratchPool<Row>::Lease lease(rows_);
+    Row& row = *lease;
     for (size_t i = begin; i < end; ++i) {
+      row.ids = {x.begin(i), x.end(i)};
+      row.values.clear();
       for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) {
-        dense[x.ids[e]] = static_cast<float>(x.values[e] / norms[i]);
+        row.values.push_back(static_cast<float>(x.values[e] / norms[i]));
       }
-      use(i, [&](size_t label) { return bias_[label] + product(weights_, label, dense.data()); });
-      for (int64_t e = x.offsets[i]; e < x.offsets[i + 1]; ++e) dense[x.ids[e]] = 0;
+      for (size_t j = i * count; j <= (i + 1) * count; ++j) {
+        const bool is_last = j == (i + 1) * count;
+        const int64_t label = is_last ? NO_LABEL : label_of(j);
+        if (label != NO_LABEL) find_groups(label, row, row.groups[j % 2]);
+        if (j > i * count) {
+          const int64_t before = label_of(j - 1);
+          use(j - 1, before, before == NO_LABEL ? 0.0f : product(before, row, row.groups[(j - 1) % 2]));
+        }
+      }
     }
   });
 }
 
 void LinearScorer::scores(const Csr& x, const double* norms, const int32_t* labels, size_t count, float* scores) const {
-  each_row(x, norms, count, [&](size_t i, const auto& score) {
-    for (size_t j = i * count; j < (i + 1) * count; ++j) scores[j] = labels[j] < 0 ? 0.0f : score(labels[j]);
-  });
+  each_score(x, norms, count, [&](size_t j) { return int64_t{labels[j]}; },
+             [&](size_t j, int64_t, float score) { scores[j] = score; });
 }
 
 void LinearScorer::mixed_scores(const Csr& x, const double* norms, const int32_t* ids, const float* logits,
                                 size_t count, Stripe own, const Calibration& calibration, float* scores) const {
-  each_row(x, norms, count, [&](size_t i, const auto& score) {
-    const auto is_own = [&](size_t j) { return ids[j] >= 0 && own.contains(ids[j]); };
-    for (size_t j = i * count; j < (i + 1) * count; ++j) {
-      if (j + AHEAD < (i + 1) * count &&
-          is_own(j + AHEAD)) {  // these are read from end to end, after a cache miss each
-        const int64_t first = weights_.offsets[own.to_local(ids[j + AHEAD])];
-        for (int64_t line = 0; line < PREFETCHED; line += NUMBERS_PER_LINE) {
-          __builtin_prefetch(weights_.ids + first + line);
-          __builtin_prefetch(weights_.values + first + line);
-        }
-      }
-      const size_t label = is_own(j) ? own.to_local(ids[j]) : 0;
-      scores[j] = is_own(j) ? calibration.score(logits[j] + score(label), label) : 0.0f;
-    }
+  const auto label_of = [&](size_t j) {
+    return ids[j] >= 0 && own.contains(ids[j]) ? static_cast<int64_t>(own.to_local(ids[j])) : NO_LABEL;
+  };
+  each_score(x, norms, count, label_of, [&](size_t j, int64_t label, float score) {
+    scores[j] = label == NO_LABEL ? 0.0f : calibration.score(logits[j] + score, label);
   });
 }
 

@@ -64,14 +64,14 @@ float Parameters::dot(size_t i, const float* x, float* scratch) const {
   return kernels().dot(x, row(i, scratch), stride);
 }
 
-void Parameters::add_rows(const int32_t* ids, const float* values, size_t count, float* out) const {
+void Parameters::add_rows(const int32_t* ids, const float* values, size_t count, size_t known, float* out) const {
   if (int8) {
     AlignedFloats widened(stride);
     for (size_t e = 0; e < count; ++e) kernels().axpy(values[e], row(ids[e], widened.data()), out, width);
   } else if (value.is_bf16) {
-    kernels().weighted_sum_bf16(out, width, ids, values, count, value.as_bf16(), value_pitch);
+    kernels().weighted_sum_bf16(out, width, ids, values, count, known, value.as_bf16(), value_pitch);
   } else {
-    kernels().weighted_sum(out, width, ids, values, count, value.as_float(), value_pitch);
+    kernels().weighted_sum(out, width, ids, values, count, known, value.as_float(), value_pitch);
   }
 }
 

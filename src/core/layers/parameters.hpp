@@ -60,8 +60,8 @@ struct Parameters {
     return int8 ? scale[i] * static_cast<float>(int8[place]) : value[place];
   }
 
-  // out[j] += sum over e < count of values[e] * (row ids[e], column j), j < width
-  void add_rows(const int32_t* ids, const float* values, size_t count, float* out) const;
+  // out[j] += sum over e < count of values[e] * (row ids[e], column j), j < width; the other ids of `known` come next
+  void add_rows(const int32_t* ids, const float* values, size_t count, size_t known, float* out) const;
 
   // Prefetches all values of row i.
   void prefetch_value(size_t i) const {

@@ -28,7 +28,7 @@ void SparseLayer::forward(const Csr& x, const DenseInputs& dense, const ActiveSe
       if (active.is_everything) {
         float* out = z + i * ldz;
         std::copy(bias.begin(), bias.end(), out);
-        weights_.add_rows(x.ids + first, x.values + first, count, out);
+        weights_.add_rows(x.ids + first, x.values + first, count, x.offsets[end] - first, out);
         continue;
       }
       const Range slots = active.slots_of(i);
@@ -46,13 +46,13 @@ void SparseLayer::forward(const Csr& x, const DenseInputs& dense, const ActiveSe
 }
 
 bool SparseLayer::learn(const Csr& x, const DenseInputs& dense, const ActiveSet& active, const float* dz, size_t ldz,
-                        float* dx, const Optimizer& optimizer) {
-  group_by_input(x, groups_);
+                        float* dx, const Optimizer& optimizer, const GroupedInputs* given) {
+  if (!given) group_by_input(x, groups_);
+  const std::vector<InputGroups>& groups = given ? given->parts : groups_;
   std::atomic<bool> finite = true;
-  const auto inputs_of = [&](size_t t) { return groups_[t].input.size(); };
-  parallel_for_queues(static_cast<int>(groups_.size()), inputs_of, INPUTS,
-                      [&](size_t t, size_t begin, size_t end, int) {
-    const InputGroups& g = groups_[t];
+  const auto inputs_of = [&](size_t t) { return groups[t].input.size(); };
+  parallel_for_queues(static_cast<int>(groups.size()), inputs_of, INPUTS, [&](size_t t, size_t begin, size_t end, int) {
+    const InputGroups& g = groups[t];
     if (!(active.is_everything ? learn_dense(g, {begin, end}, dz, ldz, dx, optimizer)
                                : learn_sampled(g, {begin, end}, active, dz, dx, optimizer))) {
       finite = false;
@@ -72,7 +72,7 @@ bool SparseLayer::learn_dense(const InputGroups& g, Range some, const float* dz,
     if (k >= PREFETCH_DISTANCE) weights_.prefetch_row(g.input[k - PREFETCH_DISTANCE]);
     const size_t input = g.input[k], first = g.begin[k], count = g.begin[k + 1] - first;
     std::fill(gradient.begin(), gradient.end(), 0.0f);
-    kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, dz, ldz);
+    kernel.weighted_sum(gradient.data(), neurons, &g.row[first], &g.value[first], count, count, dz, ldz);
     if (dx) {
       const float* w = weights_.row(input, widened.data());
       for (size_t e = first; e < first + count; ++e) dx[g.element[e]] = kernel.dot(w, dz + g.row[e] * ldz, neurons);

@@ -25,9 +25,9 @@ class SparseLayer {
   void forward(const Csr& x, const DenseInputs& dense, const ActiveSet& active, float* z, size_t ldz);
 
   // Computes gradients from dz (laid out as z) and applies the optimizer step to the rows of present inputs. dx, one
-  // value per element of x, may be null. False: some gradient was not finite.
+  // value per element of x, may be null; so may `groups`, those of x. False: some gradient was not finite.
   bool learn(const Csr& x, const DenseInputs& dense, const ActiveSet& active, const float* dz, size_t ldz, float* dx,
-             const Optimizer& optimizer);
+             const Optimizer& optimizer, const GroupedInputs* groups);
 
  private:
   // Update some inputs of a group.
@@ -38,7 +38,7 @@ class SparseLayer {
   bool learn_bias(const ActiveSet& active, const float* dz, size_t ldz, const Optimizer& optimizer);
 
   Parameters weights_, bias_;
-  std::vector<InputGroups> groups_;  // one per thread, kept between calls
+  std::vector<InputGroups> groups_;  // if none are given; one per thread, kept between calls
   DenseInputProducts products_;
 };
 }  // namespace dslide

@@ -3,6 +3,7 @@
 #include <limits>
 #include "layers/block.hpp"
 #include "layers/dense_layer.hpp"
+#include "layers/top_k.hpp"
 #include "runtime/thread_pool.hpp"
 
 namespace dslide {
@@ -12,40 +13,6 @@ constexpr size_t FEW_ROWS = 4;           // as many are multiplied with each neu
 constexpr size_t PREFETCH_DISTANCE = 8;  // in candidates
 constexpr size_t FEW_CANDIDATES = 2048;  // of all rows: fewer are not worth waking threads for
 constexpr size_t FEW_NUMBERS = 1 << 18;  // of weights that few rows are multiplied with: the same
-
-struct Candidate {
-  float score;
-  int32_t id;
-  // Better first; ties to the lower neuron.
-  bool operator<(const Candidate& other) const {
-    return score > other.score || (score == other.score && id < other.id);
-  }
-};
-
-// The k best so far, as a heap with the worst on top.
-class Best {
- public:
-  void offer(Candidate c, size_t k) {
-    if (c.score != c.score) c.score = -std::numeric_limits<float>::infinity();  // NaN has no order
-    if (heap_.size() < k) {
-      heap_.push_back(c);
-      std::push_heap(heap_.begin(), heap_.end());
-    } else if (k > 0 && c < heap_.front()) {
-      std::pop_heap(heap_.begin(), heap_.end());
-      heap_.back() = c;
-      std::push_heap(heap_.begin(), heap_.end());
-    }
-  }
-  // The score that a new candidate must reach.
-  float threshold(size_t k) const {
-    return heap_.size() < k || k == 0 ? -std::numeric_limits<float>::infinity() : heap_.front().score;
-  }
-  const std::vector<Candidate>& all() const { return heap_; }
-  void clear() { heap_.clear(); }
-
- private:
-  std::vector<Candidate> heap_;
-};
 
 // Iterates over a row's excluded neurons while the others are offered in ascending order.
 struct Excluded {
@@ -100,16 +67,6 @@ void multiply_few(const Parameters& weights, size_t first, size_t count, const f
     for (size_t i = 0; i < rows; ++i) z[i * BLOCK + c] = kernels().dot(x + i * ld, w, weights.stride);
   }
 }
-
-// Best first into one row of the results.
-void write_row(std::vector<Candidate>& candidates, size_t k, int32_t* ids, float* scores) {
-  std::sort(candidates.begin(), candidates.end());
-  for (size_t j = 0; j < k; ++j) {
-    const bool found = j < candidates.size();
-    ids[j] = found ? candidates[j].id : -1;
-    scores[j] = found ? candidates[j].score : -std::numeric_limits<float>::infinity();
-  }
-}
 }  // namespace
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
@@ -120,12 +77,12 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
   const size_t parts = few && weights_.rows * inputs < FEW_NUMBERS ? 1 : threads();
   AlignedFloats batch;
   copy_padded(x, {0, rows}, batch);
-  std::vector<Best> best(parts * rows);
+  std::vector<TopK> best(parts * rows);
   const PriorByBlock prior_by_block(prior, {0, rows}, block_count(weights_.rows));
   parallel_for(weights_.rows, BLOCK, static_cast<int>(parts), [&](size_t begin, size_t end, int thread) {
     AlignedFloats packed(few ? 0 : inputs * PACKED), logits(std::min(rows, ROWS) * BLOCK);
     AlignedFloats widened(weights_.scratch_floats(few ? 1 : BLOCK));
-    Best* mine = &best[thread * rows];
+    TopK* mine = &best[thread * rows];
     std::vector<Excluded> skip;  // by row, if there are any
     if (excluded) {
       for (size_t i = 0; i < rows; ++i) {
@@ -156,7 +113,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
         prior_by_block.add(first / BLOCK, r, chunk, logits.data(), BLOCK, 1, next);
         for (size_t i = 0; i < chunk; ++i) {
           float* z = &logits[i * BLOCK];
-          Best& row_best = mine[r + i];
+          TopK& row_best = mine[r + i];
           const float largest =
               calibration.numbers ? block_scores.apply(z, bias, count) : kernel.shifted_max(z, bias, count);
           if (largest < row_best.threshold(k)) continue;
@@ -171,7 +128,7 @@ void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded
     }
   });
   parallel_for(rows, [&](size_t begin, size_t end, int) {
-    std::vector<Candidate> all;
+    std::vector<Scored> all;
     for (size_t i = begin; i < end; ++i) {
       all.clear();
       for (size_t t = 0; t < parts; ++t) {
@@ -188,8 +145,8 @@ void DenseLayer::topk_of_lists(const float* x, const Csr& candidates, size_t k, 
   const size_t inputs = weights_.stride;
   const int parts = candidates.nnz() < FEW_CANDIDATES ? 1 : threads();
   parallel_for(candidates.rows, 1, parts, [&](size_t begin, size_t end, int) {
-    Best best;
-    std::vector<Candidate> all;
+    TopK best;
+    std::vector<Scored> all;
     AlignedFloats widened(weights_.scratch_floats(1));
     for (size_t i = begin; i < end; ++i) {
       best.clear();

@@ -33,11 +33,16 @@ int threads();
 void run_threads(int parts, const std::function<void(int)>& fn);
 
 // Static schedule: fn(begin, end, thread) for the parts of [0, n), whose boundaries are multiples of `grain`. A caller
-// with scratch per thread passes the number of parts that it allocated for: threads() may change between calls.
+// with scratch per thread passes the number of parts that it allocated for: threads() may change between calls. What is
+// one part wakes no other thread, which would then spin in the way of other callers.
 template <class Fn> void parallel_for(size_t n, size_t grain, int parts, const Fn& fn) {
-  run_threads(parts, [&](int thread) {
+  const auto run = [&](int thread) {
     const Range r = part(n, parts, thread, grain);
     if (r.begin < r.end) fn(r.begin, r.end, thread);
+  };
+  if (n > grain) return run_threads(parts, run);
+  run_threads(1, [&](int) {
+    for (int thread = 0; thread < parts; ++thread) run(thread);
   });
 }
 template <class Fn> void parallel_for(size_t n, const Fn& fn) { parallel_for(n, 1, threads(), fn); }
@@ -71,6 +76,7 @@ template <class Size, class Fn> void parallel_for_queues(int queues, const Size&
 
 // The same for [0, n), with a part of it as the queue of each thread: fn(begin, end, thread).
 template <class Fn> void parallel_for_dynamic(size_t n, size_t grain, int parts, const Fn& fn) {
+  if (n <= grain) return parallel_for(n, grain, 1, fn);
   const auto part_of = [&](size_t queue) { return part(n, parts, queue, grain); };
   parallel_for_queues(parts, [&](size_t queue) { return part_of(queue).end - part_of(queue).begin; }, grain,
                       [&](size_t queue, size_t begin, size_t end, int thread) {

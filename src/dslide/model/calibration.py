@@ -14,6 +14,7 @@ to its exponential.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,7 @@ class Calibration:
         self._look()
 
     @classmethod
+    @cache
     def none(cls) -> Calibration:
         """With which scores are logits, of any labels."""
         return cls(0, exclusive=False)

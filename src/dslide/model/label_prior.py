@@ -149,7 +149,14 @@ class LabelPrior:
         own_indptr, own_indices = (None, None) if own is None else (own.indptr, own.indices)
         with np.errstate(divide="ignore"):  # a factor of 0 makes rows infinitely long, and their values 0
             lengths = lengths / boost
-        self._native.add(x.indptr, x.indices, x.values, lengths, active, own_indptr, own_indices, keep)
+        groups = None if active.is_everything else x.by_column
+        self._native.add(x.indptr, x.indices, x.values, lengths, active, own_indptr, own_indices, keep, groups)
+
+    def arguments(self, x: Csr, boost: float) -> dict[str, Any]:
+        """Those of native functions that add it, times a factor, to the logits of rows in prediction."""
+        with np.errstate(divide="ignore"):
+            norms = row_lengths(x) / boost
+        return {"prior": self._native, "x_offsets": x.indptr, "x_ids": x.indices, "x_values": x.values, "norms": norms}
 
     def logits(self, x: Csr, boost: float) -> _core.PriorLogits:
         """What it adds to the logits of all own neurons for each row, times a factor, in prediction."""
@@ -157,12 +164,25 @@ class LabelPrior:
             lengths = row_lengths(x) / boost
         return self._native.logits(x.indptr, x.indices, x.values, lengths)
 
-    def look_up(self, x: Csr, lengths: Lengths, own: Lists, bias: Floats, want: int, shard: Shard) -> Hits:
+    def look_up(
+        self, x: Csr, lengths: Lengths, own: Lists, bias: Floats, want: int, shard: Shard,
+        groups: _core.GroupedInputs | None = None,
+    ) -> Hits:  # fmt: skip
         """The `want` own labels with the largest prior plus bias for each row, except those that it has: the labels
-        that are most easily mistaken for its own."""
+        that are most easily mistaken for its own. `groups`: those of a batch; many rows are grouped part by part."""
         best, keys = np.empty((x.rows, want), np.int32), np.empty((x.rows, want), np.uint32)
         self._native.best(
-            x.indptr, x.indices, x.values, lengths, own.indptr, own.indices, bias, shard.stripe, best, keys
+            x.indptr,
+            x.indices,
+            x.values,
+            lengths,
+            own.indptr,
+            own.indices,
+            bias,
+            shard.stripe,
+            best,
+            keys,
+            groups,
         )
         found = best >= 0
         return Hits(Lists(indptr_of(found.sum(axis=1)), best[found]), keys[found])
@@ -176,7 +196,7 @@ class LabelPrior:
             links = np.arange(counts.sum()) + np.repeat(first - indptr_of(counts)[:-1], counts)
             self.listener.before_change(PREFIX + "trained", links)
         gradient: ScaleGradient = np.zeros(SCALES)
-        self._native.learn(x.indptr, x.indices, x.values, lengths, active, rate * x.rows, gradient)
+        self._native.learn(x.indptr, x.indices, x.values, lengths, active, rate * x.rows, gradient, x.by_column)
         return gradient
 
     def step_scales(self, gradient: ScaleGradient, rate: float) -> None:

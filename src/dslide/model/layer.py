@@ -202,7 +202,7 @@ class Layer:
             sparse, dense = self._parts(x, active)
             back = np.empty(len(sparse.values), np.float32) if want_dx else None
             elements = sparse.indptr, sparse.indices, sparse.values
-            return self.native.learn(*elements, active, dz, back, self.optimizer, *dense), back
+            return self.native.learn(*elements, active, dz, back, self.optimizer, *dense, sparse.by_column), back
 
     def _parts(self, x: Input, active: ActiveSet) -> tuple[Csr, tuple[Floats | None, int]]:
         """Input of a layer that has its weights by input: its sparse elements, and a matrix of the last inputs with how

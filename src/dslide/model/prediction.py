@@ -6,7 +6,7 @@ All functions are called on all ranks alike, with the same rows, and give every 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dslide.errors import DataError, ModelError, known_to_all
 from dslide.model.activations import Activations, Dense, Input
 from dslide.model.active_sets import of_batch, of_rows
 from dslide.model.calibration import Calibration
+from dslide.model.cells import Cells
 from dslide.model.hash_parameters import hash_parameters, prediction_family
 from dslide.model.label_prior import row_lengths
 from dslide.model.layer import table_bytes
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 LOGIT_BYTES = 64 << 20  # most memory that explicit logits take
 PRIOR_ROWS = 128  # predicted together if there is a label prior, whose logits take memory
+CELL_ROWS = 4096  # looked up in cells together: those of a cell have the weights of its labels in cache
 PRIOR_CANDIDATES = 512  # labels with the largest prior and bias that approximate prediction scores for a row
 CANDIDATES = 50  # labels of a row that are ranked again if there are linear classifiers
 TABLES = 96  # 3 to 4 times as many as in training find most of the best labels
@@ -66,6 +68,13 @@ def predict_topk_approximate(network: Network, x: Features, k: int, exclude: Spa
     index, output, best = network.prediction_index(), network.output, _empty(len(x), wanted)
     if index is None:
         return predict_topk(network, x, k, exclude)
+    if isinstance(index, Cells) and network.shard.size == 1:
+        for begin, end in row_blocks(network, len(x), most=CELL_ROWS):
+            own = best[0][begin:end], best[1][begin:end]
+            _topk_of_cells(
+                network, index, x.part(begin, end), own, _excluded(network, exclude, begin, end), calibration
+            )
+        return _second_stage(network, x, *best, k)
     for begin, end in row_blocks(network, len(x)):
         some = x.part(begin, end)
         h, own = last_hidden(network, some), _empty(end - begin, wanted)
@@ -81,6 +90,24 @@ def predict_topk_approximate(network: Network, x: Features, k: int, exclude: Spa
                 own[0][i], own[1][i] = _topk_of(calibrated, wanted, found.indices[row])
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
     return _second_stage(network, x, *best, k)
+
+
+def _topk_of_cells(
+    network: Network, index: Cells, x: Features, best: TopK, excluded: Lists | None, calibration: Calibration
+) -> None:
+    """The best labels of rows among those of their cells and those that the label prior leads to, on one rank, in one
+    native call: what the candidates of several ranks give, too."""
+    h, prior, arguments = last_hidden(network, x), network.prior, dict[str, Any]()
+    assert isinstance(h, Dense)
+    if prior is not None:
+        arguments |= prior.arguments(sparse_part(x), network.config.prior_boost) | {"want": PRIOR_CANDIDATES}
+    if excluded is not None:
+        arguments |= {"excluded_offsets": excluded.indptr, "excluded_ids": excluded.indices}
+    found, (numbers, saturates) = index.candidates(h), calibration.native
+    _core.topk_of_cells(
+        network.output.native, h.values, found.lists.indptr, found.lists.indices, found.list_of, *best,
+        calibration=numbers, saturates=saturates, **arguments,
+    )  # fmt: skip
 
 
 def _prior_logits(network: Network, x: Features) -> PriorLogits | None:
@@ -220,10 +247,13 @@ def make_tables(network: OutputNetwork) -> LshIndex:
     return index
 
 
-def row_blocks(network: Network, rows: int, wide: int = 0) -> list[tuple[int, int]]:
-    """Cuts rows into blocks so that no matrix of activations (or of `wide` logits) exceeds a bound."""
+def row_blocks(network: Network, rows: int, wide: int = 0, most: int | None = None) -> list[tuple[int, int]]:
+    """Cuts rows into blocks of at most `most`, so that no matrix of activations (or of `wide` logits) exceeds a bound;
+    None: so that the label prior's logits don't, either."""
     widest = max([1, wide, *network.config.hidden] + ([network.labels] if network.output.sparse_input else []))
-    size = min(1024 if network.prior is None else PRIOR_ROWS, max(1, LOGIT_BYTES // (4 * widest)))
+    if most is None:
+        most = 1024 if network.prior is None else PRIOR_ROWS
+    size = min(most, max(1, LOGIT_BYTES // (4 * widest)))
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 

@@ -206,7 +206,7 @@ class TrainStep(OutputStage):
         if network.prior is None or want == 0 or network.config.output == "full":
             return []
         bias = np.ascontiguousarray(network.output.arrays["bias"][:, 0])
-        hits = network.prior.look_up(x, lengths, own, bias, want, network.shard)
+        hits = network.prior.look_up(x, lengths, own, bias, want, network.shard, x.by_column)
         return [network.collectives.best_hits(hits, want)]
 
     def add_prior(self, x: Csr, lengths: Lengths, own: Csr, active: ActiveSet) -> None:

@@ -115,8 +115,10 @@ def _check_row(kind: Kind, row: Any) -> None:
     if kind == "text":
         if not isinstance(row, str):
             raise BadRequest(400, f"expected a text, not {_short(row)}")
-        if any("\ud800" <= c <= "\udfff" for c in row):
-            raise BadRequest(400, "a text has half of a surrogate pair, which is no character")
+        try:
+            row.encode()
+        except UnicodeEncodeError:
+            raise BadRequest(400, "a text has half of a surrogate pair, which is no character") from None
     elif kind == "row":
         if not isinstance(row, (dict, list)):
             what = "an object of features and values, or a list of numbers"

@@ -1,5 +1,6 @@
 """The processes of a server. The model is opened once, and workers are forked from that process: they share its memory,
-weights being mapped from the file, and the socket. A worker that dies is started again."""
+weights being mapped from the file. Each has a socket of its own, which the first process keeps open: a worker that dies
+is started again, and connections wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import uvicorn
@@ -67,37 +68,52 @@ def serve(options: ServeOptions) -> None:
     """Serves until SIGTERM or Ctrl-C."""
     cores = openmp_threads() or available_cores()
     options = replace(options, threads=options.threads or max(1, cores // options.workers))
-    with listen(options) as listening:
+    with ExitStack() as open_sockets:
+        sockets = [open_sockets.enter_context(each) for each in listen(options)]
         served, metrics = ServedModel.open(options), Metrics(options.workers)
-        host, port = listening.getsockname()[:2]
+        host, port = sockets[0].getsockname()[:2]
         where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"serving {served.folder} at {where}", flush=True)
         if options.workers == 1:
-            make_server(Service(served, metrics)).run(sockets=[listening])
+            make_server(Service(served, metrics)).run(sockets=sockets)
         else:
             gc.freeze()  # objects of before the fork are not looked at again, so that their pages stay shared
             try:
-                _supervise(options, served, metrics, listening)
+                _supervise(options, served, metrics, sockets)
             finally:
                 gc.unfreeze()
 
 
-def listen(options: ServeOptions) -> socket.socket:
-    """The socket; ConfigError if the address can't be had."""
+def listen(options: ServeOptions) -> list[socket.socket]:
+    """A socket for each worker, all of one port: of a single one, the first worker to wake takes all connections that
+    wait. Without a system that spreads connections over sockets they share one. ConfigError if the address can't be
+    had."""
+    spreads = sys.platform == "linux"
+    sockets: list[socket.socket] = []
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)  # asyncio sends at once if it knows that it is TCP
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
-        listening.bind(address)
-        listening.listen(1024)
+        for _ in range(options.workers if spreads else 1):
+            listening = socket.socket(family, kind, protocol)  # asyncio sends at once if it knows that it is TCP
+            sockets.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+            if len(sockets) == 1:
+                listening.bind(address)  # refused if others listen there
+            if spreads and options.workers > 1:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if len(sockets) > 1:
+                listening.bind(sockets[0].getsockname())
+        for listening in sockets:
+            listening.listen(1024)
+            listening.setblocking(False)
     except OSError as error:
+        for listening in sockets:
+            listening.close()
         raise ConfigError(f"host, port: can't listen at {options.host}:{options.port}: {error.strerror}") from None
-    listening.setblocking(False)
-    return listening
+    return sockets if spreads else sockets * options.workers
 
 
-def _supervise(options: ServeOptions, served: ServedModel, metrics: Metrics, listening: socket.socket) -> None:
+def _supervise(options: ServeOptions, served: ServedModel, metrics: Metrics, sockets: list[socket.socket]) -> None:
     """Starts workers, and starts those that die again, until it is told to stop."""
     stopping = False
 
@@ -117,7 +133,7 @@ def _supervise(options: ServeOptions, served: ServedModel, metrics: Metrics, lis
             try:
                 for each in STOP_SIGNALS:
                     signal.signal(each, signal.SIG_DFL)
-                make_server(Service(served, metrics, number)).run(sockets=[listening])
+                make_server(Service(served, metrics, number)).run(sockets=[sockets[number]])
                 code = STOPPED
             finally:
                 with suppress(OSError):

@@ -6,11 +6,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dslide import _core
 from dslide.util.arrays import Floats, Ids, Offsets
 
 L = TypeVar("L", bound="Lists")
@@ -82,6 +84,11 @@ class Csr(Lists):
     values: Floats  # [nnz]
 
     _per_element: ClassVar[tuple[str, ...]] = ("indices", "values")
+
+    @cached_property
+    def by_column(self) -> _core.GroupedInputs:
+        """The elements grouped by column, for native walks; made once, so the arrays must not change afterwards."""
+        return _core.GroupedInputs(self.indptr, self.indices, self.values)
 
     @classmethod
     def from_dense(cls, matrix: Floats) -> Csr:
