@@ -3,13 +3,16 @@
 Texts become bags of words, so that every system gets the same rows: OUT/NAME/train.txt and test.txt, XMLRepository
 text.
 
-- `debdep`, `debtag`, `debsource`: the description of a package, to the packages that it depends on, to its tags, and to
-  its source package (a single label)
+- `debdep`, `debtag`, `debsource`: the description of a package in a line, to the packages that it depends on, to its
+  tags, and to its source package (a single label)
+- `deplong`, `taglong`, `section`, `maintainer`: the long description, to dependencies, tags, section and maintainer (a
+  single label each of the last two)
+- `deprecommends`: the name and the long description, to packages that are depended on, recommended or suggested
 - `wordnet`, `lemma`: the gloss of a synset, to its hypernyms, and to its words
 - `dict`: English words to German words of a dictionary, a third of it
 
-The package index is the one that apt has (`apt-get update` renews it); the packages wordnet-base and trans-de-en are
-downloaded, and unpacked without being installed.
+The package index is the one that apt has (`apt-get update` renews it); long descriptions are downloaded beside it. The
+packages wordnet-base and trans-de-en are downloaded, and unpacked without being installed.
 """
 
 from __future__ import annotations
@@ -200,6 +203,51 @@ def _packages(folder: Path) -> list[dict[str, str]]:
     return found
 
 
+def long_rows(packages: Iterable[Mapping[str, str]], fields: Sequence[str], named: bool = False) -> list[Row]:
+    """Long descriptions, after the package's name if it is to be `named`, and the names in some fields, of packages
+    that have one of these."""
+    rows = []
+    for package in packages:
+        text = package.get("Description-en", package.get("Description", ""))
+        labels = names(",".join(package[field] for field in fields if package.get(field)))
+        if labels:
+            rows.append((f"{package['Package']} {text}" if named else text, list(dict.fromkeys(labels))))
+    return rows
+
+
+def by_maintainer(packages: Iterable[Mapping[str, str]]) -> list[Row]:
+    """Long descriptions and who maintains the package."""
+    found = [(package, package.get("Maintainer", "").partition("<")[0].strip()) for package in packages]
+    return [(package.get("Description-en", ""), [name]) for package, name in found if name]
+
+
+def with_long(packages: Iterable[Mapping[str, str]], translations: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The last one of each name among packages, with its long description, by the checksum of the short one."""
+    texts = {fields["Description-md5"]: fields.get("Description-en", "") for fields in translations}
+    last = {fields["Package"]: fields for fields in packages}
+    return [
+        {**fields, "Description-en": texts.get(fields.get("Description-md5", ""), fields.get("Description", ""))}
+        for fields in last.values()
+    ]
+
+
+def _long(folder: Path) -> list[dict[str, str]]:
+    """The newest version of every package with its long description, from lists of apt in the folder."""
+    lists = folder / "lists"
+    if not lists.exists():  # or another set has downloaded them
+        (lists / "partial").mkdir(parents=True)
+        _output(["apt-get", "update", "-o", "Acquire::Languages=en", "-o", f"Dir::State::lists={lists}"], folder)
+    files: dict[str, list[dict[str, str]]] = {}
+    for kind in ("Packages", "Translation-en"):
+        found = sorted(path for path in lists.glob(f"*{kind}*") if path.is_file())
+        files[kind] = [
+            fields
+            for path in found
+            for fields in stanzas(_output(["/usr/lib/apt/apt-helper", "cat-file", str(path)], folder).splitlines())
+        ]
+    return with_long(files["Packages"], files["Translation-en"])
+
+
 def _synsets(folder: Path) -> list[tuple[str, list[str], list[str]]]:
     share = unpacked("wordnet-base", folder) / "wordnet"
     return [
@@ -220,6 +268,11 @@ NAMES: dict[str, Callable[[Path], list[Row]]] = {  # from a folder for downloads
     "debdep": lambda folder: by_field(_packages(folder), "Depends"),
     "debtag": lambda folder: by_field(_packages(folder), "Tag"),
     "debsource": lambda folder: by_source(_packages(folder)),
+    "deplong": lambda folder: long_rows(_long(folder), ["Depends"]),
+    "deprecommends": lambda folder: long_rows(_long(folder), ["Depends", "Recommends", "Suggests"], named=True),
+    "taglong": lambda folder: long_rows(_long(folder), ["Tag"]),
+    "section": lambda folder: long_rows(_long(folder), ["Section"]),
+    "maintainer": lambda folder: by_maintainer(_long(folder)),
     "wordnet": lambda folder: [(gloss, hypernyms) for gloss, _, hypernyms in _synsets(folder)],
     "lemma": lambda folder: [(gloss, lemmas) for gloss, lemmas, _ in _synsets(folder)],
     "dict": _dict,

@@ -27,8 +27,10 @@ from dslide.launch.mpiexec import find_mpiexec
 
 NETWORKS: dict[str, dict[str, Any]] = {"defaults": {}, "without label prior": {"prior_labels": 0}}
 FIRST, SECOND, EQUAL, MEASURED = "the first alone", "the second alone", "both, equal shares", "both, --shares -1"
+TWO_TO_ONE = "both, --shares 2,1"
 RANKS: dict[str, tuple[list[int], dict[str, Any]]] = {  # the cores that each has a rank on, and its options
     FIRST: ([0], {}), SECOND: ([1], {}), EQUAL: ([0, 1], {}), MEASURED: ([0, 1], {"shares": -1}),
+    TWO_TO_ONE: ([0, 1], {"shares": "2,1"}),
 }  # fmt: skip
 
 
@@ -65,7 +67,7 @@ class Unequal:
                 for ranks in RANKS
             }
             alone = [a + b for a, b in zip(speeds[FIRST], speeds[SECOND], strict=False)]
-            for ranks in (EQUAL, MEASURED):
+            for ranks in (EQUAL, TWO_TO_ONE, MEASURED):
                 ratios = sorted(both / each for both, each in zip(speeds[ranks], alone, strict=False))
                 if ratios:
                     spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.lib.measuring import run_command
 from bench.lib.tables import markdown_table
-from bench.serving.peers import PEERS, precisions, times
+from bench.serving.peers import BATCHES, PEERS, batch_rates, precisions, times
 from bench.serving.server import load_tests
 
 TOP = 5
@@ -61,10 +61,14 @@ def main() -> int:
         found = json.loads(
             subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()[-1]
         )
-        rows.append([name, f"{found['p1']:.4f} / {found['p5']:.4f}", f"{found['median']:.2f} / {found['p99']:.2f}",
-                     f"{found['rows']:,.0f}", found.get("callers", ""), found.get("first", "")])  # fmt: skip
-    callers = f"rows/s of {', '.join(map(str, CALLERS))} threads that predict a row each"
-    heads = ["system", "P@1 / P@5", "one row, median / p99 in ms", "batches, rows/s", callers, "first answer, s"]
+        rates = f"{found['rows']:,.0f} ({found['least']:,.0f} to {found['most']:,.0f})"
+        one_row = f"{found['median']:.2f} / {found['p99']:.2f}"
+        accuracy = f"{found['p1']:.4f} / {found['p5']:.4f}"
+        rows.append([name, accuracy, one_row, rates, found.get("callers", ""), found.get("first", "")])
+    heads = [
+        "system", "P@1 / P@5", "one row, median / p99 in ms", f"batches, rows/s, median of {BATCHES}",
+        f"rows/s of {', '.join(map(str, CALLERS))} threads that predict a row each", "first answer, s",
+    ]  # fmt: skip
     print(markdown_table(heads, rows))
     return 0
 
@@ -82,11 +86,9 @@ def measure_model(run: Path, test: Path, approximate: bool) -> dict[str, Any]:
     start = time.perf_counter()
     predict(x.part(0, 1), TOP)
     first = opened + time.perf_counter() - start
-    found: dict[str, Any] = times(lambda row: predict(x.part(row, row + 1), TOP), min(ONE_ROW, len(x)))
     many = x.part(0, min(BATCH, len(x)))
-    start = time.perf_counter()
-    predict(many, TOP)
-    found["rows"] = len(many) / (time.perf_counter() - start)
+    found: dict[str, Any] = batch_rates(lambda: predict(many, TOP), len(many))
+    found |= times(lambda row: predict(x.part(row, row + 1), TOP), min(ONE_ROW, len(x)))
     callers = ", ".join(
         f"{in_threads(lambda row: predict(x.part(row, row + 1), TOP), n, len(x)):,.0f}" for n in CALLERS
     )

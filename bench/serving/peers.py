@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.accuracy.peers import read_rows
 
-ONE_ROW, BATCH = 500, 2000
+ONE_ROW, BATCH, BATCHES = 500, 2000, 5
 TREES = 3
 
 
@@ -29,6 +29,17 @@ def times(predict: Callable[[int], Any], rows: int) -> dict[str, float]:
         taken.append(1000 * (time.perf_counter() - start))
     taken = taken[len(taken) // 10 :]  # without the first, which warm up
     return {"median": float(np.median(taken)), "p99": float(np.quantile(taken, 0.99))}
+
+
+def batch_rates(predict: Callable[[], Any], rows: int) -> dict[str, float]:
+    """Rows a second of some batches of so many rows, after one that warms up: median, least and most."""
+    predict()
+    found = []
+    for _ in range(BATCHES):
+        start = time.perf_counter()
+        predict()
+        found.append(rows / (time.perf_counter() - start))
+    return {"rows": float(np.median(found)), "least": min(found), "most": max(found)}
 
 
 def precisions(ids: Any, truth: Sequence[set[int]]) -> dict[str, float]:
@@ -49,11 +60,10 @@ def parabel(folder: str, top: int) -> dict[str, Any]:
         list(zip(x.indices[begin:end].tolist(), x.data[begin:end].tolist(), strict=True))
         for begin, end in pairwise(x.indptr)
     ]
-    found: dict[str, Any] = times(lambda row: model.predict(rows[row], top_k=top), min(ONE_ROW, len(rows)))
-    start = time.perf_counter()
-    predicted = [[label for label, _ in model.predict(row, top_k=top)] for row in rows[:BATCH]]
-    found["rows"] = len(predicted) / (time.perf_counter() - start)
-    predicted += [[label for label, _ in model.predict(row, top_k=top)] for row in rows[BATCH:]]
+    many = rows[:BATCH]
+    found: dict[str, Any] = batch_rates(lambda: [model.predict(row, top_k=top) for row in many], len(many))
+    found |= times(lambda row: model.predict(rows[row], top_k=top), min(ONE_ROW, len(rows)))
+    predicted = [[label for label, _ in model.predict(row, top_k=top)] for row in rows]
     return found | precisions([each + [-1] * (top - len(each)) for each in predicted], truth_of(y))
 
 
@@ -70,11 +80,9 @@ def pecos(folder: str, top: int) -> dict[str, Any]:
         x, y = read_rows(f"{folder}/test.txt")
         x.sort_indices()
         ones = [x[row] for row in range(min(ONE_ROW, x.shape[0]))]
-        found: dict[str, Any] = times(lambda row: model.predict(ones[row], only_topk=top), len(ones))
         many = x[:BATCH]
-        start = time.perf_counter()
-        model.predict(many, only_topk=top)
-        found["rows"] = many.shape[0] / (time.perf_counter() - start)
+        found: dict[str, Any] = batch_rates(lambda: model.predict(many, only_topk=top), many.shape[0])
+        found |= times(lambda row: model.predict(ones[row], only_topk=top), len(ones))
         scores = model.predict(x, only_topk=top).tocsr()
     predicted = []
     for begin, end in pairwise(scores.indptr):

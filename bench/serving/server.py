@@ -16,6 +16,7 @@ from bench.lib.tables import markdown_table
 SECONDS, WARM_UP = 6, 2
 SETTINGS = (
     ("approximate", 1, 8),
+    ("approximate", 2, 16),
     ("approximate", 2, 32),
     ("approximate", 4, 32),
     ("exact", 1, 8),
