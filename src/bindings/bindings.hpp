@@ -91,6 +91,7 @@ void bind_active(nb::module_& m);
 void bind_layers(nb::module_& m);
 void bind_label_prior(nb::module_& m);
 void bind_candidates(nb::module_& m);
+void bind_neighbours(nb::module_& m);
 void bind_wire(nb::module_& m);
 }  // namespace dslide
 

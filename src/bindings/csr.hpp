@@ -70,7 +70,7 @@ inline const GroupedInputs* groups_of(const GroupedInputs* groups, const Csr& x,
 
 // The calibration of a layer; of the identity if there are no numbers.
 inline Calibration calibration_of(size_t neurons, const std::optional<In<float, 2>>& numbers, bool saturates) {
-  require(!numbers || has_shape(*numbers, neurons, Calibration::NUMBERS), "calibration must be neurons x 6");
+  require(!numbers || has_shape(*numbers, neurons, Calibration::NUMBERS), "calibration must be neurons x 7");
   return {numbers ? numbers->data() : nullptr, saturates};
 }
 }  // namespace dslide

@@ -34,5 +34,6 @@ NB_MODULE(_core, m) {
   dslide::bind_layers(m);
   dslide::bind_label_prior(m);
   dslide::bind_candidates(m);
+  dslide::bind_neighbours(m);
   dslide::bind_wire(m);
 }

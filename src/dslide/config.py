@@ -76,6 +76,9 @@ class Config:
         "the data", -1, 2**16)
     linear_items: int = option(-1, "linear classifiers of interactions: other items of the user that each item's has "
         "weights for; 0: there are none; -1: chosen from the data", -1, 2**12)
+    neighbours: int = option(-1, "neighbours: training rows with hidden vectors like a row's, whose labels count in "
+        "prediction, beside linear classifiers: how many; they are kept with the network at the end of training, and "
+        "used if that ranks held-out rows better; 0: there are none; -1: chosen from the data", -1, 2**12)
     ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
         "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
         "more the rarer it is, as PSP@k counts it")

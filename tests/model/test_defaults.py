@@ -31,6 +31,7 @@ GIVEN: dict[str, Any] = {
     "prior_learning_rate": 0.5,
     "prior_hits": 2,
     "linear_negatives": 5,
+    "neighbours": 7,
     "linear_items": 6,
     "dropout_input": 0.45,
     "dropout_hidden": 0.05,

@@ -51,7 +51,7 @@ def penalised_loss(lines: np.ndarray, found: Candidates, sigmoid: bool) -> float
     else:
         loss = np.log(np.exp(z).sum(axis=1)).sum() - (found.hits * z).sum()
     change = lines[:, :LEAST] - lines[NO_GROUP, :LEAST]  # from what all groups together have
-    return float(loss + (PENALTY[[0, 2]] * change**2).sum() / 2)
+    return float(loss + (np.array(PENALTY)[[0, 2]] * change**2).sum() / 2)
 
 
 @pytest.mark.parametrize("sigmoid", [True, False])

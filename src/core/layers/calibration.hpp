@@ -5,11 +5,12 @@
 #include <cstddef>
 
 namespace dslide {
-// `numbers` (neurons x 6; null: scores are logits) has the slope and offset of a neuron's line, the least logit from
+// `numbers` (neurons x 7; null: scores are logits) has the slope and offset of a neuron's line, the least logit from
 // which it holds, the logit where it bends and by how much its slope changes there, and what is added then. With
-// `saturates` that is added to the log of the sigmoid of the line's value, not to the value.
+// `saturates` that is added to the log of the sigmoid of the line's value, not to the value. The last number, what a
+// neighbour's vote counts, is used before (neighbours.hpp).
 struct Calibration {
-  static constexpr size_t NUMBERS = 6;
+  static constexpr size_t NUMBERS = 7;
   const float* numbers = nullptr;
   bool saturates = false;
 

@@ -22,7 +22,7 @@ from dslide.util.atomic import AtomicFile
 from dslide.util.json_files import read_plain_json
 from dslide.util.plain import open_plain, remove_plain_folder
 
-FORMAT = 14  # the version number of model folders; no other is read
+FORMAT = 15  # the version number of model folders; no other is read
 MANIFEST = "manifest.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"  # one of each for every rank
 LABEL_COUNTS = "label_counts.safetensors"

@@ -15,8 +15,10 @@ from dslide import _core
 from dslide.checkpoint.manifest import PROGRESS, Manifest
 from dslide.checkpoint.saved_model import SavedModel, load_model, model_folder, save_model
 from dslide.errors import DataError, ModelError
-from dslide.model.label_prior import LINEAR, PREFIX, prior_arrays
+from dslide.model.label_prior import LINEAR, NEIGHBOUR, PREFIX, prior_arrays
 from dslide.model.linear import only_rows
+from dslide.model.neighbour_arrays import TYPES as NEIGHBOUR_TYPES
+from dslide.model.neighbour_arrays import only_labels
 from dslide.model.state_layout import CODES, MOVED, array_layouts
 from dslide.util.arrays import Array
 from dslide.util.csr import indptr_of
@@ -103,7 +105,9 @@ def _prior(arrays: Mapping[str, Array], kept: Kept, labels: int) -> dict[str, Ar
     for name in ("share", "rows"):
         made[PREFIX + name] = arrays[PREFIX + name][kept]
     linear = {name: arrays[PREFIX + LINEAR + name] for name in ("begin", "feature", "weight", "bias", "factor")}
-    return made | {PREFIX + LINEAR + name: array for name, array in only_rows(linear, kept).items()}
+    made |= {PREFIX + LINEAR + name: array for name, array in only_rows(linear, kept).items()}
+    near = only_labels({name: arrays[PREFIX + NEIGHBOUR + name] for name in NEIGHBOUR_TYPES}, number)
+    return made | {PREFIX + NEIGHBOUR + name: array for name, array in near.items()}
 
 
 def _classes(estimator: Mapping[str, Any], names: list[str], renamed: bool) -> dict[str, Any]:

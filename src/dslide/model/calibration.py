@@ -23,9 +23,10 @@ from dslide.model.storage import checked
 from dslide.util.arrays import Array, Floats
 
 NAME = "calibration"  # of the array among those of a network
-SLOPE, OFFSET, LEAST, KNOT, BEND, WORTH = range(6)  # its columns; of the worth the logarithm
-NUMBERS = 6
-IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min), 0.0, 0.0, 0.0)
+# Its columns; of the worth the logarithm. The last is what is added to a logit if all neighbours have the label.
+SLOPE, OFFSET, LEAST, KNOT, BEND, WORTH, VOTE = range(7)
+NUMBERS = 7
+IDENTITY = (1.0, 0.0, float(np.finfo(np.float32).min), 0.0, 0.0, 0.0, 0.0)
 DTYPE = np.dtype(np.float32)
 
 
@@ -36,7 +37,8 @@ def on_lines(logits: Array, slope: Array, offset: Array, least: Array, knot: Arr
 
 
 class Calibration:
-    """The calibration of own labels: slope, offset, least logit, knot, bend and worth of each, (labels, 6).
+    """The calibration of own labels: slope, offset, least logit, knot, bend, worth and vote of each, (labels,
+    7).
     `exclusive` labels share a row's probability. It belongs to the weights for which it was fitted: training resets
     it."""
 
@@ -74,6 +76,10 @@ class Calibration:
         self.array[:, :WORTH] = lines
         self._look()
 
+    def set_votes(self, votes: npt.NDArray[np.floating]) -> None:
+        """Sets what the votes of a row's neighbours (neighbours.py) count for each own label."""
+        self.array[:, VOTE] = votes
+
     def set_worth(self, worth: npt.NDArray[np.floating]) -> None:
         """Sets what each own label is worth."""
         self.array[:, WORTH] = np.log(worth)
@@ -81,7 +87,7 @@ class Calibration:
 
     def reset(self) -> None:
         """Scores are logits."""
-        if not self.is_identity:
+        if not self.is_identity or self.array[:, VOTE].any():
             self.array[...] = IDENTITY
             self._look()
 

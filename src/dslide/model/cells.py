@@ -65,8 +65,7 @@ class Cells:
         owned = np.sort(np.where((labels >= 0) & self.shard.owns(labels), labels, -1), axis=1)
         is_own = owned >= 0
         self.lists = Lists(indptr_of(is_own.sum(axis=1)), self.shard.to_local(owned[is_own]))  # own ones of each cell
-        offsets = np.where(labels[:, 0] >= 0, -0.5 * np.einsum("ij,ij->i", centres, centres), NOWHERE)
-        self._nearest = _centre_layer(centres, offsets.astype(np.float32))
+        self._nearest = centre_layer(centres, labels[:, 0] >= 0)
 
     def load(self, arrays: Mapping[str, Array], prefix: str) -> None:
         """Restores arrays of a network, which may be mapped; ModelError if they are damaged."""
@@ -183,8 +182,7 @@ def k_means(rows: Floats, first: Floats | None) -> tuple[Floats, npt.NDArray[np.
     rows, lengths = np.ascontiguousarray(rows), np.einsum("ij,ij->i", rows, rows)
     sizes = np.zeros(CELLS, np.int64)
     for last in [False] * ROUNDS + [True]:
-        offsets = np.where(used, -0.5 * np.einsum("ij,ij->i", centres, centres), NOWHERE).astype(np.float32)
-        cells, scores = nearest(_centre_layer(centres, offsets), rows)
+        cells, scores = nearest(centre_layer(centres, used), rows)
         sizes = np.bincount(cells, minlength=CELLS)
         if last:
             break
@@ -206,8 +204,9 @@ def nearest(centres: Any, x: Floats) -> tuple[Ids, Floats]:
     return np.maximum(cells[:, 0], 0), scores[:, 0]
 
 
-def _centre_layer(centres: Floats, offsets: Floats) -> Any:
-    """A layer whose neuron with the largest output is the nearest centre."""
+def centre_layer(centres: Floats, used: npt.NDArray[np.bool_]) -> Any:
+    """A layer whose neuron with the largest output is the nearest of the centres that are used."""
+    offsets = np.where(used, -0.5 * np.einsum("ij,ij->i", centres, centres), NOWHERE).astype(np.float32)
     none, clock = np.zeros((0, 0), np.float32), np.zeros(0, np.uint32)
     weights = _core.Parameters(centres, none, none, clock, centres.shape[1])
     return _core.DenseLayer(weights, _core.Parameters(offsets[:, None], none, none, clock, 1))

@@ -50,6 +50,7 @@ ROWS: dict[str, Any] = {  # rows of features with labels
     "prior_hits": 8,
     "linear_negatives": 128,
     "linear_items": 0,
+    "neighbours": 50,
     "schedule": "trapezoid",
 }
 # Users with their items. The label prior divides less by frequency, so that popular items rank higher. It counts more
@@ -65,17 +66,19 @@ ITEMS: dict[str, Any] = {
     "prior_hits": 0,
     "linear_negatives": 0,
     "linear_items": 100,
+    "neighbours": 0,
     "schedule": "linear",
 }
 # Rows in which most features are present, such as embeddings. A label prior, of a few labels for each feature, says
 # nothing about them.
-DENSE = ROWS | {"dropout_hidden": 0.0, "prior_labels": 0, "linear_negatives": 0}
+DENSE = ROWS | {"dropout_hidden": 0.0, "prior_labels": 0, "linear_negatives": 0, "neighbours": 0}
 # A stream: a row has one feature.
 WORDS = ROWS | {
     "dropout_input": 0.0,
     "dropout_hidden": 0.0,
     "prior_labels": 0,
     "linear_negatives": 0,
+    "neighbours": 0,
     "schedule": "linear",
 }
 
@@ -203,6 +206,9 @@ class _Facts:
     def linear_items(self) -> int:
         return int(self.kind["linear_items"]) if has_label_prior(self.config) else 0
 
+    def neighbours(self) -> int:
+        return int(self.kind["neighbours"]) if self.config.linear_negatives else 0
+
     def random_negatives(self) -> int:
         shared = 1024 // self.fewer_negatives() if has_trained_prior(self.config) else 2048
         return self.sampled(min(self.labels, shared))
@@ -246,6 +252,7 @@ _RULES: dict[str, Callable[[_Facts], Any]] = {  # in the order in which they dep
     "prior_hits": _Facts.prior_hits,
     "linear_negatives": _Facts.linear_negatives,
     "linear_items": _Facts.linear_items,
+    "neighbours": _Facts.neighbours,
     "output": _Facts.output,
     "hidden": _Facts.hidden,
     "hidden_share": lambda facts: (1.0,) * len(facts.config.hidden),

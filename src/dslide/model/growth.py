@@ -20,7 +20,7 @@ from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.model import linear
 from dslide.model.collectives import Collectives
-from dslide.model.label_prior import LINEAR, PREFIX, LabelPrior, row_lengths
+from dslide.model.label_prior import LINEAR, NEIGHBOUR, PREFIX, LabelPrior, no_neighbours, row_lengths
 from dslide.model.sharding import Shard
 from dslide.util.arrays import Array
 from dslide.util.csr import indptr_of
@@ -41,8 +41,9 @@ def larger_prior(
 ) -> dict[str, Array]:
     """A label prior's arrays, by their names in a network, with more features and own labels, which have no links yet.
     The linear classifiers of these say nothing of any feature, and no more or less than those of all ranks' labels do
-    on average. Ranks call it together."""
-    made = {name: np.array(array) for name, array in arrays.items()}
+    on average. Neighbours are left out, whose hidden vectors will change. Ranks call it together."""
+    made = {name: np.array(array) for name, array in arrays.items() if not name.startswith(PREFIX + NEIGHBOUR)}
+    made |= {PREFIX + name: array for name, array in no_neighbours().items()}
     begin = made[PREFIX + "begin"]
     made[PREFIX + "begin"] = np.concatenate([begin, np.full(features + 1 - len(begin), begin[-1])])
     for name in ("share", "rows"):

@@ -20,12 +20,12 @@ from dslide._core import ActiveSet
 from dslide.config import Config
 from dslide.data import SparseRows
 from dslide.errors import ModelError
-from dslide.model import linear
+from dslide.model import linear, neighbour_arrays
 from dslide.model.linear import LinearClassifiers
 from dslide.model.retriever import Hits
 from dslide.model.sharding import Shard
 from dslide.model.storage import ChangeListener, checked
-from dslide.util.arrays import Array, Floats
+from dslide.util.arrays import Array, Floats, padded
 from dslide.util.csr import Csr, Lists, indptr_of
 
 Arrays = dict[str, Array]
@@ -34,6 +34,7 @@ ScaleGradient = npt.NDArray[np.float64]  # (SCALES)
 
 PREFIX = "prior."  # of the names of its arrays among those of a network
 LINEAR = "linear_"  # after that: of the names of the linear classifiers' arrays
+NEIGHBOUR = "neighbour_"  # and of those of neighbours
 TYPES: dict[str, np.dtype[Any]] = {
     "begin": np.dtype(np.int64),
     "neuron": np.dtype(np.int32),
@@ -44,6 +45,7 @@ TYPES: dict[str, np.dtype[Any]] = {
     "scale": np.dtype(np.float32),
     "scale_moment": np.dtype(np.float32),
     **{LINEAR + name: dtype for name, dtype in linear.TYPES.items()},
+    **{NEIGHBOUR + name: dtype for name, dtype in neighbour_arrays.TYPES.items()},
 }
 SCALES: int = _core.LabelPrior.SCALES
 SCALE_STEP = 0.1  # first step of a scale, as a share of what it begins with
@@ -70,7 +72,8 @@ class LabelPrior:
     has, and `scale_moment` the sums of its squared gradients (Adagrad): the same on all ranks.
 
     `linear` are classifiers whose scores are added to the logits of the best labels in prediction. They belong to the
-    weights for which they were trained: training removes them, and their arrays are empty then.
+    weights for which they were trained: training removes them, and their arrays are empty then. So it does with the
+    arrays of neighbours (neighbours.py), which are kept here as they are only used beside linear classifiers.
     """
 
     def __init__(self, arrays: Mapping[str, Array], is_trained: bool) -> None:
@@ -106,7 +109,7 @@ class LabelPrior:
             "begin": begin, "neuron": neuron, "weight": weight, "share": share, "rows": rows,
             "trained": np.zeros(len(weight) if is_trained else 0, np.float32),
             "scale": np.full(SCALES, config.prior_scale, np.float32),
-            "scale_moment": np.zeros(SCALES, np.float32), **_named(linear.NONE),
+            "scale_moment": np.zeros(SCALES, np.float32), **_named(linear.NONE), **no_neighbours(),
         }  # fmt: skip
         return cls(arrays, is_trained)
 
@@ -118,10 +121,13 @@ class LabelPrior:
         is_trained = config.prior_learning_rate > 0
         has_linear = arrays[PREFIX + LINEAR + "begin"].size > 0 if PREFIX + LINEAR + "begin" in arrays else False
         linear_begin = _checked(arrays, LINEAR + "begin", neurons + 1 if has_linear else 0)
+        near = {name: _of_any_size(arrays, NEIGHBOUR + name) for name in neighbour_arrays.TYPES}
+        stride = padded(config.hidden[-1]) if config.hidden else 0
         lengths = {
             "begin": features + 1, "neuron": size, "weight": size, "share": neurons, "rows": neurons,
             "trained": size if is_trained else 0, "scale": SCALES, "scale_moment": SCALES,
             **_named(linear.sizes(linear_begin, neurons)),
+            **{NEIGHBOUR + name: size for name, size in neighbour_arrays.sizes(near, stride).items()},
         }  # fmt: skip
         found = {name: _checked(arrays, name, length) for name, length in lengths.items()}
         try:
@@ -138,6 +144,17 @@ class LabelPrior:
         if classifiers is not self.linear:
             self.linear = classifiers
             self.arrays |= _named(linear.NONE if classifiers is None else classifiers.arrays)
+
+    def set_neighbours(self, arrays: Mapping[str, Array]) -> None:
+        """Sets the arrays of neighbours, by their names there."""
+        self.arrays |= {NEIGHBOUR + name: array for name, array in arrays.items()}
+
+    @property
+    def neighbours(self) -> Arrays | None:
+        """The arrays of neighbours; None if there are none."""
+        if self.arrays[NEIGHBOUR + "begin"].size == 0:
+            return None
+        return {name: self.arrays[NEIGHBOUR + name] for name in neighbour_arrays.TYPES}
 
     def add(
         self, x: Csr, lengths: Lengths, active: ActiveSet, own: Lists | None = None, keep: float = 1.0,
@@ -267,7 +284,13 @@ def regrouped(parts: Sequence[tuple[Shard, Mapping[str, Array]]], shard: Shard) 
         (writer, {name: arrays[PREFIX + LINEAR + name] for name in linear.TYPES}) for writer, arrays in parts
     ]
     made |= _named(linear.regrouped(parts_of_linear, shard))
+    made |= {NEIGHBOUR + name: parts[0][1][PREFIX + NEIGHBOUR + name] for name in neighbour_arrays.TYPES}
     return {PREFIX + name: made[name].astype(dtype) for name, dtype in TYPES.items()}
+
+
+def no_neighbours() -> Arrays:
+    """The arrays of a prior without neighbours, by their names in it."""
+    return {NEIGHBOUR + name: array for name, array in neighbour_arrays.NONE.items()}
 
 
 def _named(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,3 +300,9 @@ def _named(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(arrays: Mapping[str, Array], name: str, length: int) -> Array:
     return checked(arrays, PREFIX + name, TYPES[name], (length,))
+
+
+def _of_any_size(arrays: Mapping[str, Array], name: str) -> Array:
+    """An array of the prior, whatever its length."""
+    length = arrays[PREFIX + name].size if PREFIX + name in arrays else 0
+    return _checked(arrays, name, length)

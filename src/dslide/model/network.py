@@ -6,7 +6,7 @@ the same rows, and give every rank the same result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,9 @@ from dslide.comm import Communicator, solo
 from dslide.comm.votes import Vote
 from dslide.config import Config
 from dslide.data import Dataset, Features, SparseRows, sparse_part
-from dslide.errors import ConfigError, known_to_all
+from dslide.errors import ConfigError, ModelError, known_to_all
 from dslide.model import prediction
-from dslide.model.activations import Input
+from dslide.model.activations import Dense, Input
 from dslide.model.cell_arrays import RECENT, VALUES
 from dslide.model.collectives import Collectives
 from dslide.model.defaults import ResolvedConfig, resolve
@@ -28,6 +28,8 @@ from dslide.model.label_prior import LabelPrior, has_trained_prior, prior_arrays
 from dslide.model.layer import Layer
 from dslide.model.layout import LayerSpec, layer_specs
 from dslide.model.linear import LinearClassifiers
+from dslide.model.neighbour_arrays import NONE as NO_NEIGHBOURS
+from dslide.model.neighbours import Neighbours
 from dslide.model.output_network import OutputNetwork
 from dslide.model.random_streams import layer_seed
 from dslide.model.sharding import Shard
@@ -37,6 +39,7 @@ from dslide.model.train_step import StepResult, TrainStep
 from dslide.util.arrays import Array, Floats, Ids, padded
 from dslide.util.csr import Csr
 
+HIDDEN_ROWS = 2048  # whose hidden vectors are computed at once
 FIRST_SCALE = 0.1  # standard deviation of the first layer's weights
 # Root mean square length of hidden activations along a discriminant's directions. The longer they are, the further a
 # step of the output weights goes: further if these begin at 0 than if they begin as the discriminant's scores.
@@ -87,6 +90,7 @@ class Network(OutputNetwork):
             passes_gradient=bool(config.hidden),
         )
         self.features = features
+        self._neighbours: Neighbours | None = None  # made of the prior's arrays
         self.prior = None if weights is None else self._saved_prior(prior_arrays(weights))
         # [labels]: whose linear classifiers stay while a network that grew is trained; None: no label's do
         self.kept_linear: npt.NDArray[np.bool_] | None = None
@@ -97,6 +101,23 @@ class Network(OutputNetwork):
     def linear(self) -> LinearClassifiers | None:
         """Linear classifiers that count in prediction."""
         return None if self.prior is None else self.prior.linear
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """Training rows whose labels count in prediction."""
+        arrays = None if self.prior is None else self.prior.neighbours
+        if arrays is None:
+            return None
+        made = self._neighbours
+        if made is None or made.arrays["begin"] is not arrays["begin"]:
+            made = self._neighbours = Neighbours(arrays, self.labels, self.config.neighbours)
+        return made
+
+    def set_neighbours(self, neighbours: Neighbours | None) -> None:
+        """Sets the training rows whose labels count in prediction, or removes them."""
+        if self.prior is not None and (neighbours is not None or self.prior.neighbours is not None):
+            self.prior.set_neighbours(NO_NEIGHBOURS if neighbours is None else neighbours.arrays)
+            self._neighbours = neighbours
 
     @property
     def parameters(self) -> int:
@@ -119,6 +140,7 @@ class Network(OutputNetwork):
     def begin_step(self, step: int, rate: float) -> None:
         """What comes before a step: hash tables exist, the learning rate is set."""
         super().begin_step(step, rate)
+        self.set_neighbours(None)
         if self.prior is not None and self.kept_linear is None:
             self.prior.set_linear(None)
 
@@ -197,6 +219,13 @@ class Network(OutputNetwork):
         ids, scores : as in `predict_topk`
         """
         return prediction.predict_topk_approximate(self, x, k, exclude)
+
+    def hidden_of(self, x: Features, rows: npt.NDArray[np.integer]) -> Iterator[Dense]:
+        """The input of the output layer for some rows, block by block. Ranks call it together."""
+        for begin in range(0, len(rows), HIDDEN_ROWS):
+            h = prediction.last_hidden(self, x.take(rows[begin : begin + HIDDEN_ROWS]))
+            assert isinstance(h, Dense)
+            yield h
 
     def scores(self, x: Features, labels: Ids) -> Floats:
         """Logits of given labels, calibrated if training held out rows for that: (rows, len(labels)).
@@ -302,7 +331,13 @@ class Network(OutputNetwork):
     def _saved_prior(self, arrays: Mapping[str, Array]) -> LabelPrior | None:
         if not arrays:
             return None
-        return LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config)
+        prior = LabelPrior.of_state(arrays, self.features, self.output.neurons, self.config)
+        try:
+            near = prior.neighbours
+            self._neighbours = None if near is None else Neighbours(near, self.labels, self.config.neighbours)
+        except ValueError as error:
+            raise ModelError(f"the neighbours of the network are damaged: {error}") from None
+        return prior
 
 
 def layer_weights(

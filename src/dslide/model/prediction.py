@@ -16,7 +16,7 @@ from dslide.data import Features, SparseRows, sparse_part
 from dslide.errors import DataError, ModelError, known_to_all
 from dslide.model.activations import Activations, Dense, Input
 from dslide.model.active_sets import of_batch, of_rows
-from dslide.model.calibration import Calibration
+from dslide.model.calibration import VOTE, Calibration
 from dslide.model.cells import Cells
 from dslide.model.hash_parameters import hash_parameters, prediction_family
 from dslide.model.label_prior import row_lengths
@@ -58,6 +58,7 @@ def predict_topk(network: Network, x: Features, k: int, exclude: SparseRows | No
             z = output.forward(h, output.everything(h.rows))[:, : output.neurons]
             own = _topk_of(calibration.scores(z, np.arange(output.neurons)), wanted, excluded=excluded)
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
+        _add_votes(network, h, best[0][begin:end], best[1][begin:end])
     return _second_stage(network, x, *best, k)
 
 
@@ -89,6 +90,7 @@ def predict_topk_approximate(network: Network, x: Features, k: int, exclude: Spa
                 calibrated = calibration.scores(z[None, row], found.indices[row])
                 own[0][i], own[1][i] = _topk_of(calibrated, wanted, found.indices[row])
         best[0][begin:end], best[1][begin:end] = network.collectives.best_labels(*own)
+        _add_votes(network, h, best[0][begin:end], best[1][begin:end])
     return _second_stage(network, x, *best, k)
 
 
@@ -108,6 +110,7 @@ def _topk_of_cells(
         network.output.native, h.values, found.lists.indptr, found.lists.indices, found.list_of, *best,
         calibration=numbers, saturates=saturates, **arguments,
     )  # fmt: skip
+    _add_votes(network, h, *best)
 
 
 def _prior_logits(network: Network, x: Features) -> PriorLogits | None:
@@ -141,6 +144,19 @@ def _first_stage(network: Network, k: int) -> tuple[Calibration, int]:
     if network.linear is None:
         return network.calibration, k
     return Calibration.none(), max(k, min(CANDIDATES, network.labels))
+
+
+def _add_votes(network: Network, h: Activations, ids: Ids, logits: Floats) -> None:
+    """Adds what neighbours vote for to the logits of the labels that are ranked again, if they are here: on other ranks
+    to theirs."""
+    if network.linear is None or network.neighbours is None:
+        return
+    assert isinstance(h, Dense)
+    ranked, shard = ids[:, :CANDIDATES], network.shard
+    votes = network.neighbours.votes(h, ranked)
+    own = np.where((ranked >= 0) & shard.owns(ranked), shard.to_local(ranked), -1)
+    counts = np.append(network.calibration.array[:, VOTE], np.float32(0))[own]
+    logits[:, :CANDIDATES] += votes * counts
 
 
 def _second_stage(network: Network, x: Features, ids: Ids, logits: Floats, k: int) -> TopK:
@@ -178,6 +194,10 @@ def scores(network: Network, x: Features, labels: Ids) -> Floats:
         z = output.forward(h, active).reshape(h.rows, -1)
         if network.linear is not None:
             z = z + network.linear.scores(sparse_part(some), np.broadcast_to(owned, z.shape))
+        if network.linear is not None and network.neighbours is not None:
+            assert isinstance(h, Dense)
+            of_rows = np.broadcast_to(shard.to_global(owned).astype(np.int32), z.shape)
+            z = z + network.neighbours.votes(h, of_rows) * network.calibration.array[owned, VOTE]
         own = network.calibration.logits(z, owned)
         out[begin:end] = network.collectives.gather_scores(own, places, len(order))[:, columns]
     _checked(np.zeros(out.shape, np.int32), out)

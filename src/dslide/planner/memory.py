@@ -14,6 +14,7 @@ from dslide.model.discriminant import PIECE_BYTES
 from dslide.model.label_prior import SCALES, has_label_prior
 from dslide.model.layer import table_bytes
 from dslide.model.layout import LayerSpec, layer_specs
+from dslide.model.neighbour_arrays import neighbour_bytes
 from dslide.model.output_losses import KEPT_BYTES
 from dslide.model.prediction import LOGIT_BYTES, PRIOR_ROWS
 from dslide.model.state_layout import MOMENTS
@@ -97,6 +98,7 @@ def plan(
         "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
         "label prior": prior_bytes if prior_labels else 0,
         "linear classifiers": linear_bytes,
+        "neighbours": _neighbour_bytes(config, rows, labels_per_row) if linear_bytes else 0,
         "counting the label prior": max(0, count_bytes - linear_bytes),  # is done when the classifiers begin
         "linear discriminant": _discriminant_bytes(
             config, features, -(-labels // pieces), 0 if dense_features else data_bytes, rows, labels_per_row
@@ -133,6 +135,13 @@ def _linear_bytes(
     list_headers = len(COSTS) * LIST_BYTES * min(-(-labels // pieces), LABELS)
     lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / pieces)
     return lists + list_headers + round(threads * 8 * rows * features_per_row)
+
+
+def _neighbour_bytes(config: ResolvedConfig, rows: int, labels_per_row: float) -> int:
+    """Neighbours, which all ranks keep, twice while they are put in order. There are none without held-out rows."""
+    if config.neighbours == 0 or config.validation == 0:
+        return 0
+    return 2 * neighbour_bytes(rows, labels_per_row, config.hidden[-1])
 
 
 def _count_bytes(

@@ -79,6 +79,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         prior_boost: float = Config.prior_boost, prior_scale: float = Config.prior_scale,
         prior_learning_rate: float = Config.prior_learning_rate,
         linear_negatives: int = Config.linear_negatives, linear_items: int = Config.linear_items,
+        neighbours: int = Config.neighbours,
         ranking: str = Config.ranking, start: str = Config.start, init_scale: float = Config.init_scale,
         output: str = Config.output, active_sets: str = Config.active_sets, hash_hits: int = Config.hash_hits,
         prior_hits: int = Config.prior_hits, random_negatives: int = Config.random_negatives,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dslide.data import Dataset, SparseRows, sparse_part
-from dslide.model.calibration import BEND, IDENTITY, KNOT, LEAST, OFFSET, SLOPE, WORTH, on_lines
+from dslide.model.calibration import BEND, IDENTITY, KNOT, LEAST, OFFSET, SLOPE, VOTE, WORTH, on_lines
 from dslide.model.linear import LinearClassifiers
+from dslide.model.neighbours import Neighbours
 from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
@@ -36,13 +37,16 @@ from dslide.util.arrays import Ids
 CANDIDATES_PER_K = 4  # candidates for each k of the largest that is reported, but not fewer than are ranked again
 NEW, GROUPS = 32, 64  # groups are bits of the number of rows, plus NEW for labels that mostly have new rows
 LEAST_QUANTILE = 0.1  # of a group's candidates: logits below keep their distances
-PENALTY = np.array([30.0, 10.0, 3.0])  # on slope, linear classifiers and offset; as many candidates weigh as much
+PENALTY = (30.0, 10.0, 3.0)  # on slope, what is mixed in, and offset; as many candidates weigh as much
 SLOPES = (0.05, 5.0)  # a label's logits keep their order
 KNOT_QUANTILE, BEND_PENALTY = 0.9, 10.0  # of the candidates' scores, above which slopes change; on each of six numbers
 
 SHARES = (0.5, 1.0, 2.0, 4.0)  # of linear scores, in the spread of logits: those that are tried
+VOTE_SHARES = (0.1, 0.2, 0.4, 0.8)  # of votes, likewise
+POWERS = (2.0, 16.0)  # of neighbours' cosines: those that are tried
 
-MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits
+MIXED = WORTH  # column of a group's lines: the linear classifiers' scores times this are added to logits, and votes
+# times the column VOTE
 
 Lines = npt.NDArray[np.float64]  # the columns of a calibration, with MIXED in place of the worth, for each group
 Fits = Callable[["Candidates"], list[Lines]]  # several kinds, of which the best is used
@@ -59,11 +63,12 @@ class Candidates:
     linear: Doubles
     hits: Doubles
     true: SparseRows  # the rows' labels
+    votes: Doubles | None = None  # of neighbours, in the spread of logits; None: there are none
 
     def take(self, rows: npt.NDArray[np.integer]) -> Candidates:
         return Candidates(
             self.ids[rows], self.groups[rows], self.logits[rows], self.linear[rows], self.hits[rows],
-            self.true.take(rows),
+            self.true.take(rows), None if self.votes is None else self.votes[rows],
         )  # fmt: skip
 
     def ranked(self, lines: Lines) -> Ids:
@@ -73,8 +78,9 @@ class Candidates:
 
     def scores(self, lines: Lines) -> Doubles:
         """What the lines make of the candidates."""
-        *columns, mixed = np.moveaxis(lines[self.groups], -1, 0)
-        return on_lines(self.logits + mixed * self.linear, *columns)
+        *columns, mixed, voted = np.moveaxis(lines[self.groups], -1, 0)
+        z = self.logits + mixed * self.linear
+        return on_lines(z if self.votes is None else z + voted * self.votes, *columns)
 
 
 def calibrate(
@@ -84,8 +90,10 @@ def calibrate(
     """Calibrates the network on rows that it was not trained on, if that ranks their labels better by nDCG at the
     largest k, cross-validated: that of each half of the rows, by the lines that the other half gives. Linear
     classifiers are trained on `data`, if there are to be any, at several costs of errors; the best are mixed in if they
-    are better than none. Those of interactions may be mixed in without lines."""
+    are better than none. So are votes of neighbours beside these. Linear classifiers of interactions may be mixed in
+    without lines."""
     network.calibration.reset()
+    network.set_neighbours(None)
     earlier = None
     if network.prior is not None:
         earlier = network.prior.linear if network.kept_linear is not None else None
@@ -104,6 +112,14 @@ def calibrate(
         fit, score = _cross_validated(mixed, fits, k)
         if score > max(before, after):
             best, which, after, chosen, cost, unit = mixed, fit, score, linear, tried, factor
+    near, vote_unit = None, 1.0
+    for tried_near in _neighbours(network, data) if chosen is not None else ():
+        votes = _votes(network, tried_near, held_out, found.ids)
+        factor = _unit(found, votes)
+        voted = dataclasses.replace(found, linear=best.linear, votes=factor * votes)
+        fit, score = _cross_validated(voted, fits, k)
+        if score > max(before, after):
+            best, which, after, near, vote_unit = voted, fit, score, tried_near, factor
     if used := after > before:
         groups = network.shard.part(_groups(network, label_counts))
         of_groups = fits(best)[which]
@@ -112,9 +128,12 @@ def calibrate(
         lines = of_groups[groups]
         if chosen is not None and network.prior is not None:
             network.prior.set_linear(chosen.times(unit * lines[:, MIXED]))
+        if near is not None:
+            network.set_neighbours(near)
+            network.calibration.set_votes(vote_unit * lines[:, VOTE])
         network.calibration.set_lines(lines[:, :WORTH])
         network.version += 1
-    return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost if used else 0.0)
+    return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost if used else 0.0, near is not None)
 
 
 def mix_equally(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer]) -> None:
@@ -157,6 +176,22 @@ def _linear_classifiers(
     which = ~network.shard.part(network.kept_linear)
     trained, kept = train_linear(network, examples.of_labels(which), network.linear_cost), earlier.without_factors()
     return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
+
+
+def _neighbours(network: Network, data: Dataset | None) -> Iterator[Neighbours]:
+    """Neighbours from the training rows, of each power that is tried; none if the network is not to have any."""
+    if data is not None and network.config.neighbours:
+        kept = Neighbours.of_rows(network, data.x, data.y)
+        yield from map(kept.to_power, POWERS)
+
+
+def _votes(network: Network, near: Neighbours, data: Dataset, ids: Ids) -> Doubles:
+    """Of some labels of each row; 0 for id -1."""
+    begin, found = 0, []
+    for h in network.hidden_of(data.x, np.arange(len(data.x))):
+        found.append(near.votes(h, ids[begin : begin + h.rows]))
+        begin += h.rows
+    return np.concatenate(found).astype(np.float64)
 
 
 def _unit(found: Candidates, scores: Doubles) -> float:
@@ -243,10 +278,12 @@ def fit_rows(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
     scores for all: what makes the loss least need not rank best."""
     one = fit_one(found, sigmoid)
     lines = fit_lines(found, sigmoid, one)
-    share = fit_share(found, k)[0, MIXED]
-    mixed = dataclasses.replace(found, logits=found.logits + share * found.linear, linear=np.zeros_like(found.linear))
+    share = fit_share(found, k)[0, [MIXED, VOTE]]
+    votes = 0.0 if found.votes is None else share[1] * found.votes
+    logits = found.logits + share[0] * found.linear + votes
+    mixed = dataclasses.replace(found, logits=logits, linear=np.zeros_like(found.linear), votes=None)
     shared = fit_one(mixed, sigmoid)
-    shared[:, MIXED] = share
+    shared[:, [MIXED, VOTE]] = share
     return [one, lines, bent(lines, found, sigmoid), shared]
 
 
@@ -257,34 +294,42 @@ def fit_items(found: Candidates, k: int, sigmoid: bool) -> list[Lines]:
 
 def fit_one(found: Candidates, sigmoid: bool) -> Lines:
     """One line for all groups together: it changes the order only by how much of the linear scores it mixes in."""
-    return _fit(found, np.zeros_like(found.groups), np.array([1.0, 0.0, 0.0]), sigmoid)[np.zeros(GROUPS, np.int64)]
+    return _fit(found, np.zeros_like(found.groups), (1.0, 0.0, 0.0, 0.0), sigmoid)[np.zeros(GROUPS, np.int64)]
 
 
 def fit_lines(found: Candidates, sigmoid: bool, one: Lines | None = None) -> Lines:
     """A line for each group, without a bend. That of all groups together is what the penalty pulls each towards."""
     if one is None:
         one = fit_one(found, sigmoid)
-    slope, offset, mixed = one[0, [SLOPE, OFFSET, MIXED]]
-    lines = _fit(found, found.groups, np.array([slope, slope * mixed, offset]), sigmoid)
+    slope, offset, mixed, voted = one[0, [SLOPE, OFFSET, MIXED, VOTE]]
+    lines = _fit(found, found.groups, (slope, offset, slope * mixed, slope * voted), sigmoid)
     usable = found.ids >= 0
     groups = found.groups[usable]
     logits = found.logits[usable] + lines[groups, MIXED] * found.linear[usable]
+    if found.votes is not None:
+        logits += lines[groups, VOTE] * found.votes[usable]
     for group in np.unique(groups):
         lines[group, LEAST] = np.quantile(logits[groups == group], LEAST_QUANTILE)
     return lines
 
 
-def _fit(found: Candidates, groups: npt.NDArray[np.int64], centre: Doubles, sigmoid: bool) -> Lines:
-    """Lines of these groups, which the penalty pulls towards the weights `centre` of logits, linear scores and 1."""
+def _fit(found: Candidates, groups: npt.NDArray[np.int64], centre: Sequence[float], sigmoid: bool) -> Lines:
+    """Lines of these groups, which the penalty pulls towards the weights `centre` of logits, 1, linear scores and
+    votes."""
     usable = found.ids >= 0
-    values = np.stack([found.logits[usable], found.linear[usable], np.ones(np.count_nonzero(usable))], axis=1)
+    mixed_in = [found.linear] if found.votes is None else [found.linear, found.votes]
+    count = 2 + len(mixed_in)
+    values = np.stack(
+        [found.logits[usable], np.ones(np.count_nonzero(usable)), *(each[usable] for each in mixed_in)], axis=1
+    )
+    slope, mixed, offset = PENALTY
     fitted = least_loss(
-        values, groups[usable], found.hits[usable], np.nonzero(usable)[0], GROUPS, centre, sigmoid, PENALTY,
-        (SLOPES[0], 0.0, -np.inf), SLOPES[1],
+        values, groups[usable], found.hits[usable], np.nonzero(usable)[0], GROUPS, np.array(centre[:count]), sigmoid,
+        np.array([slope, offset, mixed, mixed][:count]), (SLOPES[0], -np.inf, 0.0, 0.0)[:count], SLOPES[1],
     )  # fmt: skip
     lines: Lines = np.tile(IDENTITY, (GROUPS, 1))
-    lines[:, SLOPE], lines[:, OFFSET] = fitted[:, 0], fitted[:, 2]
-    lines[:, MIXED] = fitted[:, 1] / fitted[:, 0]
+    lines[:, SLOPE], lines[:, OFFSET] = fitted[:, 0], fitted[:, 1]
+    lines[:, [MIXED, VOTE][: len(mixed_in)]] = fitted[:, 2:] / fitted[:, :1]
     return lines
 
 
@@ -312,9 +357,16 @@ def bent(lines: Lines, found: Candidates, sigmoid: bool) -> Lines:
 
 
 def fit_share(found: Candidates, k: int) -> Lines:
-    """Logits as they are, and the same share of linear scores added for all groups: the one that ranks best."""
-    lines = [np.tile([*IDENTITY[:WORTH], share], (GROUPS, 1)) for share in SHARES]
-    return max(lines, key=lambda each: _ndcg(k, [(found, found.ranked(each))]))
+    """Logits as they are, and the same shares of linear scores and of votes added for all groups: those that rank
+    best, first without votes."""
+
+    def best_of(lines: list[Lines]) -> Lines:
+        return max(lines, key=lambda each: _ndcg(k, [(found, found.ranked(each))]))
+
+    best = best_of([np.tile([*IDENTITY[:MIXED], share, 0.0], (GROUPS, 1)) for share in SHARES])
+    if found.votes is None:
+        return best
+    return best_of([np.tile([*best[0, :VOTE], share], (GROUPS, 1)) for share in VOTE_SHARES])
 
 
 def _candidates(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer], k: int) -> Candidates:

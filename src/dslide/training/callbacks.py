@@ -96,6 +96,7 @@ class CalibrationInfo:
     after: float
     used: bool  #: the network is calibrated, since that is better
     linear_cost: float = 0.0  #: of errors in the linear classifiers that are mixed in; 0: none are
+    neighbours: bool = False  #: whether votes of neighbours are mixed in
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class ProgressLine(Callback):
         self._print(f"epoch {info.epoch}/{trainer.network.config.epochs}: {found} on held-out rows{verdict}\n")
 
     def on_calibration(self, trainer: Trainer, info: CalibrationInfo) -> None:
-        what = "calibrated" + ", linear classifiers mixed in," * (info.linear_cost > 0)
+        mixed_in = ", linear classifiers" + " and neighbours" * info.neighbours + " mixed in,"
+        what = "calibrated" + mixed_in * (info.linear_cost > 0)
         what = what if info.used else "not calibrated, which would be no better"
         change = f"{metric_name(info.metric)} {info.before:.4f} -> {info.after:.4f}, cross-validated"
         self._print(f"{what} on held-out rows: {change}\n")
