@@ -63,7 +63,7 @@ def network_state(config: Config, features: int, labels: int, shard: Shard = WHO
         if i < len(shares) and shares[i] < 1:
             state[f"layer{i}.codes"] = shard.part(random.integers(0, 2, (TABLES, neurons), np.uint32), 1).copy()
             state[f"layer{i}.moved"] = shard.part(random.integers(0, 2, neurons, np.bool_)).copy()
-    state["calibration"] = shard.part(random.standard_normal((labels, 6), np.float32)).copy()
+    state["calibration"] = shard.part(random.standard_normal((labels, 7), np.float32)).copy()
     return state
 
 

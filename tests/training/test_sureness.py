@@ -20,7 +20,7 @@ def test_the_slope_and_offset_of_chances_are_found(slope: float, offset: float) 
     ids = np.tile(np.arange(CANDIDATES, dtype=np.int32), (ROWS, 1))
     none = SparseRows(np.zeros(ROWS + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), CANDIDATES)
     found = Candidates(ids, np.zeros_like(ids, np.int64), logits, np.zeros_like(logits), hits, none)
-    as_they_are = np.tile([*IDENTITY[:5], 0.0], (GROUPS, 1))
+    as_they_are = np.tile(IDENTITY, (GROUPS, 1))
     got = sureness(found, lambda _: [as_they_are], 0, 3)
     np.testing.assert_allclose(got, (slope, offset), atol=0.06)
 
