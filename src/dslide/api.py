@@ -347,7 +347,7 @@ def open_run(
             del divide
 
         planned = _plan(config, train_data, comm, here)
-        if growing is not None and saved is None and growing.train.users is None:
+        if growing is not None and saved is None and isinstance(growing.new, Dataset) and growing.new.users is None:
             counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
             planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
         threads = config.threads or here.threads

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.config import Config
-from dslide.data import Dataset
+from dslide.data import Data, Dataset
 from dslide.data.dataset import smoothed_frequencies
 from dslide.errors import ConfigError, DataError, ModelError
 from dslide.model.defaults import ResolvedConfig, resolve, resolve_like
@@ -33,7 +33,7 @@ SHAPE = (
     "hidden", "hidden_share", "activation", "loss", "optimizer", "weights", "moments", "active_sets", "prior_labels",
     "prior_power", "unit_length", "temperature", "output_bias",
 )  # fmt: skip
-_REPLAY = 0x7265706C  # random stream of the choice of rows
+REPLAY_STREAM = 0x7265706C  # random stream of the choice of rows
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Earlier:
 class GrowingData:
     """What a network that grows is trained on."""
 
-    train: Dataset  # new rows and replayed ones
-    new: Dataset  # the new rows of these
+    train: Data  # new rows and replayed ones
+    new: Data  # the new rows of these
     validation: Dataset | None
     label_counts: npt.NDArray[np.int64]  # in all rows, earlier ones and new ones
     rows: int
@@ -93,13 +93,12 @@ def check_start(start_from: object, replay: object, resume: object, testing: Eva
 
 def check_base(base: SavedModel, name: object, replayed: bool, testing: EvaluationOptions) -> None:
     """ModelError, or ConfigError, if training can't go on from a model with new rows."""
-    if base.tokens is not None:
-        raise ConfigError(f"from: {name} was trained on a stream of words, and only models of rows can grow")
     if base.interactions and not replayed:
         what = f"{name} was trained on interactions, and needs the earlier ones of each user beside the new ones"
         raise ConfigError(f"from: {what}: give them as replay")
-    if base.interactions and testing.hold_out is not None:
-        raise ConfigError("hold_out: has no use with interactions of a model that grows; give others as test")
+    if (base.interactions or base.tokens is not None) and testing.hold_out is not None:
+        what = "interactions" if base.interactions else "text"
+        raise ConfigError(f"hold_out: has no use with {what} of a model that grows; give other {what} as test")
     if base.label_counts is None or not base.progress:
         raise ConfigError(f"from: {name} was saved without what training needs to go on")
 
@@ -141,7 +140,7 @@ def growing_data(
             kept, held_out = replay, None
         elif validation is not None:
             validation = validation.and_rows(_widened(held_out, new))
-        random = np.random.default_rng([config.seed, _REPLAY])
+        random = np.random.default_rng([config.seed, REPLAY_STREAM])
         chosen = random.permutation(len(kept))[: round(REPLAYED * len(rows))]
         train = rows.and_rows(_widened(kept.take(np.sort(chosen)), new))
     return GrowingData(train, rows, validation, counts, total, earlier)
@@ -165,19 +164,21 @@ def grow(trainer: Trainer, base: SavedModel, data: GrowingData, linear_cost: flo
     network = trainer.network
     network.load_smaller(base.state, base.features, base.labels)
     frequencies = smoothed_frequencies(data.label_counts, data.rows)
+    if not isinstance(data.new, Dataset):
+        frequencies = data.train.label_frequencies()  # frequent words count less
     network.set_new_bias(frequencies, base.labels)
-    if data.train.users is None:
+    if isinstance(data.new, Dataset) and data.new.users is None:
         network.add_counts(data.new.x, data.new.y, frequencies, data.rows)
     else:
         network.set_negatives(frequencies)
         if network.prior is not None:
-            network.set_label_prior(data.train.x, data.train.y, same=True)
+            network.set_label_prior(data.new.x, data.new.y, same=True)
     go_on(trainer, data, linear_cost)
 
 
 def go_on(trainer: Trainer, data: GrowingData, linear_cost: float) -> None:
     """Lets the trainer of a network that has grown begin, or go on, where that stands."""
     trainer.counted = data.label_counts, data.rows
-    if data.train.users is None:
+    if isinstance(data.new, Dataset) and data.new.users is None:
         trainer.network.kept_linear = 2 * data.new.label_counts < data.label_counts
         trainer.network.linear_cost = linear_cost
