@@ -1,8 +1,8 @@
 """Training that goes on from a saved model with new rows, which may have new labels and features (model/growth.py).
 
-New rows alone make a network forget: it learns that what they have is frequent. So rows of the earlier data, if they
-are given, are trained on again: as many as there are new ones, drawn at random. Those that the earlier training
-held out are held out again, if it was of the same data.
+New rows alone may make a network forget. So rows of the earlier data, if they are given, are trained on again, as many
+as replay.py says, drawn at random. Those that the earlier training held out are held out again, if it was of the same
+data.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy.typing as npt
 
 from dslide.checkpoint.saved_model import SavedModel
 from dslide.config import Config
-from dslide.data import Data, Dataset
+from dslide.data import Data, Dataset, Tokens
 from dslide.data.dataset import smoothed_frequencies
 from dslide.errors import ConfigError, DataError, ModelError
 from dslide.model.defaults import ResolvedConfig, resolve, resolve_like
 from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
+from dslide.training.replay import fade, mostly_new, replayed_rows, share_of_new
 from dslide.training.trainer import Trainer
 
-REPLAYED = 1.0  # earlier rows for each new one
 STEPS = 20  # that are made at least
 # Options that shape the network, its optimizer's state and its label prior, and so can't change.
 SHAPE = (
@@ -75,6 +75,22 @@ class GrowingData:
     label_counts: npt.NDArray[np.int64]  # in all rows, earlier ones and new ones
     rows: int
     earlier: Earlier
+    given: int | None = None  # rows to replay some of; None: all or none are
+
+    def in_words(self) -> str | None:
+        """How many of the earlier rows are replayed, if that was decided."""
+        if self.given is None:
+            return None
+        what = "words" if isinstance(self.new, Tokens) else "rows"
+        of_new = share_of_new(self.new.label_counts, self.label_counts)
+        labels = f"of the labels of the new {what} {of_new:.0%} are new or mostly in new {what}"
+        return f"{len(self.train) - len(self.new):,} of {self.given:,} earlier {what} are trained on again: {labels}"
+
+    @property
+    def forgets(self) -> bool:
+        """Whether earlier rows should be replayed, and none are."""
+        about = self.new.label_counts, self.label_counts, len(self.new), self.rows
+        return self.train is self.new and self.new.users is None and fade(*about)
 
 
 def check_start(start_from: object, replay: object, resume: object, testing: EvaluationOptions, config: Config) -> None:
@@ -133,17 +149,25 @@ def growing_data(
     if not counted:
         counts, total = rows.label_counts, base.rows + len(rows)
         counts[: base.labels] += base.label_counts
-    train = rows
+    train, given = rows, None
     if replay is not None:
         kept, held_out = _split(replay, earlier.validation, earlier.seed)
         if held_out is None or kept.checksum != earlier.data:
             kept, held_out = replay, None
         elif validation is not None:
             validation = validation.and_rows(_widened(held_out, new))
-        random = np.random.default_rng([config.seed, REPLAY_STREAM])
-        chosen = random.permutation(len(kept))[: round(REPLAYED * len(rows))]
+        given, random = len(kept), np.random.default_rng([config.seed, REPLAY_STREAM])
+        chosen = random.permutation(given)[: replayed_rows(rows.label_counts, counts, len(rows), total)]
         train = rows.and_rows(_widened(kept.take(np.sort(chosen)), new))
-    return GrowingData(train, rows, validation, counts, total, earlier)
+    return GrowingData(train, rows, validation, counts, total, earlier, given)
+
+
+def rows_to_pass(rows: Dataset, base: SavedModel) -> int:
+    """About how many rows are trained on in a pass, if earlier ones may be replayed."""
+    assert base.label_counts is not None
+    counts = rows.label_counts
+    counts[: base.labels] += base.label_counts
+    return len(rows) + replayed_rows(rows.label_counts, counts, len(rows), base.rows + len(rows))
 
 
 def _split(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset | None]:
@@ -180,5 +204,5 @@ def go_on(trainer: Trainer, data: GrowingData, linear_cost: float) -> None:
     """Lets the trainer of a network that has grown begin, or go on, where that stands."""
     trainer.counted = data.label_counts, data.rows
     if isinstance(data.new, Dataset) and data.new.users is None:
-        trainer.network.kept_linear = 2 * data.new.label_counts < data.label_counts
+        trainer.network.kept_linear = ~mostly_new(data.new.label_counts, data.label_counts)
         trainer.network.linear_cost = linear_cost

@@ -13,7 +13,7 @@ from dslide.errors import DataError
 from dslide.model.defaults import resolve
 from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
-from dslide.training.growth import REPLAYED, Earlier, GrowingData, growing_data, grown_config
+from dslide.training.growth import Earlier, GrowingData, growing_data, grown_config, rows_to_pass
 from dslide.training.item_growth import growing_items
 from dslide.training.reading import (
     Reading,
@@ -94,7 +94,7 @@ def grown_data(
         rows, test = new.split(testing.hold_out, model.config.seed)
     old = None if replay is None else read_replay(replay, reading, model, new)
     if saved is None:
-        passed = len(rows) * (1 + (0 if old is None else REPLAYED))
+        passed = len(rows) if old is None else rows_to_pass(rows, model)
         config = grown_config(given, model, rows, passed, old is not None)
     growing = growing_data(rows, old, config, earlier, model, counted=saved is not None)
     if testing.test is not None:

@@ -26,4 +26,4 @@ def growing_tokens(
     if earlier is not None:
         words = replayed_rows(new.label_counts, counts, len(new), total)
         train = new.and_rows(earlier.sample(words, [config.seed, REPLAY_STREAM])) if words else new
-    return GrowingData(train, new, None, counts, total, before)
+    return GrowingData(train, new, None, counts, total, before, None if earlier is None else len(earlier))
