@@ -359,7 +359,9 @@ def open_run(
         if growing is not None:
             lines += [said] if (said := growing.in_words()) else []
             if growing.forgets and comm.rank == 0:
-                warn("many labels of the new rows are new, and earlier ones will be forgotten: give replay earlier rows")
+                warn(
+                    "many labels of the new rows are new, and earlier ones will be forgotten: give replay earlier rows"
+                )
         if config.shares:
             lines.append(f"shares of the ranks: {', '.join(map(str, Shard.of(comm).every))}")
         for callback in callbacks:

@@ -83,7 +83,12 @@ def test_what_is_replayed_is_decided_by_the_labels_of_new_rows(
     how = ["--from", str(texts / "old"), "--epochs", "1"]
     old = ["--replay", str(texts / "old.tsv")]
     said = []
-    for name, data, more in (("a", texts / "new.tsv", old), ("b", texts / "new.tsv", []), ("c", alike, old), ("d", alike, [])):
+    for name, data, more in (
+        ("a", texts / "new.tsv", old),
+        ("b", texts / "new.tsv", []),
+        ("c", alike, old),
+        ("d", alike, []),
+    ):
         assert main(["train", str(data), *how, "--out", str(tmp_path / name), *more]) == 0
         said.append(capsys.readouterr())
     again = [re.search(r"(\d+) of 600 earlier rows are trained on again: .* (\d+)% are new", each.out) for each in said]

@@ -76,7 +76,9 @@ def test_a_model_learns_new_words_and_keeps_the_old_ones(text: Path, tmp_path: P
 
 def test_ranks_grow_a_model_as_one_rank_does(text: Path, tmp_path: Path) -> None:
     def work(comm: Communicator) -> np.ndarray:
-        data = load_tokens(text / "new.txt", STREAM, dslide.open_model(text / "run", comm=solo()).saved.label_names, True)
+        data = load_tokens(
+            text / "new.txt", STREAM, dslide.open_model(text / "run", comm=solo()).saved.label_names, True
+        )
         result = dslide.train(
             data, out=tmp_path / f"of-{comm.size}", start_from=text / "run", replay=text / "old.txt", comm=comm,
             threads=1, wire="float32",

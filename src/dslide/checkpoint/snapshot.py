@@ -26,8 +26,8 @@ def buffer_bytes(state_bytes: int) -> int:
 
 
 def checkpoint_memory(state_bytes: int, during_training: bool = True) -> int:
-    """Memory that writing a checkpoint takes at most, in bytes: the buffer, and about three blocks. At the end of training
-    a block, and what the check of its numbers takes."""
+    """Memory that writing a checkpoint takes at most, in bytes: the buffer, and about three blocks. At the end of
+    training a block, and what the check of its numbers takes."""
     block = min(state_bytes, BLOCK)
     if not during_training:
         return block + block // 4

@@ -119,9 +119,7 @@ def check_base(base: SavedModel, name: object, replayed: bool, testing: Evaluati
         raise ConfigError(f"from: {name} was saved without what training needs to go on")
 
 
-def grown_config(
-    given: Mapping[str, Any], base: SavedModel, data: Dataset, rows: float, replayed: bool
-) -> ResolvedConfig:
+def grown_config(given: Mapping[str, Any], base: SavedModel, data: Data, rows: float, replayed: bool) -> ResolvedConfig:
     """The options of the model, with those that are given now. Held-out rows are decided by the new ones, `data`,
     passes by how many `rows` each is over."""
     before = resolve(base.config, base.labels)
@@ -187,16 +185,16 @@ def grow(trainer: Trainer, base: SavedModel, data: GrowingData, linear_cost: flo
     the model's linear classifiers."""
     network = trainer.network
     network.load_smaller(base.state, base.features, base.labels)
-    frequencies = smoothed_frequencies(data.label_counts, data.rows)
-    if not isinstance(data.new, Dataset):
+    new, frequencies = data.new, smoothed_frequencies(data.label_counts, data.rows)
+    if isinstance(new, Tokens):
         frequencies = data.train.label_frequencies()  # frequent words count less
     network.set_new_bias(frequencies, base.labels)
-    if isinstance(data.new, Dataset) and data.new.users is None:
-        network.add_counts(data.new.x, data.new.y, frequencies, data.rows)
+    if isinstance(new, Dataset) and new.users is None:
+        network.add_counts(new.x, new.y, frequencies, data.rows)
     else:
         network.set_negatives(frequencies)
-        if network.prior is not None:
-            network.set_label_prior(data.new.x, data.new.y, same=True)
+    if isinstance(new, Dataset) and new.users is not None and network.prior is not None:
+        network.set_label_prior(new.x, new.y, same=True)
     go_on(trainer, data, linear_cost)
 
 
