@@ -318,7 +318,8 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
         with monkeypatch.context() as patched:
             patched.setattr(Progress, "_note", note)
             with pytest.raises(KeyboardInterrupt):
-                convert(paths, out, threads=2)
+                convert(paths, out, threads=2, progress=said.append)
+        assert said.pop() == "interrupted: the same conversion goes on from here"
 
     interrupted(2)
     left = [*tmp_path.glob(".out.*.partial")]

@@ -87,11 +87,16 @@ def convert(
         if format in TEXT_ROWS:
             check_words(paths[0], format, vectorizer)
             notes = Progress(partial, of, x_files, y_files)
-            dataset = convert_texts(
-                paths, lambda each: TEXT_ROWS[format](each, given, None), given, x_files, y_files, partial,
-                vectorizer=vectorizer, label_names=label_names, processes=processes_for(threads), say=say,
-                progress=notes,
-            )  # fmt: skip
+            try:
+                dataset = convert_texts(
+                    paths, lambda each: TEXT_ROWS[format](each, given, None), given, x_files, y_files, partial,
+                    vectorizer=vectorizer, label_names=label_names, processes=processes_for(threads), say=say,
+                    progress=notes,
+                )  # fmt: skip
+            except KeyboardInterrupt:
+                if (partial / NOTES).exists():
+                    say("interrupted: the same conversion goes on from here")
+                raise
         elif format == "npz":
             dataset = convert_npz(paths, y, x_files, y_files, say)
         else:

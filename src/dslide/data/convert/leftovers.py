@@ -17,17 +17,22 @@ _MARK = "x_indptr.i64"  # the first file of every conversion
 
 def find_leftover(target: Path, fits: Callable[[Path], bool]) -> Path | None:
     """An unfinished folder of a conversion to `target` to go on with: one that nobody holds, of the same user."""
-    for path in _leftovers(target):
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_uid == os.geteuid() and fits(path):
-                return path
-        except BlockingIOError:
-            pass  # another process is at work in it
-        finally:
-            os.close(handle)
-    return None
+    try:
+        return next((path for path in _leftovers(target) if _is_free(path) and fits(path)), None)
+    except OSError:  # making the folder says what is wrong
+        return None
+
+
+def _is_free(path: Path) -> bool:
+    """Whether a folder is of this user, and nobody is at work in it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(handle).st_uid == os.geteuid()
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
 
 
 @contextmanager

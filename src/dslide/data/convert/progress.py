@@ -25,11 +25,14 @@ def fingerprint(
     paths: Sequence[str | Path], format: str, layout: Layout, vectorizer: TextVectorizer | None,
     label_names: Sequence[str] | None,
 ) -> str:  # fmt: skip
-    """Of a conversion: its files, by their sizes and times, and its options."""
-    files = []
+    """Of a conversion: its files, by their sizes and times, and its options; empty if a file can't be found."""
+    files: list[Any] = []
     for path in paths:
-        about = Path(path).stat() if Path(path).exists() else None  # else reading it says so
-        files.append([str(Path(path).resolve()), about and about.st_size, about and about.st_mtime_ns])
+        try:
+            about = Path(path).stat()
+        except OSError:  # reading it says what is wrong
+            return ""
+        files.append([str(Path(path).absolute()), about.st_size, about.st_mtime_ns])
     texts = (vectorizer or TextVectorizer()).to_dict()
     names = None if label_names is None else list(label_names)
     return hashlib.blake2b(json.dumps([files, format, layout.to_dict(), texts, names]).encode()).hexdigest()
