@@ -358,7 +358,7 @@ def open_run(
         lines = planned.lines()
         if growing is not None:
             lines += [said] if (said := growing.in_words()) else []
-            if growing.forgets and comm.rank == 0:
+            if growing.forgets and saved is None and comm.rank == 0:
                 warn(
                     "many labels of the new rows are new, and earlier ones will be forgotten: give replay earlier rows"
                 )

@@ -17,8 +17,9 @@ def counts(new: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, int]:
     return new, every, int(new.sum()), int(every.sum())
 
 
-def test_rows_like_the_earlier_ones_need_no_replay() -> None:
-    new = np.bincount(np.random.default_rng(0).integers(0, 100, 1000), minlength=100)
+@pytest.mark.parametrize("rows", [200, 1000, 4000, 20_000])
+def test_rows_like_the_earlier_ones_need_no_replay(rows: int) -> None:
+    new = np.bincount(np.random.default_rng(0).integers(0, 100, rows), minlength=100)
     assert replayed_rows(*counts(new)) == 0
     assert not fade(*counts(new))
 
@@ -27,7 +28,7 @@ def test_rows_like_the_earlier_ones_need_no_replay() -> None:
 def test_new_labels_are_not_much_more_frequent_in_training_than_in_all_rows(of_new: int) -> None:
     new = np.append(np.full(100, (1000 - of_new) // 100), np.full(20, of_new // 20))
     about = counts(new)
-    assert share_of_new(*about[:2]) == of_new / 1000
+    assert share_of_new(*about) == of_new / 1000
     replayed = replayed_rows(*about)
     assert (replayed > 0) is fade(*about)
     in_training, in_all = of_new / (1000 + replayed), of_new / 5000
@@ -43,7 +44,7 @@ def test_the_fewer_the_new_rows_the_more_are_replayed_for_each() -> None:
 
 def test_labels_that_become_frequent_are_new_too() -> None:
     new = np.where(np.arange(100) < 10, 100, 0)
-    assert share_of_new(*counts(new)[:2]) == 1.0
+    assert share_of_new(*counts(new)) == 1.0
 
 
 def test_no_rows() -> None:

@@ -24,7 +24,7 @@ from dslide.errors import ConfigError, DataError, ModelError
 from dslide.model.defaults import ResolvedConfig, resolve, resolve_like
 from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
-from dslide.training.replay import fade, mostly_new, replayed_rows, share_of_new
+from dslide.training.replay import fade, replayed_rows, share_of_new
 from dslide.training.trainer import Trainer
 
 STEPS = 20  # that are made at least
@@ -81,10 +81,11 @@ class GrowingData:
         """How many of the earlier rows are replayed, if that was decided."""
         if self.given is None:
             return None
-        what = "words" if isinstance(self.new, Tokens) else "rows"
-        of_new = share_of_new(self.new.label_counts, self.label_counts)
-        labels = f"of the labels of the new {what} {of_new:.0%} are new or mostly in new {what}"
-        return f"{len(self.train) - len(self.new):,} of {self.given:,} earlier {what} are trained on again: {labels}"
+        labels, rows, data = ("words", "words", "text") if isinstance(self.new, Tokens) else ("labels", "rows", "rows")
+        of_new = share_of_new(self.new.label_counts, self.label_counts, len(self.new), self.rows)
+        share = f"{of_new:.0%} are new or mostly in new {data}"
+        again = f"{len(self.train) - len(self.new):,} of {self.given:,} earlier {rows} are trained on again"
+        return f"{again}: of the {labels} of the new {data} {share}"
 
     @property
     def forgets(self) -> bool:
@@ -202,5 +203,5 @@ def go_on(trainer: Trainer, data: GrowingData, linear_cost: float) -> None:
     """Lets the trainer of a network that has grown begin, or go on, where that stands."""
     trainer.counted = data.label_counts, data.rows
     if isinstance(data.new, Dataset) and data.new.users is None:
-        trainer.network.kept_linear = ~mostly_new(data.new.label_counts, data.label_counts)
+        trainer.network.kept_linear = 2 * data.new.label_counts < data.label_counts
         trainer.network.linear_cost = linear_cost
