@@ -93,8 +93,8 @@ def train(
         Folder of a run or a model to go on from, with `data` as further rows; they may have new labels and features,
         and the network grows. Options are by default those of the model.
     replay : path or Dataset
-        Earlier rows, those of the model or some of them: as many as there are new ones are trained on again, so
-        that the network forgets less.
+        Earlier rows, those of the model or some of them: as many as the share of new labels asks for are trained on
+        again, so that the network forgets less.
     comm : Communicator
         The ranks; by default those of mpiexec, or this process alone.
     **options
@@ -347,7 +347,7 @@ def open_run(
             del divide
 
         planned = _plan(config, train_data, comm, here)
-        if growing is not None and saved is None and growing.train.users is None:
+        if growing is not None and saved is None and isinstance(growing.new, Dataset) and growing.new.users is None:
             counted = growth.count_bytes(len(growing.new), *growing.new.values_per_row)
             planned = dataclasses.replace(planned, parts=planned.parts | {"counting new rows": counted})
         threads = config.threads or here.threads
@@ -356,6 +356,12 @@ def open_run(
             comm.barrier("measuring the machine")  # all ranks measure at the same time, as they will train
             measured = Profile(measure_speeds(threads))
         lines = planned.lines()
+        if growing is not None:
+            lines += [said] if (said := growing.in_words()) else []
+            if growing.forgets and saved is None and comm.rank == 0:
+                warn(
+                    "many labels of the new rows are new, and earlier ones will be forgotten: give replay earlier rows"
+                )
         if config.shares:
             lines.append(f"shares of the ranks: {', '.join(map(str, Shard.of(comm).every))}")
         for callback in callbacks:

@@ -23,8 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dslide.data import Dataset, TextOptions, TextVectorizer, convert, load, open_dataset
+from dslide.data.convert import progress as progress_module
 from dslide.data.convert import texts
 from dslide.data.convert.processes import in_order
+from dslide.data.convert.progress import Progress
 from dslide.data.convert.word_counts import WordCounts
 from dslide.errors import ConfigError, DataError
 
@@ -294,6 +296,72 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert growth("convert", str(tmp_path / "f.tsv"), str(tmp_path / "out")) < 0.6 * size
     assert growth("load", str(tmp_path / "f.tsv")) > size
     assert same(open_dataset(tmp_path / "out"), load(tmp_path / "f.tsv"))
+
+
+def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another call of the same conversion, and of no other one; all is as if it had never stopped."""
+    paths = [tmp_path / f"{i}.tsv" for i in range(3)]
+    for i, path in enumerate(paths):
+        path.write_bytes(as_tsv([([f"label{row % 7}", f"of{i}"], [*WORDS, f"word{row % 50}"]) for row in range(9000)]))
+    monkeypatch.setattr(progress_module, "PIECES", 2)
+    out, said = tmp_path / "out", list[str]()
+
+    def interrupted(after: int) -> None:
+        """Ctrl-C at the note after so many pieces."""
+        noted = Progress._note
+
+        def note(self: Progress) -> None:
+            noted(self)
+            if self.pieces >= after:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Progress, "_note", note)
+            with pytest.raises(KeyboardInterrupt):
+                convert(paths, out, threads=2, progress=said.append)
+        assert said.pop() == "interrupted: the same conversion goes on from here"
+
+    interrupted(2)
+    left = [*tmp_path.glob(".out.*.partial")]
+    assert len(left) == 1
+    with open(left[0] / "x_values.f32", "ab") as file:
+        file.write(b"written after the last note")
+    interrupted(4)
+    assert [*tmp_path.glob(".out.*.partial")] == left
+    convert(paths, out, threads=1, progress=said.append)
+    assert "goes on with an interrupted conversion, of which 4 pieces are written" in said
+    convert(paths, tmp_path / "whole")
+    assert same(open_dataset(out, verify=True), open_dataset(tmp_path / "whole", verify=True))
+    assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
+    assert not [*tmp_path.glob(".out.*.partial")]
+
+
+@pytest.mark.parametrize("change", ["file", "options", "notes", "rows"])
+def test_another_conversion_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    data, out, said = tmp_path / "f.tsv", tmp_path / "out", list[str]()
+    data.write_bytes(as_tsv([(["a"], WORDS)] * 9000))
+    monkeypatch.setattr(progress_module, "PIECES", 1)
+    noted = Progress._note
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Progress, "_note", lambda self: (noted(self), self.pieces and os.kill(os.getpid(), signal.SIGINT))
+        )
+        with pytest.raises(KeyboardInterrupt):
+            convert(data, out, threads=1)
+    left = next(tmp_path.glob(".out.*.partial"))
+    how = {}
+    if change == "file":
+        data.write_bytes(as_tsv([(["b"], WORDS)] * 9000))
+    elif change == "options":
+        how = {"vectorizer": TextVectorizer(TextOptions(min_df=3))}
+    elif change == "notes":
+        (left / "progress.json").write_text("{}")
+    else:
+        (left / "x_indices.i32").write_bytes(b"")
+    convert(data, out, threads=1, progress=said.append, **how)
+    assert not [line for line in said if "goes on" in line]
+    assert same(open_dataset(out, verify=True), load(data, **how))
+    assert not left.exists()
 
 
 def test_a_conversion_that_was_killed_leaves_nothing_to_open_and_starts_again(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_resumed_run_is_the_unbroken_one(s: Path, tmp_path: Path, capfd: pytes
 def test_what_may_change_on_resuming(s: Path, tmp_path: Path) -> None:
     data, run = s / "train.txt", tmp_path / "run"
     dslide.train(data, out=run, **OPTIONS | {"epochs": 1})
-    with pytest.raises(ConfigError, match="all 1 epochs are done; give more epochs to resume"):
+    with pytest.raises(ConfigError, match=r"all 1 epochs are done; give more epochs to resume; to go on .* --from"):
         dslide.resume(run, data)
     with pytest.raises(ConfigError, match=r"hidden: the run was begun with \(16,\), and on resuming only epochs, "):
         dslide.resume(run, data, epochs=2, hidden=(8,))

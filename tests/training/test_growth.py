@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,34 @@ def test_a_model_learns_new_labels_and_words_and_keeps_the_old_ones(
     assert precision(out, lines(100, range(4, 6), 5)) > 0.95
     assert precision(out, lines(100, range(4), 6)) > 0.9
     assert precision(texts / "old", lines(100, range(4), 6)) > 0.95
+
+
+def test_what_is_replayed_is_decided_by_the_labels_of_new_rows(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = write(tmp_path / "alike.tsv", lines(200, range(4), 8))
+    how = ["--from", str(texts / "old"), "--epochs", "1"]
+    old = ["--replay", str(texts / "old.tsv")]
+    said = []
+    for name, data, more in (
+        ("a", texts / "new.tsv", old),
+        ("b", texts / "new.tsv", []),
+        ("c", alike, old),
+        ("d", alike, []),
+    ):
+        assert main(["train", str(data), *how, "--out", str(tmp_path / name), *more]) == 0
+        said.append(capsys.readouterr())
+    again = [re.search(r"(\d+) of 600 earlier rows are trained on again: .* (\d+)% are new", each.out) for each in said]
+    assert again[1] is again[3] is None
+    assert again[0] is not None
+    assert again[2] is not None
+    assert again[2].group(1) == "0"
+    assert 15 < int(again[0].group(2)) < 60  # a third have the new topics, besides even and odd
+    warning = "many labels of the new rows are new, and earlier ones will be forgotten: give replay earlier rows"
+    assert [warning in each.err for each in said] == [False, True, False, False]
+    rows = [json.loads((tmp_path / name / "summary.json").read_text())["rows"] for name in "abcd"]
+    assert rows == [200 + int(again[0].group(1)), 200, 200, 200]
+    assert rows[0] > 200
 
 
 def test_ranks_grow_a_model_as_one_rank_does(texts: Path, tmp_path: Path) -> None:

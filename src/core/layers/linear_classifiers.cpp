@@ -102,13 +102,16 @@ class Solver {
     }
   }
 
-  // Lists the weights that are kept, ascending by feature.
-  void list(std::vector<int32_t>& feature, std::vector<float>& weight) {
+  // Most weights that are kept of a label with so many rows.
+  size_t most_kept(size_t positives) const { return std::min(positives * options_.weights_per_row, local_.size()); }
+
+  // Lists the weights that are kept, ascending by feature: how many.
+  size_t list(int32_t* feature, float* weight) {
     kept_.clear();
     for (size_t f = 0; f < w_.size(); ++f) {
       if (w_[f] != 0 && std::fabs(w_[f]) >= options_.least) kept_.push_back({features_[f], w_[f]});
     }
-    const size_t most = positives_ * options_.weights_per_row;
+    const size_t most = most_kept(positives_);
     const auto larger = [](const Weight& a, const Weight& b) {
       return std::fabs(a.value) > std::fabs(b.value) ||
              (std::fabs(a.value) == std::fabs(b.value) && a.feature < b.feature);
@@ -118,13 +121,11 @@ class Solver {
       kept_.resize(most);
     }
     std::sort(kept_.begin(), kept_.end(), [](const Weight& a, const Weight& b) { return a.feature < b.feature; });
-    // Sized at once: grown bit by bit, it could take twice as much.
-    feature.resize(kept_.size());
-    weight.resize(kept_.size());
     for (size_t i = 0; i < kept_.size(); ++i) {
       feature[i] = kept_[i].feature;
       weight[i] = kept_[i].value;
     }
+    return kept_.size();
   }
 
   // Forgets the label.
@@ -227,16 +228,22 @@ class Solver {
 std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_t features, const Csr& positive,
                                         const Csr& negative, const int32_t* numbers, const LinearOptions& options) {
   const size_t labels = positive.rows, costs = options.costs.size();
-  struct Piece {
-    std::vector<int32_t> feature;
-    std::vector<float> weight;
-  };
-  std::vector<std::vector<Piece>> found(costs, std::vector<Piece>(labels));
   std::vector<LinearWeights> results(costs);
-  for (LinearWeights& result : results) result.bias.assign(labels, -1.0f);
   const int parts = threads();
   const Rows all(x, norms);
   std::vector<Solver> solvers(parts, Solver(all, features, options));
+  // Each label has room for as many weights as it may keep: lists of their own would take the memory twice.
+  std::vector<int64_t> room(labels + 1, 0);
+  for (size_t label = 0; label < labels; ++label) {
+    const size_t positives = positive.end(label) - positive.begin(label);
+    room[label + 1] = room[label] + static_cast<int64_t>(solvers[0].most_kept(positives));
+  }
+  std::vector<std::vector<size_t>> kept(costs, std::vector<size_t>(labels, 0));
+  for (LinearWeights& result : results) {
+    result.bias.assign(labels, -1.0f);
+    result.feature.resize(room[labels]);
+    result.weight.resize(room[labels]);
+  }
   // The labels with most rows first, or one thread would be left with them.
   std::vector<int32_t> order(labels);
   std::iota(order.begin(), order.end(), 0);
@@ -254,7 +261,7 @@ std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_
       solver.begin({positive.begin(label), positives}, {negative.begin(label), negative.end(label)}, numbers[label]);
       for (size_t c = 0; c < costs; ++c) {
         solver.train(options.costs[c]);
-        solver.list(found[c][label].feature, found[c][label].weight);
+        kept[c][label] = solver.list(results[c].feature.data() + room[label], results[c].weight.data() + room[label]);
         results[c].bias[label] = solver.bias();
       }
       solver.end();
@@ -264,16 +271,13 @@ std::vector<LinearWeights> train_linear(const Csr& x, const double* norms, size_
     LinearWeights& result = results[c];
     result.begin.assign(labels + 1, 0);
     for (size_t label = 0; label < labels; ++label) {
-      result.begin[label + 1] = result.begin[label] + static_cast<int64_t>(found[c][label].feature.size());
+      const auto from = room[label], to = result.begin[label], count = static_cast<int64_t>(kept[c][label]);
+      std::copy_n(result.feature.begin() + from, count, result.feature.begin() + to);
+      std::copy_n(result.weight.begin() + from, count, result.weight.begin() + to);
+      result.begin[label + 1] = to + count;
     }
     result.feature.resize(result.begin[labels]);
     result.weight.resize(result.begin[labels]);
-    parallel_each(labels, [&](size_t label) {
-      const Piece& piece = found[c][label];
-      std::copy(piece.feature.begin(), piece.feature.end(), result.feature.begin() + result.begin[label]);
-      std::copy(piece.weight.begin(), piece.weight.end(), result.weight.begin() + result.begin[label]);
-    });
-    found[c] = {};  // before the next cost's are put together
   }
   return results;
 }

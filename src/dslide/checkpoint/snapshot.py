@@ -25,10 +25,14 @@ def buffer_bytes(state_bytes: int) -> int:
     return min(state_bytes, max(SMALLEST_BUFFER, state_bytes // 10))
 
 
-def checkpoint_memory(state_bytes: int) -> int:
-    """Memory that writing a checkpoint takes at most, in bytes: the buffer, and about three blocks."""
+def checkpoint_memory(state_bytes: int, during_training: bool = True) -> int:
+    """Memory that writing a checkpoint takes at most, in bytes: the buffer, and about three blocks. At the end of
+    training a block, and what the check of its numbers takes."""
+    block = min(state_bytes, BLOCK)
+    if not during_training:
+        return block + block // 4
     # one that is written, one for the check of its numbers, one that was freed but not returned to the system
-    return buffer_bytes(state_bytes) + 3 * min(state_bytes, BLOCK)
+    return buffer_bytes(state_bytes) + 3 * block
 
 
 class Cancelled(Exception):

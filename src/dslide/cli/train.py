@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "--resume-existing", existing)
     start = "run or model to go on from, with DATA as further rows; its network grows by their new labels and features"
     parser.add_argument("--from", metavar="RUN", dest="start_from", help=f"{start} (default: none)")
-    replay = "with --from: earlier rows, of which as many as there are new ones are trained on again"
+    replay = "with --from: earlier rows, of which some are trained on again, as many as new labels ask for"
     parser.add_argument("--replay", metavar="FILE", help=f"{replay} (default: none)")
     add_switch(parser, "--quiet", "print only errors and the summary")
     profile = "report where the time goes, against what this machine can do, and write RUN/profile.json"

@@ -28,6 +28,7 @@ from dslide.util.csr import indptr_of
 from dslide.util.units import counted
 
 PIECE_WORDS = 1 << 18  # of the stream, processed at a time: temporary arrays take up to 24 bytes per word
+SAMPLED_WORDS = 1000  # of a piece of a sample: windows end with it, and few do
 NAME_BYTES = 100  # memory for the name of a word, about
 
 
@@ -278,6 +279,42 @@ class Tokens:
             left_out = int(np.count_nonzero(~known))
             parts.append(Tokens(numbers[known], offsets, names, self.options, self.source, left_out))
         return parts[0], parts[1]
+
+    def sample(self, words: int, seed: Sequence[int]) -> Tokens:
+        """About so many words: pieces of the stream, drawn at random, which windows do not cross.
+
+        Parameters
+        ----------
+        words : int
+        seed : list of int
+
+        Returns
+        -------
+        Tokens
+        """
+        pieces = -(-len(self) // SAMPLED_WORDS)
+        order = np.random.default_rng(seed).permutation(pieces)
+        begins = np.sort(order[: -(-words // SAMPLED_WORDS)]) * SAMPLED_WORDS
+        ends = np.minimum(begins + SAMPLED_WORDS, len(self))
+        kept = np.zeros(len(self), np.bool_)
+        for begin, end in zip(begins, ends, strict=True):
+            kept[begin:end] = True
+        cuts = np.unique(np.concatenate([self.offsets, begins, ends]))
+        return dataclasses.replace(self, words=self.words[kept], offsets=without_empty(indptr_of(kept)[cuts]))
+
+    def and_rows(self, others: Tokens) -> Tokens:
+        """This stream and then another one, of the same words or the first of them.
+
+        Parameters
+        ----------
+        others : Tokens
+
+        Returns
+        -------
+        Tokens
+        """
+        words, offsets = [self.words, others.words], [self.offsets, len(self) + others.offsets[1:]]
+        return dataclasses.replace(self, words=np.concatenate(words), offsets=np.concatenate(offsets))
 
     def in_words(self) -> str:
         """A summary for people.

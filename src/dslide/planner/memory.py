@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,14 +20,14 @@ from dslide.model.output_losses import KEPT_BYTES
 from dslide.model.prediction import LOGIT_BYTES, PRIOR_ROWS
 from dslide.model.state_layout import MOMENTS
 from dslide.model.storage import STORAGE
-from dslide.training.linear import COSTS, LABELS, WEIGHTS_PER_ROW
+from dslide.training.linear import COSTS, WEIGHTS_PER_ROW
 from dslide.util.arrays import padded
 from dslide.util.memory import check_memory
 from dslide.util.threads import available_cores
 from dslide.util.units import format_bytes
 
 PROGRAM_BYTES = 80_000_000  # Python, numpy and this package: 56 MB measured, more with scikit-learn
-LIST_BYTES = 96  # of a label's list of features and weights, beside these
+LEAST_LABELS = 8  # of a row, in the sizes of scratch buffers
 MPI_BYTES = 20_000_000  # mpi4py and the MPI behind it: 17 MB measured
 
 
@@ -89,17 +90,20 @@ def plan(
         8 * (features + 1) + link_bytes * features * prior_labels // pieces + 12 * -(-labels // pieces) + 8 * SCALES
     )
     linear_bytes = count_bytes = 0
+    evaluation_bytes = _evaluation_bytes(config, labels, pieces)
     if prior_labels:
         linear_bytes = _linear_bytes(config, labels, pieces, threads, rows, features_per_row, labels_per_row)
         count_bytes = _count_bytes(features, labels, threads, rows, features_per_row, labels_per_row)
     parts = {
         "weights": weights,
         "optimizer state": moments,
-        "checkpoints": checkpoint_memory(weights + moments) if config.checkpoint_seconds else 0,
+        "checkpoints": checkpoint_memory(weights + moments, config.checkpoint_seconds > 0),
         "label prior": prior_bytes if prior_labels else 0,
         "linear classifiers": linear_bytes,
         "neighbours": _neighbour_bytes(config, rows, labels_per_row) if linear_bytes else 0,
-        "counting the label prior": max(0, count_bytes - linear_bytes),  # is done when the classifiers begin
+        # counting is done when the classifiers begin, and the others are gone when the loss is evaluated
+        "counting the label prior": max(0, count_bytes - linear_bytes),
+        "loss over all labels": max(0, evaluation_bytes - max(linear_bytes, count_bytes)),
         "linear discriminant": _discriminant_bytes(
             config, features, -(-labels // pieces), 0 if dense_features else data_bytes, rows, labels_per_row
         ),
@@ -107,7 +111,7 @@ def plan(
         "cells of hidden vectors": making_cells,
         "best network": weights + moments + cells + (prior_bytes if prior_labels else 0) if keeps_best else 0,
         "data": data_bytes,
-        "work space": _work_bytes(config, specs, pieces, threads, prior_labels, features_per_row)
+        "work space": _work_bytes(config, specs, pieces, threads, prior_labels, features_per_row, labels_per_row)
         + _dense_bytes(config, specs[0], pieces, threads, dense_features),
         "program": PROGRAM_BYTES + (MPI_BYTES if ranks > 1 else 0),
     }
@@ -130,11 +134,10 @@ def _linear_bytes(
         return round(4 * rows * (labels_per_row + 1)) + 3 * 8 * (config.linear_items + 2) * -(-labels // pieces)
     if config.linear_negatives == 0:
         return 0
-    # Features and weights, one cost's both in pieces and together; an index of every 16th feature; each label's lists.
+    # Features and weights, one cost's both in pieces and together; an index of every 16th feature.
     weights = (8 * (len(COSTS) + 1) + len(COSTS) * 4 / 16) * WEIGHTS_PER_ROW * labels_per_row
-    list_headers = len(COSTS) * LIST_BYTES * min(-(-labels // pieces), LABELS)
     lists = round(rows * (12 * (config.linear_negatives + labels_per_row) + weights) / pieces)
-    return lists + list_headers + round(threads * 8 * rows * features_per_row)
+    return lists + round(threads * 8 * rows * features_per_row)
 
 
 def _neighbour_bytes(config: ResolvedConfig, rows: int, labels_per_row: float) -> int:
@@ -149,6 +152,11 @@ def _count_bytes(
 ) -> int:
     """The label prior while it is counted: rows by feature and by label, and each thread's sums."""
     return round(rows * (8 * features_per_row + 4 * labels_per_row)) + threads * 16 * max(features, labels)
+
+
+def _evaluation_bytes(config: ResolvedConfig, labels: int, pieces: Fraction) -> int:
+    """Logits over all labels, and a copy, while the loss over all labels is evaluated on test data."""
+    return 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // pieces)) if config.loss == "sigmoid" else 0
 
 
 def _discriminant_bytes(
@@ -179,6 +187,7 @@ def _work_bytes(
     threads: int,
     prior_labels: int,
     features_per_row: float,
+    labels_per_row: float,
 ) -> int:
     """Scratch buffers of a training step: activations, the output layer's active set, the label prior's terms."""
     batch, labels = config.batch_size, specs[-1].neurons
@@ -187,9 +196,10 @@ def _work_bytes(
     activations = copies * sum(padded(spec.inputs) for spec in specs if not spec.sparse_input)  # floats of a row
     negatives, full = config.random_negatives, config.output == "full"
     hits = config.hits_per_row + (config.prior_hits if prior_labels else 0)
-    neurons = -(-labels // pieces) if full else min(labels, batch * (hits + 8) + negatives) // pieces + 1
+    known = max(LEAST_LABELS, math.ceil(labels_per_row))
+    neurons = -(-labels // pieces) if full else min(labels, batch * (hits + known) + negatives) // pieces + 1
     if config.active_sets == "row" and not full:
-        active = batch * (hits + negatives + 8) * 40  # lists of neurons by row and rows by neuron, logits
+        active = batch * (hits + negatives + known) * 40  # lists of neurons by row and rows by neuron, logits
     else:
         logits = 4 * 146 * -(-batch // 128) * (neurons + 64)  # padded, and a row more for each block
         active = 16 * neurons + (logits if logits <= KEPT_BYTES else 0)
@@ -200,7 +210,5 @@ def _work_bytes(
         if not full:  # each thread's scores of all labels; the batch's links, and those to active labels
             links = round(batch * features_per_row * prior_labels / pieces)
             active += threads * 5 * -(-labels // pieces) + 16 * links
-    if config.loss == "sigmoid":  # logits over all labels, and a copy, when the loss is evaluated
-        active += 2 * min(LOGIT_BYTES, 4 * PRIOR_ROWS * -(-labels // pieces))
     grouped = 2 * 36 * round(batch * features_per_row)  # a batch's features, for the first layer and the label prior
     return 4 * batch * activations + active + grouped + threads * (1 << 20)

@@ -131,6 +131,29 @@ def read_replay(source: Source, reading: Reading, base: SavedModel, new: Dataset
     return data
 
 
+def read_token_growth(
+    source: Source, replay: Source | None, reading: Reading, base: SavedModel, resumed: bool
+) -> tuple[Tokens, Tokens | None]:
+    """New text and, if it is given, earlier one, with the words of a model first, and further ones of the new text."""
+    if not isinstance(source, (str, Path)):
+        reading.refuse()
+        new: Data = source
+    elif is_stream(reading.files, base):
+        options = reading.load_options(source), _token_options(reading.tokens, source, base), base.label_names
+        new = _load_stream(source, *options, more=not resumed)
+    else:
+        raise ConfigError("format: a model of running text grows by running text, so this can't be given")
+    known = list(base.label_names or ())
+    if not isinstance(new, Tokens) or list(new.names[: len(known)]) != known:
+        how = "load_tokens(path, names=words of the model, more=True) reads it"
+        raise DataError(f"{new.source}: is no running text whose first words are those of the model; {how}")
+    if isinstance(replay, (str, Path)):
+        return new, _load_stream(replay, {}, new.options, new.names)
+    if replay is not None and (not isinstance(replay, Tokens) or list(new.names[: len(replay.names)]) != replay.names):
+        raise DataError(f"{replay.source}: is no running text with the words of the model, to be replayed")
+    return new, replay
+
+
 def read_item_growth(
     source: Source, replay: Source | None, reading: Reading, base: SavedModel
 ) -> tuple[Dataset, Dataset]:
@@ -340,9 +363,10 @@ def _saved_token_options(saved: SavedModel, path: str | Path) -> TokenOptions:
 
 
 def _load_stream(
-    path: str | Path, files: Mapping[str, Any], options: TokenOptions, names: Sequence[str] | None = None
-) -> Tokens:
-    """Reads a stream of words; `files` are options of files, few of which apply."""
+    path: str | Path, files: Mapping[str, Any], options: TokenOptions, names: Sequence[str] | None = None,
+    more: bool = False,
+) -> Tokens:  # fmt: skip
+    """Reads a stream of words; `files` are options of files, few of which apply; `more` as `load_tokens` has it."""
     if unused := [name for name in files if name != "format" and (name, files[name]) != ("base", "auto")]:
         raise ConfigError(f"{unused[0]}: has no use with a stream of words")
-    return load_tokens(path, options, names)
+    return load_tokens(path, options, names, more)

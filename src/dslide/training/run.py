@@ -288,7 +288,8 @@ def resumed_config(given: Mapping[str, Any], folder: Path, saved: SavedModel, ma
     if may_be_done or config.epochs > max(done, saved.config.epochs):
         return config
     if done >= config.epochs:
-        raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume")
+        other = f"to go on with other data: --from {folder} (in Python, start_from)"
+        raise ConfigError(f"{folder}: all {config.epochs} epochs are done; give more epochs to resume; {other}")
     if Best.of(saved.progress, folder).ended:
         early = f"training ended early, after {done} of {saved.config.epochs} epochs"
         raise ConfigError(f"{folder}: {early}; give more epochs than {saved.config.epochs} to resume")

@@ -13,7 +13,7 @@ from dslide.errors import DataError
 from dslide.model.defaults import resolve
 from dslide.training.early_stopping import hold_out_rows
 from dslide.training.evaluation import EvaluationOptions
-from dslide.training.growth import REPLAYED, Earlier, GrowingData, growing_data, grown_config
+from dslide.training.growth import Earlier, GrowingData, growing_data, grown_config, rows_to_pass
 from dslide.training.item_growth import growing_items
 from dslide.training.reading import (
     Reading,
@@ -23,9 +23,11 @@ from dslide.training.reading import (
     read_item_growth,
     read_replay,
     read_test_data,
+    read_token_growth,
     read_training_data,
 )
 from dslide.training.run import resumed_config
+from dslide.training.token_growth import growing_tokens
 
 
 def read_run_data(
@@ -74,6 +76,8 @@ def grown_data(
     assert model is not None
     if model.interactions:
         return _grown_items(source, replay, reading, testing, given, model, saved is not None)
+    if model.tokens is not None:
+        return _grown_tokens(source, replay, reading, testing, given, model, saved is not None)
     if saved is not None:
         new = known_columns(read_training_data(source, reading, saved), saved)
         config, earlier, model = (
@@ -90,7 +94,7 @@ def grown_data(
         rows, test = new.split(testing.hold_out, model.config.seed)
     old = None if replay is None else read_replay(replay, reading, model, new)
     if saved is None:
-        passed = len(rows) * (1 + (0 if old is None else REPLAYED))
+        passed = len(rows) if old is None else rows_to_pass(rows, model)
         config = grown_config(given, model, rows, passed, old is not None)
     growing = growing_data(rows, old, config, earlier, model, counted=saved is not None)
     if testing.test is not None:
@@ -111,6 +115,22 @@ def _grown_items(
     else:
         config = grown_config(given, model, new, len(old), replayed=True)
     growing = growing_items(new, old, config, earlier, model)
+    return config, growing, None if testing.test is None else read_test_data(testing.test, growing.train, reading)
+
+
+def _grown_tokens(
+    source: Source, replay: Source | None, reading: Reading, testing: EvaluationOptions, given: Mapping[str, Any],
+    model: SavedModel, resumed: bool,
+) -> tuple[Config, GrowingData, Data | None]:  # fmt: skip
+    """As `grown_data`, of running text. `model`: to go on from, or to resume."""
+    new, old = read_token_growth(source, replay, reading, model, resumed)
+    earlier = Earlier.of_resumed(model) if resumed else Earlier.of(model)
+    assert earlier is not None
+    if resumed:
+        config: Config = resumed_config(given, Path(), model, may_be_done=True)
+    else:
+        config = grown_config(given, model, new, new.rows_per_epoch, replayed=True)
+    growing = growing_tokens(new, old, config, earlier, model, counted=resumed)
     return config, growing, None if testing.test is None else read_test_data(testing.test, growing.train, reading)
 
 

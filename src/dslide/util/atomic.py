@@ -81,17 +81,18 @@ def new_file(target: str | Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder that takes the name `target` at the end; DataError if that exists or can't be written."""
+def new_folder(target: str | Path, begun: Path | None = None, kept_with: str = "") -> Iterator[Path]:
+    """A folder that takes the name `target` at the end; DataError if that exists or can't be written. After Ctrl-C it
+    stays under its temporary name if it has a file `kept_with`: to be given as `begun` later."""
     target = Path(target)
     if os.path.lexists(target):
         raise DataError(f"{target}: exists already, give another name or remove it")
     if target.parent.exists() and not target.parent.is_dir():
         raise DataError(f"{target}: can't be written, {target.parent} is not a folder")
-    temporary = _temporary(target)
+    temporary, kept = begun or _temporary(target), False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
+        temporary.mkdir(exist_ok=begun is not None)
         try:
             yield temporary
             for file in temporary.iterdir():
@@ -101,8 +102,12 @@ def new_folder(target: str | Path) -> Iterator[Path]:
                 raise DataError(f"{target}: was made by someone else in the meantime")
             temporary.rename(target)
             sync(target.parent)
+        except KeyboardInterrupt:
+            kept = bool(kept_with) and (temporary / kept_with).exists()
+            raise
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if not kept:
+                shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DataError(f"{target}: can't be written, there is no space left on the disk") from None

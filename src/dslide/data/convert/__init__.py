@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dslide.config import check_name
-from dslide.data.convert.leftovers import without_leftovers
+from dslide.data.convert.leftovers import find_leftover, without_leftovers
 from dslide.data.convert.npz import convert_npz
 from dslide.data.convert.processes import processes_for
+from dslide.data.convert.progress import NOTES, Progress, can_go_on, fingerprint
 from dslide.data.convert.texts import convert_texts
 from dslide.data.formats.folder import RowsFiles, complete_folder, write_dataset
 from dslide.data.formats.svm_text import Base, read_svm_text
@@ -42,7 +43,8 @@ def convert(
         Files, or patterns such as `part-*.tsv.gz`, all of one format: their rows follow one another. Of `npz` pairs the
         files of features, or folders.
     folder : path
-        Folder to make, which must not exist. What an interrupted conversion to it has left is removed.
+        Folder to make, which must not exist. If the same conversion of text to it was interrupted, it goes on from
+        there; what others have left is removed.
     threads : int
         Threads that parse xmc and libsvm text, processes that parse other text; by default one per core.
     progress : callable
@@ -72,18 +74,29 @@ def convert(
             load(paths[0], format=format, features=features, labels=labels, label_names=label_names, **layout), folder
         )
         return
+    of, begun, notes = "", None, None
+    if format in TEXT_ROWS:
+        of = fingerprint(paths, format, given, vectorizer, label_names)
+        begun = find_leftover(Path(folder), lambda path: can_go_on(path, of))
     with (
-        new_folder(folder) as partial,
-        RowsFiles(partial, "x") as x_files,
-        RowsFiles(partial, "y") as y_files,
+        new_folder(folder, begun, kept_with=NOTES) as partial,
+        RowsFiles(partial, "x", begun is not None) as x_files,
+        RowsFiles(partial, "y", begun is not None) as y_files,
         without_leftovers(partial, Path(folder)),
     ):
         if format in TEXT_ROWS:
             check_words(paths[0], format, vectorizer)
-            dataset = convert_texts(
-                paths, lambda each: TEXT_ROWS[format](each, given, None), given, x_files, y_files, partial,
-                vectorizer=vectorizer, label_names=label_names, processes=processes_for(threads), say=say,
-            )  # fmt: skip
+            notes = Progress(partial, of, x_files, y_files)
+            try:
+                dataset = convert_texts(
+                    paths, lambda each: TEXT_ROWS[format](each, given, None), given, x_files, y_files, partial,
+                    vectorizer=vectorizer, label_names=label_names, processes=processes_for(threads), say=say,
+                    progress=notes,
+                )  # fmt: skip
+            except KeyboardInterrupt:
+                if (partial / NOTES).exists():
+                    say("interrupted: the same conversion goes on from here")
+                raise
         elif format == "npz":
             dataset = convert_npz(paths, y, x_files, y_files, say)
         else:
@@ -93,6 +106,8 @@ def convert(
             )  # fmt: skip
         dataset = as_expected(dataset, features, labels, None, label_names)
         complete_folder(partial, dataset, x_files, y_files)
+        if notes is not None:
+            notes.forget()
 
 
 def expand(path: Paths) -> list[str | Path]:

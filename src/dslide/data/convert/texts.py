@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from dslide.data.convert.processes import AHEAD, in_order
+from dslide.data.convert.progress import Progress
 from dslide.data.convert.word_counts import BYTES_PER_WORD, MOST_WORDS, WordCounts
 from dslide.data.dataset import Dataset
 from dslide.data.files import BLOCK_BYTES, source_of
@@ -34,9 +36,10 @@ Reader = Callable[[str | Path], Iterator[Row]]
 def convert_texts(
     paths: Sequence[str | Path], read: Reader, layout: Layout, x: RowsFiles, y: RowsFiles, folder: Path, *,
     vectorizer: TextVectorizer | None, label_names: Sequence[str] | None, processes: int, say: Callable[[str], None],
+    progress: Progress,
 ) -> Dataset:  # fmt: skip
     """Writes rows to `x` and `y`, exactly as `labelled_text` makes them; `read` gives the rows of a file. What does not
-    fit into memory is in `folder` meanwhile."""
+    fit into memory is in `folder` meanwhile. `progress` says where it begins."""
     source = source_of(paths)
     vectorizer = vectorizer or TextVectorizer()
     counts_words = not vectorizer.words
@@ -47,42 +50,58 @@ def convert_texts(
     say(f"memory: at most about {format_bytes(needed)} in {processes} process{'es' * (processes > 1)}, and {more}")
     check_memory(needed, f"{source}: conversion", "use fewer threads")
 
-    words: WordCounts | None
-    with tempfile.TemporaryDirectory(dir=folder, prefix="words-") as temporary:
-        words = WordCounts(Path(temporary)) if counts_words else None
-        labels: Counter[str] = Counter()
-        rows = 0
-        for count in in_order(_Count(vectorizer if counts_words else None), _pieces(paths, read), processes):
-            rows += count.rows
-            labels.update(count.labels)
-            if words is not None:
-                words.add(count.words)
-        if rows == 0:
-            raise DataError(f"{source}: {NO_ROWS}")
-        if words is not None:
-            try:
-                vectorizer.learn(words.sums(), rows)
-            except DataError as error:
-                raise DataError(f"{source}: {error}") from None
-            del words
-    names, number_of = number_names(labels, label_names)
+    if progress.earlier is None:
+        rows, names = _count(paths, read, folder, vectorizer if counts_words else None, label_names, processes)
+        progress.counted(rows, names, vectorizer)
+    else:
+        rows, names = progress.earlier.rows, progress.earlier.names
+        progress.earlier.fill(vectorizer)
+        say(f"goes on with an interrupted conversion, of which {progress.pieces:,} pieces are written")
+    number_of = {name: number for number, name in enumerate(names)}
     known = len(names) + len(vectorizer.words)
     say(f"{rows:,} rows, {len(vectorizer.words):,} words that are kept, {len(names):,} labels")
     needed = rss_bytes() + working + known * per_name
     check_memory(needed, f"{source}: the words and labels", "raise min_df, or bound them by max_features")
 
     vectorizer.column_of()  # made once, before other processes get it
-    written = 0
-    for piece in in_order(_Write(vectorizer, number_of), _pieces(paths, read), processes):
+    left = islice(_pieces(paths, read), progress.pieces, None)
+    for piece in in_order(_Write(vectorizer, number_of), left, processes):
         for rows_of, files in zip(piece, (x, y), strict=True):
             files.append(rows_of.indptr, rows_of.indices, rows_of.values)
-        written += len(piece[0])
-    if written != rows:
+        progress.wrote_piece()
+    if (written := x.so_far()["rows"]) != rows:
         raise DataError(f"{source}: changed while it was read: {rows:,} rows at first, {written:,} later")
     return Dataset(
         x.finish(rows, len(vectorizer.words)), y.finish(rows, len(names)), names, vectorizer.words, vectorizer, source,
         unknown_labels=0 if label_names is None else len(names) - len(label_names), layout=layout,
     )  # fmt: skip
+
+
+def _count(
+    paths: Sequence[str | Path], read: Reader, folder: Path, vectorizer: TextVectorizer | None,
+    label_names: Sequence[str] | None, processes: int,
+) -> tuple[int, list[str]]:  # fmt: skip
+    """The first pass: the number of rows and the names of labels; a vectorizer learns its words."""
+    source = source_of(paths)
+    words: WordCounts | None
+    with tempfile.TemporaryDirectory(dir=folder, prefix="words-") as temporary:
+        words = WordCounts(Path(temporary)) if vectorizer is not None else None
+        labels: Counter[str] = Counter()
+        rows = 0
+        for count in in_order(_Count(vectorizer), _pieces(paths, read), processes):
+            rows += count.rows
+            labels.update(count.labels)
+            if words is not None:
+                words.add(count.words)
+        if rows == 0:
+            raise DataError(f"{source}: {NO_ROWS}")
+        if words is not None and vectorizer is not None:
+            try:
+                vectorizer.learn(words.sums(), rows)
+            except DataError as error:
+                raise DataError(f"{source}: {error}") from None
+            del words
+    return rows, number_names(labels, label_names)[0]
 
 
 class _Counts:

@@ -36,15 +36,18 @@ _CHUNK = 1 << 22  # rows or bytes processed at a time
 
 
 class RowsFiles:
-    """Writes sparse rows to three files, piece by piece (a `Sink`). A context manager: closes the files."""
+    """Writes sparse rows to three files, piece by piece (a `Sink`). A context manager: closes the files. `begun`: the
+    files are there, and `go_on` comes first."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, begun: bool = False) -> None:
         self._folder, self._name = folder, name
-        self._files = {part: open(_path(folder, name, part), "w+b") for part in _PARTS}  # noqa: SIM115 (see __exit__)
+        mode = "r+b" if begun else "w+b"
+        self._files = {part: open(_path(folder, name, part), mode) for part in _PARTS}  # noqa: SIM115 (see __exit__)
         self._sums = dict.fromkeys(_PARTS, 0)
         self.about: dict[str, Any] = {}  # the manifest's entry for these files, after `finish`
         self._rows = self._nnz = 0
-        self._write("indptr", np.zeros(1, np.int64))
+        if not begun:
+            self._write("indptr", np.zeros(1, np.int64))
 
     def __enter__(self) -> RowsFiles:
         return self
@@ -61,6 +64,25 @@ class RowsFiles:
         self._write("values", values)
         self._rows += len(indptr) - 1
         self._nnz += len(indices)
+
+    def so_far(self) -> dict[str, Any]:
+        """What is written, for `go_on`; it is on disk when this returns."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {"rows": self._rows, "nnz": self._nnz, "crc32": dict(self._sums)}
+
+    @staticmethod
+    def holds(folder: Path, name: str, so_far: dict[str, Any]) -> bool:
+        """Whether files have all that was written so far."""
+        return all(_path(folder, name, part).stat().st_size >= size for part, size in _sizes(so_far).items())
+
+    def go_on(self, so_far: dict[str, Any]) -> None:
+        """Goes on from there: what was written later is removed."""
+        for part, size in _sizes(so_far).items():
+            self._files[part].truncate(size)
+            self._files[part].seek(size)
+        self._rows, self._nnz, self._sums = so_far["rows"], so_far["nnz"], dict(so_far["crc32"])
 
     def finish(self, rows: int, columns: int, base: int = 0) -> SparseRows:
         """The first `rows` rows (all others must be empty), with `base` subtracted from every index, mapped."""
@@ -89,6 +111,11 @@ class RowsFiles:
             file.seek(-len(data), 1)
             file.write(array.data.cast("B"))
             file.flush()
+
+
+def _sizes(so_far: dict[str, Any]) -> dict[str, int]:
+    """The bytes of each file of rows."""
+    return {"indptr": 8 * (so_far["rows"] + 1), "indices": 4 * so_far["nnz"], "values": 4 * so_far["nnz"]}
 
 
 def write_dataset(dataset: Dataset, folder: str | Path) -> None:

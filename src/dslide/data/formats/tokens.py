@@ -22,10 +22,12 @@ NOTHING, LINE_END = 0, 1  # numbers that are no words, while a file is read
 _ONE_BLANK = bytes.maketrans(b"".join(BLANKS).replace(b"\n", b""), b" " * (len(BLANKS) - 1))
 
 
-def load_tokens(path: str | Path, options: TokenOptions | None = None, names: Sequence[str] | None = None) -> Tokens:
+def load_tokens(
+    path: str | Path, options: TokenOptions | None = None, names: Sequence[str] | None = None, more: bool = False
+) -> Tokens:
     """Reads a text file, plain, gzip or xz, as a stream of words, separated by blanks. Each line, of any length, is a
     sentence. Without `names` words are numbered by falling frequency, then by name, and rare ones are left out. With
-    `names`, the words of a model, all others are left out.
+    `names`, the words of a model, all others are left out, or with `more` numbered in the same way after these.
 
     Parameters
     ----------
@@ -35,6 +37,8 @@ def load_tokens(path: str | Path, options: TokenOptions | None = None, names: Se
         Window, subsampling and the least number of occurrences.
     names : list of str
         The words of a model.
+    more : bool
+        Whether there may be words beside these.
 
     Returns
     -------
@@ -66,6 +70,11 @@ def load_tokens(path: str | Path, options: TokenOptions | None = None, names: Se
         known = {name: rank for rank, name in enumerate(names)}
         rank_of = np.array([-1, -1, *(known.get(word, -1) for word in found[2:])], np.int32)
         expected = "is known to the model"
+        if more:
+            order, rank_of_new = rank_words(np.where(rank_of < 0, counts, 0), found, options.min_count)
+            rank_of = np.where(rank_of_new < 0, rank_of, len(names) + rank_of_new).astype(np.int32)
+            names = [*names, *(found[i] for i in order)]
+            expected += f", or occurs {options.min_count} times or more"
     words, offsets = _ranked(blocks, rank_of)
     if len(words) == 0:
         raise DataError(f"{path}: no word of it {expected}")
