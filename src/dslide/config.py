@@ -127,7 +127,7 @@ class Config:
     # the optimizer
     optimizer: Literal["adam", "sgd", "adagrad"] = option("adagrad", "update rule; only weight rows with gradients are "
         "updated")
-    learning_rate: float = option(5e-2, "step size", 0, 1e3)
+    learning_rate: float = option(5e-2, "step size of the optimizer", 0, 1e3)
     schedule: Literal["auto", "constant", "linear", "cosine", "trapezoid"] = option("auto", "how the learning rate "
         "decays from its full value to zero over the run; trapezoid: constant for a third of the run, then linear "
         "decay; auto: trapezoid for rows of features, else linear")

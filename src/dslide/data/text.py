@@ -37,11 +37,9 @@ class TextOptions:
     sublinear: bool = option(True, "count a word that occurs n times as 1 + log n")
     lowercase: bool = option(True, "ignore case")
     normalize: bool = option(True, "scale rows to length 1")
-    characters: int = option(
-        0, "parts of words of 3 to this many characters become features too; 0: none", 0, 16
-    )
+    characters: int = option(0, "parts of words of 3 to this many characters become features too; 0: none", 0, 16)
     stop_words: tuple[str, ...] = option((), "words that do not become features: a file with one per line")
-    ngrams: int = option(1, "longest run of words that becomes a feature", 1, 16)  # each adds as many as there are words
+    ngrams: int = option(1, "longest run of words that becomes a feature", 1, 16)  # each adds about as many as words
 
     def __post_init__(self) -> None:
         check_fields(self)
