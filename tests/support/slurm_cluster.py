@@ -10,6 +10,7 @@ import contextlib
 import getpass
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -127,6 +128,9 @@ class SlurmCluster:
         names |= {"nodes": len(self.nodes), "controller_port": first, "ports": ",".join(map(str, others))}
         text = CONFIGURATION.format(**names)
         (self.folder / "slurm.conf").write_text(text)
+        version = re.search(r"(\d+)\.(\d+)", self.run("slurmd", "-V"))
+        if version is None or (int(version[1]), int(version[2])) >= (23, 2):  # earlier ones don't know the word
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (self.folder / "state").mkdir()
 
     def _start_munge(self) -> None:
