@@ -50,12 +50,11 @@ def link_to_pages(app: sphinx.application.Sphinx, page: str, source: list[str]) 
 
 
 def keep_numbers_together(app: sphinx.application.Sphinx, page: str, source: list[str]) -> None:
-    """In tables, no line ends within figures like .53 / .33 / .24, within a date, nor before a unit."""
+    """In tables, no line ends within figures like .53 / .33 / .24, nor before a unit."""
     lines = source[0].split("\n")
     for number, line in enumerate(lines):
         if line.startswith("|"):
             line = re.sub(r"(?<=[\d*]) / (?=[*.@\w])", "\u00a0/\u00a0", line)
-            line = re.sub(r"(?<= )(\d{4})-(\d\d)-(\d\d)(?= )", "\\1\u2011\\2\u2011\\3", line)
             lines[number] = re.sub(r"(?<=\d) (?=(?:%|s|ms|min|[KMG]B)(?![\w/]))", "\u00a0", line)
     source[0] = "\n".join(lines)
 
