@@ -23,6 +23,7 @@ default_role = "literal"  # single backticks in docstrings
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
+autodoc_mock_imports = ["ray"]  # not needed to read its docstrings
 numpydoc_show_class_members = False
 
 html_theme = "furo"

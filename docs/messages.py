@@ -10,9 +10,9 @@ from pathlib import Path
 import dslide
 
 PACKAGE = Path(dslide.__file__).parent
-KINDS = {
+KINDS = {  # errors, and functions that print a message or raise one
     "UserError", "ConfigError", "DataError", "ModelError", "MemoryNeeded", "Diverged", "Terminated", "CommError",
-    "LabError",
+    "LabError", "BadRequest", "ArgumentTypeError", "ImportError", "warn", "_warn", "error", "_fail", "_give_up",
 }  # fmt: skip
 GAP = "…"  # stands for a name, a number or other text
 
@@ -28,10 +28,10 @@ def messages() -> dict[str, list[str]]:
 
 def _messages_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and node.args and _name(node.func) in KINDS:
-            text = _without_gaps_in_a_row(_text(node.args[0])).strip()
-            if re.search(r"[a-z]{2,} .*[a-z]{2,}", text.replace(GAP, "")):  # others only pass a message on
-                yield text
+        if isinstance(node, ast.Call) and _name(node.func) in KINDS:
+            texts = (_without_gaps_in_a_row(_text(argument)).strip() for argument in node.args)
+            # Others only pass a message on; a request's comes after its status.
+            yield from (text for text in texts if re.search(r"[a-z]{2,} .*[a-z]{2,}", text.replace(GAP, "")))
 
 
 def _without_gaps_in_a_row(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Neural networks with enormous output layers, trained on plain CPU machines."""
+"""Neural networks with very large output layers, trained on CPUs and over slow networks."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def train(
     config : Config or dict
         Options, such as the content of a recipe; `**options` override them.
     out : path
-        Folder of the run, which must not exist; by default the next free runs/NAME-1, -2, ...
+        Folder of the run, which must not exist yet; by default the next free runs/NAME-1, -2, ...
     test : path, Dataset or Tokens
         What to evaluate the trained network on.
     hold_out : float
@@ -76,35 +76,35 @@ def train(
     split : {"random", "time", "last"}
         How interactions are held out: at random, the newest by time, or the last one of each user.
     test_every, test_rows : int
-        Evaluate after every so many epochs too, on so many rows (0: all).
+        Also evaluate after every `test_every` epochs (0: only at the end), on `test_rows` rows (0: all).
     k : int or list of int
-        Ranks that metrics are reported at.
+        The k of metrics such as P@k.
     profile : bool
         Measure the time of each phase, and write profile.json.
     tensorboard : bool
         Also write event files for TensorBoard.
     progress : bool
-        Print a line for each epoch, and a progress line on a terminal, to stderr.
+        Print a line for each epoch to stderr, and a progress line if it is a terminal.
     callbacks : list of Callback
         They receive what training reports.
     resume_existing : bool
         If there is a run in `out`, resume it.
     start_from : path
-        Folder of a run or a model to go on from, with `data` as further rows; they may have new labels and features,
-        and the network grows. Options are by default those of the model.
+        Folder of a run or a model to continue from, with `data` as further rows. They may have new labels and features,
+        by which the network grows. Options are by default those of the model.
     replay : path or Dataset
         Earlier rows, those of the model or some of them: as many as the share of new labels asks for are trained on
         again, so that the network forgets less.
     comm : Communicator
         The ranks; by default those of mpiexec, or this process alone.
     **options
-        Options by the names they have on the command line, of `Config` (`epochs=3`) and of reading files
+        Options by their names on the command line: those of `Config` (`epochs=3`) and those for reading files
         (`format="tsv"`, `label_column=2`, `min_df=3`, `window=5`).
 
     Returns
     -------
     RunResult
-        Folder, summary, metrics and network. After Ctrl-C, which finishes the present step and saves, it is marked as
+        Folder, summary, metrics and network. Ctrl-C finishes the present step and saves; the result is then marked as
         interrupted.
 
     Raises
@@ -131,9 +131,9 @@ def resume(
     profile: bool = False, tensorboard: bool = False, progress: bool = False, callbacks: Sequence[Callback] = (),
     replay: Source | None = None, comm: Communicator | None = None, **options: Any,
 ) -> RunResult:  # fmt: skip
-    """Resumes a run from its newest usable checkpoint, on the same data: `dslide train --resume` in Python. (`train`
-    with `start_from` goes on with other data.) The parameters that are not listed here, and the result, are those of
-    `train`.
+    """Resumes a run from its newest usable checkpoint, on the same data. `dslide train --resume` in Python. (To
+    continue with other data, use `train` with `start_from`.) The result, and the parameters that are not listed here,
+    are those of `train`.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def resume(
     data : path, Dataset or Tokens
         The data that the run was trained on.
     **options
-        Of the options of `Config` epochs, patience, learning_rate, threads, wire, micro_batches, watchdog,
-        checkpoint_seconds and checkpoints_kept may change, and so may the number of ranks.
+        These options of `Config` may change: epochs, patience, learning_rate, threads, wire, micro_batches, watchdog,
+        checkpoint_seconds and checkpoints_kept. The number of ranks may change, too.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def evaluate(
     history: str | Path | None = None, approximate: bool = False, threads: int = 0, comm: Communicator | None = None,
     **options: Any,
 ) -> dict[str, float]:  # fmt: skip
-    """Metrics of a trained network on data with known labels: `dslide evaluate` in Python.
+    """Measures a trained network on data with known labels. `dslide evaluate` in Python.
 
     Parameters
     ----------
@@ -176,9 +176,9 @@ def evaluate(
     data : path, Dataset or Tokens
         Rows with their labels.
     k : int or list of int
-        Ranks that metrics are reported at.
+        The k of metrics such as P@k.
     history : path
-        With interactions, the earlier ones of the users in `data`.
+        For interactions: the earlier ones of the users in `data`.
     approximate : bool
         Also measure prediction among labels that are looked up.
     threads : int
@@ -193,10 +193,10 @@ def evaluate(
     dict
         p_at_k, r_at_k, ndcg_at_k and, where the training data's label counts are known, psp_at_k and coverage_at_k
         (the share of labels that are predicted for some row) for each k; rows and rows_without_labels; the loss over
-        all labels; rows_per_second of exact prediction. With `approximate` it also has the metrics and
-        rows_per_second of approximate prediction, prefixed with `approximate_`, as well as
-        approximate_recall_of_exact_at_k, the share of the exact top k that it finds, and approximate_index_seconds,
-        the time to make what labels are looked up in, unless it was saved with the model.
+        all labels; rows_per_second of exact prediction. With `approximate`, also the metrics and rows_per_second of
+        approximate prediction, prefixed with `approximate_`; approximate_recall_of_exact_at_k, the share of the exact
+        top k that it finds; and approximate_index_seconds, the time to build the index, unless it was saved with the
+        model.
 
     Raises
     ------
@@ -225,24 +225,25 @@ def predict(
     probabilities: bool = False, threshold: float = 0.0, why: int = 0, threads: int = 0,
     comm: Communicator | None = None, **options: Any,
 ) -> Iterator[Prediction]:  # fmt: skip
-    """The best k labels of each row, with their names: `dslide predict` in Python.
+    """The best k labels of each row, with their names. `dslide predict` in Python.
 
     Parameters
     ----------
     model : path or Model
         Folder of a run or of a model, or what `open_model` returned.
     data : path, Dataset, Tokens, list of texts or list of lists of items
-        Texts are for a model of text, items for one of interactions. Items that a user has are not recommended.
+        Texts are for models trained on text, items for models of interactions. Items that a user already has are not
+        recommended.
     k : int
-        Labels for each row.
+        Number of labels for each row.
     approximate : bool
-        Score only labels that are looked up: faster.
+        Score only labels that are looked up, which is faster.
     probabilities : bool
-        Add them, where scores can be turned into some.
+        Add probabilities, if the model's scores can be converted to them.
     threshold : float
         Leave out labels with a smaller probability.
     why : int
-        Add so many features that moved each label's score most.
+        Add this many features that influenced each label's score most.
     threads : int
         0: one per core.
     comm : Communicator

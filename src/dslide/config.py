@@ -43,100 +43,103 @@ class Config:
     # fmt: off
     # the network
     hidden: tuple[int, ...] = option((-1,), "neurons of each hidden layer, in order; none (an empty list): no hidden "
-        "layer, features are straight before labels, which makes a linear classifier; -1: one layer of 256, or of as "
+        "layer, features connect directly to labels, which is a linear classifier; -1: one layer of 256, or of as "
         "many as a discriminant has directions, at most 512", -1, 2**24)
-    unit_length: Literal["none", "rows", "both"] = option("none", "without hidden layers: what is scaled to length 1; "
-        "rows: rows of features; both: these and each label's weights, so that logits are cosines over the temperature")
-    temperature: float = option(1.0, "without hidden layers: what products of rows and weights are divided by", 1e-6,
-        1e6)
-    output_bias: bool = option(True, "without hidden layers: whether labels have a bias; it begins at the log of their "
-        "frequency")
+    unit_length: Literal["none", "rows", "both"] = option("none", "only without hidden layers: what is scaled to "
+        "length 1; rows: the feature vector of each row; both: also each label's weights, which makes logits cosines "
+        "divided by the temperature")
+    temperature: float = option(1.0, "only without hidden layers: the products of rows and weights are divided by it",
+        1e-6, 1e6)
+    output_bias: bool = option(True, "only without hidden layers: whether labels have a bias, which starts at the log "
+        "of their frequency")
     activation: Literal["auto", "relu", "linear"] = option("auto", "activation function of hidden layers; auto: linear "
         "with one hidden layer, relu with more")
-    hidden_share: tuple[float, ...] = option((), "share of each hidden layer's neurons that are active for a row, in "
-        "order; 1: dense, less: sampled through hashing; empty: all dense", 0, 1)
+    hidden_share: tuple[float, ...] = option((), "for each hidden layer, in order, the share of its neurons that are "
+        "active for a row; 1: dense; less than 1: sampled by hashing; empty: all layers are dense", 0, 1)
     loss: Literal["auto", "softmax", "sigmoid"] = option("auto", "softmax: cross-entropy with the row's labels as "
-        "targets, in proportion to their weights; sigmoid: binary cross-entropy for every label; auto: sigmoid where "
+        "targets, in proportion to their weights; sigmoid: binary cross-entropy for every label; auto: sigmoid if "
         "rows of features have several labels, else softmax")
-    prior_labels: int = option(-1, "label prior: labels that each feature scores directly, beside the hidden layers: "
-        "those it tells most about in the training data; 0: no label prior; -1: chosen from the data. There is none "
-        "for dense features and streams of words, with active_sets = row, and with sampled hidden layers", -1, 2**20)
-    prior_power: float = option(-1.0, "label prior: power of a label's frequency that its counted weights are divided "
-        "by, so that rare labels count as much as frequent ones; 0: not divided; -1: chosen from the data", -1, 2)
-    prior_boost: float = option(-1.0, "label prior: factor on its logits in prediction, over that in training; -1: "
-        "chosen from the data", -1, 1e6)
+    prior_labels: int = option(-1, "label prior: number of labels that each feature scores directly, in addition to "
+        "the hidden layers; the labels about which the feature tells most in the training data are kept; 0: no label "
+        "prior; -1: chosen from the data. Not available for dense features, streams of words, active_sets = row or "
+        "sampled hidden layers", -1, 2**20)
+    prior_power: float = option(-1.0, "label prior: counted weights are divided by the label's frequency to this "
+        "power; at higher values rare labels count more; 0: not divided; -1: chosen from the data", -1, 2)
+    prior_boost: float = option(-1.0, "label prior: factor by which its logits count more in prediction than in "
+        "training; -1: chosen from the data", -1, 1e6)
     prior_scale: float = option(-1.0, "label prior: factor on what its counted weights add to logits, with rows scaled "
-        "to length 1; if the prior is trained, what the factors begin with; -1: chosen from the data", -1, 1e6)
-    prior_learning_rate: float = option(-1.0, "label prior: size of a step of its trained weights for one row of "
-        "length 1; follows the schedule of learning_rate; 0: the prior is counted only, not trained; -1: chosen from "
-        "the data", -1, 1e3)
-    linear_negatives: int = option(-1, "linear classifiers: rows of other labels that each is trained against: those "
-        "for which the label is among so many that the label prior ranks highest; classifiers are trained at the end, "
-        "and mixed into the network's logits if that ranks held-out rows better; 0: there are none; -1: chosen from "
-        "the data", -1, 2**16)
-    linear_items: int = option(-1, "linear classifiers of interactions: other items of the user that each item's has "
-        "weights for; 0: there are none; -1: chosen from the data", -1, 2**12)
-    neighbours: int = option(-1, "neighbours: training rows with hidden vectors like a row's, whose labels count in "
-        "prediction, beside linear classifiers: how many; they are kept with the network at the end of training, and "
-        "used if that ranks held-out rows better; 0: there are none; -1: chosen from the data", -1, 2**12)
-    ranking: Literal["precision", "propensity"] = option("precision", "what labels are ranked by in prediction; "
-        "precision: the chance that the row has them; propensity: that chance times what a label is worth, which is "
-        "more the rarer it is, as PSP@k counts it")
+        "to length 1; if the prior is trained, the factors start from this value; -1: chosen from the data", -1, 1e6)
+    prior_learning_rate: float = option(-1.0, "label prior: step size of its trained weights, for one row of length "
+        "1; follows the schedule of learning_rate; 0: the prior is only counted, not trained; -1: chosen from the data",
+        -1, 1e3)
+    linear_negatives: int = option(-1, "linear classifiers: each label's is trained against rows of other labels, "
+        "those for which the label is among this many that the label prior ranks highest; classifiers are trained at "
+        "the end, and mixed into the network's logits if that ranks held-out rows better; 0: no classifiers; -1: "
+        "chosen from the data", -1, 2**16)
+    linear_items: int = option(-1, "linear classifiers for interactions: number of other items of the user for which "
+        "each item has a weight; 0: no classifiers; -1: chosen from the data", -1, 2**12)
+    neighbours: int = option(-1, "neighbours: number of training rows with hidden vectors like a row's whose labels "
+        "count in prediction, in addition to linear classifiers; training rows are kept with the network at the end of "
+        "training, and used if that ranks held-out rows better; 0: no neighbours; -1: chosen from the data", -1, 2**12)
+    ranking: Literal["precision", "propensity"] = option("precision", "what prediction ranks labels by; precision: "
+        "the probability that the row has the label; propensity: that probability times the worth of the label, which "
+        "is larger for rarer labels, as in PSP@k")
     start: Literal["auto", "random", "discriminant"] = option("auto", "what the network starts from; random: random "
-        "weights; discriminant: the linear discriminant of the training data, whose directions are the hidden layer "
-        "and are not trained; for one linear hidden layer without a label prior; auto: discriminant for rows that have "
-        "at least half of 16 to 4,096 features, else random")
-    init_scale: float = option(1.0, "factor on the standard size of the initial weights; output weights beside a "
-        "label prior that is trained begin at 0 unless they are hashed", 0, 1e3)
+        "weights; discriminant: the linear discriminant of the training data, whose directions form the hidden layer "
+        "and are not trained; only for one linear hidden layer without a label prior; auto: discriminant if there are "
+        "16 to 4,096 features and rows have at least half of them, else random")
+    init_scale: float = option(1.0, "factor on the standard size of the initial weights; with a trained label prior, "
+        "output weights start at 0 unless they are hashed", 0, 1e3)
 
     # which output neurons are active
-    output: Literal["auto", "full", "lsh", "cells", "random"] = option("auto", "active output neurons: full: all of "
-        "them; random: the labels and random negatives; lsh: these and hash hits; cells: these and the best of the "
-        "labels that rows with similar hidden vectors excite; all but full also have prior_hits; auto: full up to "
-        "8,192 labels, else random with a label prior that is trained and cells without")
+    output: Literal["auto", "full", "lsh", "cells", "random"] = option("auto", "which output neurons are active; full: "
+        "all of them; random: the batch's labels and random negatives; lsh: these and hash hits; cells: these and the "
+        "best of the labels that score high for rows with similar hidden vectors; all but full also add prior_hits; "
+        "auto: full up to 8,192 labels, above that random with a trained label prior and cells without")
     active_sets: Literal["shared", "row"] = option("shared", "shared: one active set for the whole batch, the union "
         "over its rows; row: an active set for each row, as in the SLIDE papers")
-    hash_hits: int = option(-1, "neurons that each row looks up, in hash tables or cells, for the active set of output "
-        "neurons; -1: chosen from the number of labels", -1)
-    prior_hits: int = option(-1, "labels that each row adds to the active set of output neurons because the label "
-        "prior takes it for them; -1: chosen from the data", -1, 2**16)
-    random_negatives: int = option(-1, "random negatives: output neurons sampled at random, for the batch's active set "
-        "(shared) or each row's (row); -1: chosen from the number of labels", -1)
-    negative_sampling: Literal["auto", "frequency", "uniform"] = option("auto", "how likely each label is to be among "
-        "the random negatives; uniform: all alike; frequency: half of them in proportion to the rows that labels have, "
-        "the others uniformly; auto: frequency, with active_sets = row uniform")
-    correction: bool = option(True, "weight sampled neurons by the inverse of their sampling probability: an unbiased "
-        "estimate of the full loss")
+    hash_hits: int = option(-1, "number of output neurons that each row looks up in hash tables or cells, for the "
+        "active set; -1: chosen from the number of labels", -1)
+    prior_hits: int = option(-1, "number of labels that each row adds to the active set because the label prior ranks "
+        "them high for it; -1: chosen from the data", -1, 2**16)
+    random_negatives: int = option(-1, "random negatives: number of output neurons sampled at random for the batch's "
+        "active set (shared) or for each row's (row); -1: chosen from the number of labels", -1)
+    negative_sampling: Literal["auto", "frequency", "uniform"] = option("auto", "how random negatives are sampled; "
+        "uniform: all labels alike; frequency: half of them in proportion to the number of rows that a label has, the "
+        "other half uniformly; auto: frequency, or uniform with active_sets = row")
+    correction: bool = option(True, "weight sampled neurons by the inverse of their sampling probability, which makes "
+        "the sampled loss an unbiased estimate of the full loss")
 
     # hashing
     family: Literal["auto", "simhash", "wta", "dwta", "minhash"] = option("auto", "family of hash functions; auto: "
         "simhash in training, the one with the best recall in prediction")
-    hash_k: int = option(0, "hash values joined into one table address; 0: chosen from the layer's size", 0, 64)
+    hash_k: int = option(0, "number of hash values combined into one table address; 0: chosen from the layer's size",
+        0, 64)
     tables: int = option(0, "number of hash tables; 0: chosen from the layer's size", 0, 1024)
     table_bits: int = option(0, "log2 of the number of buckets in a table; 0: chosen from the layer's size", 0, 24)
-    bucket_size: int = option(256, "most neurons a bucket keeps; 0: no bound", 0)
+    bucket_size: int = option(256, "largest number of neurons in a bucket; 0: no limit", 0)
     bucket_policy: Literal["fifo", "reservoir"] = option("reservoir", "what a full bucket keeps: the newest neurons "
         "(fifo) or a random sample (reservoir)")
     probe: Literal["vanilla", "topk", "threshold"] = option("topk", "how hash hits are chosen: vanilla takes buckets "
         "in random order until there are enough, topk the neurons found in most tables, threshold those found in at "
         "least probe_threshold tables")
-    probe_threshold: int = option(2, "tables that a neuron must be found in, with probe = threshold", 1)
-    rebuild_every: int = option(50, "steps before hash tables are rebuilt for the first time", 1)
+    probe_threshold: int = option(2, "with probe = threshold: number of tables in which a neuron must be found", 1)
+    rebuild_every: int = option(50, "number of steps before hash tables are rebuilt for the first time", 1)
     rebuild_growth: float = option(1.3, "factor by which the interval between rebuilds grows", 1, 100)
 
     # the optimizer
-    optimizer: Literal["adam", "sgd", "adagrad"] = option("adagrad", "update rule; only rows with gradients are "
+    optimizer: Literal["adam", "sgd", "adagrad"] = option("adagrad", "update rule; only weight rows with gradients are "
         "updated")
-    learning_rate: float = option(5e-2, "size of a step", 0, 1e3)
+    learning_rate: float = option(5e-2, "step size of the optimizer", 0, 1e3)
     schedule: Literal["auto", "constant", "linear", "cosine", "trapezoid"] = option("auto", "how the learning rate "
-        "decays from its full value to zero over the run; trapezoid: it stays for a third of the run, then decays "
-        "linearly; auto: trapezoid for rows of features, else linear")
-    warmup: float = option(0.0, "share of all steps in which the learning rate rises from zero", 0, 1)
-    beta1: float = option(0.9, "decay of Adam's mean of gradients", 0, 0.999999)
-    beta2: float = option(0.999, "decay of Adam's mean of squared gradients", 0, 0.99999999)
+        "decays from its full value to zero over the run; trapezoid: constant for a third of the run, then linear "
+        "decay; auto: trapezoid for rows of features, else linear")
+    warmup: float = option(0.0, "share of all steps during which the learning rate rises from zero", 0, 1)
+    beta1: float = option(0.9, "decay rate of Adam's mean of gradients", 0, 0.999999)
+    beta2: float = option(0.999, "decay rate of Adam's mean of squared gradients", 0, 0.99999999)
     epsilon: float = option(1e-8, "added to the root of squared gradients in Adam and Adagrad", 0, 1)
-    weight_decay: float = option(0.0, "share of a weight subtracted at each update of it, times the learning "
-        "rate", 0, 1e3)
+    weight_decay: float = option(0.0, "each update of a weight subtracts this share of it, times the learning rate", 0,
+        1e3)
     dropout_input: float = option(-1.0, "share of input features left out at random in training; -1: chosen from the "
         "data", -1, 0.99)
     dropout_hidden: float = option(-1.0, "share of hidden activations left out at random in training; -1: chosen from "
@@ -144,44 +147,43 @@ class Config:
 
     # how parameters are kept
     weights: Literal["float32", "bf16", "int8"] = option("float32", "type of weights in memory and in saved models; "
-        "bf16 takes half the memory, and less time where memory bandwidth is the limit; 8 significant bits, rounded "
-        "stochastically so that small steps count on average; int8: of exported models, for prediction only")
-    moments: Literal["float32", "bf16"] = option("float32", "type of the moments of Adam and Adagrad; bf16 costs less "
-        "accuracy here than in the weights")
+        "bf16: half the memory, and faster where memory bandwidth is the limit, with 8 significant bits, rounded "
+        "stochastically to keep small steps on average; int8: only for exported models, which only predict")
+    moments: Literal["float32", "bf16"] = option("float32", "type of the optimizer moments of Adam and Adagrad; bf16 "
+        "costs less accuracy here than in the weights")
 
     # how the output layer is computed
     products: Literal["float32", "bf16"] = option("float32", "type of the factors in the output layer's matrix "
-        "products in training; bf16 rounds factors to 8 significant bits, sums stay float32: faster on CPUs with "
-        "AVX512-BF16, slower on others; for softmax over shared active sets")
+        "products during training; bf16 rounds factors to 8 significant bits while sums stay float32: faster on CPUs "
+        "with AVX512-BF16, slower on others; only for softmax over shared active sets")
 
     # the run
-    epochs: int = option(0, "most passes over the data; 0: 3 for rows of features that are not dense (2 if they have "
-        "one label), else 4, or as many as make 200 steps of small data", 0)
-    validation: float = option(-1.0, "share of the rows that is held out of training to tell which epoch was the best, "
-        "whose network is kept; of interactions a fifth of the items of this share of the users; 0: none, all "
-        "rows are trained on and the last network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)
-    patience: int = option(2, "epochs without a better result on the held-out rows after which training ends", 1)
-    autotune: float = option(0.0, "seconds of trials before the training, in which networks with other options are "
-        "compared on held-out rows; the training then has the best options; those that are given stay; 0: no "
-        "trials", 0, 1e9)
-    batch_size: int = option(0, "rows in a step; 0: 256, and with several ranks up to 256 for each, at most "
-        "2,048, where that leaves 640 steps: for rows of features, with a trained label prior and Adagrad", 0, 2**20)
+    epochs: int = option(0, "maximum number of passes over the data; 0: 3 for rows of features that are not dense (2 "
+        "if they have one label), else 4, and more for small data, as many as make 200 steps", 0)
+    validation: float = option(-1.0, "share of the rows held out of training to find the best epoch, whose network is "
+        "kept; for interactions, a fifth of the items of this share of the users; 0: nothing is held out and the last "
+        "network is kept; -1: chosen from the data, at most 0.05", -1, 0.5)
+    patience: int = option(2, "training ends after this many epochs without a better result on the held-out rows", 1)
+    autotune: float = option(0.0, "seconds spent before training on trials that compare other options on held-out "
+        "rows; training then uses the best; options that are set explicitly are not changed; 0: no trials", 0, 1e9)
+    batch_size: int = option(0, "rows per step; 0: 256; with several ranks up to 256 for each, at most 2,048, as long "
+        "as 640 steps remain, for rows of features with a trained label prior and Adagrad", 0, 2**20)
     seed: int = option(0, "seed of all random numbers", 0, 2**63 - 1)
-    threads: int = option(0, "threads to compute with; 0: one per core, shared among the ranks of a machine", 0, 1024)
-    checkpoint_seconds: float = option(300.0, "seconds between checkpoints during training; 0: only at its end", 0, 1e9)
-    checkpoints_kept: int = option(2, "checkpoints that are kept, the newest ones", 1)
+    threads: int = option(0, "number of compute threads; 0: one per core, shared among the ranks of a machine", 0, 1024)
+    checkpoint_seconds: float = option(300.0, "seconds between checkpoints during training; 0: only at the end", 0, 1e9)
+    checkpoints_kept: int = option(2, "how many of the newest checkpoints are kept", 1)
 
     # several ranks
-    shares: tuple[int, ...] = option((), "share of the network that each rank has, in proportion, for machines that "
-        "are not alike: 2,1 for two ranks of which the first is twice as fast; -1: in proportion to the speed of the "
-        "ranks, measured for a few seconds at the start; none (an empty list): equal. Like the ranks it is no property "
-        "of the network: a run is resumed with any", -1, 64)
+    shares: tuple[int, ...] = option((), "relative share of the network that each rank holds, for machines of unequal "
+        "speed: 2,1 for two ranks of which the first is twice as fast; -1: in proportion to the speed of the ranks, "
+        "measured for a few seconds at the start; none (an empty list): equal. Like the number of ranks, shares are "
+        "not part of the model: a run can be resumed with others", -1, 64)
     wire: Literal["float32", "bf16", "int8"] = option("bf16", "type of activations and their gradients in messages "
-        "between ranks; int8 has a scale for each row")
-    micro_batches: int = option(0, "parts of a batch, each a multiple of 128 rows; exchanging one overlaps with "
-        "computing another; 0: 2", 0, 64)
-    watchdog: float = option(60.0, "seconds without a heartbeat after which a rank is lost and the job "
-        "ends", 0.1, 86400)
+        "between ranks; int8 has one scale per row")
+    micro_batches: int = option(0, "number of parts into which a batch is split, each a multiple of 128 rows; one part "
+        "is exchanged while another is computed; 0: 2", 0, 64)
+    watchdog: float = option(60.0, "seconds without a heartbeat after which a rank counts as lost and the job ends",
+        0.1, 86400)
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -206,3 +207,42 @@ job()
     run = run_mpi(2, program, timeout=30)
     assert run.code != 0, run
     assert "dslide: error: rank 0 of 2: MPI did not start within 1 s; are all ranks running?" in run.stderr
+
+
+# Rank 1 gets a signal in training, and so all ranks stop; rank 0 gets its own only later.
+LATE_SIGNAL = """
+import atexit, os, signal, subprocess, sys, time
+from contextlib import suppress
+
+number, when = int(sys.argv[1]), sys.argv[2]
+
+def at_exit():
+    if comm.rank == 1:
+        time.sleep(1)  # rank 0 waits for this one in MPI_Finalize
+    elif when == "at exit":
+        subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -{number} {os.getpid()}"])
+
+atexit.register(at_exit)  # runs when the communicator has been closed
+
+from dslide.comm import job
+from dslide.util.signals import deferred_interrupt
+
+comm = job(20.0)
+with suppress(KeyboardInterrupt), deferred_interrupt() as received:
+    if comm.rank == 1:
+        signal.raise_signal(number)
+    if any(comm.gather_objects("step", received())):
+        raise KeyboardInterrupt
+if when == "after training" and comm.rank == 0:
+    signal.raise_signal(number)
+comm.barrier("saved")
+print(f"rank {comm.rank} has saved\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["after training", "at exit"])
+def test_a_signal_that_reaches_a_rank_late_does_not_end_it_before_it_has_saved(number: int, when: str) -> None:
+    run = run_mpi(2, LATE_SIGNAL, int(number), when, timeout=30)
+    assert run.code == 0, run
+    assert sorted(run.stdout.splitlines()) == ["rank 0 has saved", "rank 1 has saved"]

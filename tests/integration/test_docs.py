@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dslide.data.load import FORMATS
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -140,6 +142,11 @@ def test_every_table_of_results_has_its_command() -> None:
     }
     assert len(tables) > 20
     assert tables - listed == set()
+
+
+def test_every_format_of_data_is_in_the_guide() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "guide/data.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(FORMATS)
 
 
 def test_commands_of_results_exist() -> None:

@@ -16,7 +16,11 @@ import pytest
 docscrape = pytest.importorskip("numpydoc.docscrape")
 
 REFERENCE = (Path(__file__).parents[2] / "docs/reference/python.md").read_text()
-PACKAGES = ("dslide", "dslide.data", "dslide.comm", "dslide.torch", "dslide.tracking")
+PACKAGES = ("dslide", "dslide.data", "dslide.comm", "dslide.torch", "dslide.tracking", "dslide.ray")
+try:
+    importlib.import_module(PACKAGES[-1])
+except ImportError:  # Ray is not installed
+    PACKAGES = PACKAGES[:-1]
 # Methods that a callback may have: the class says what they get.
 UNDESCRIBED = ("Callback",)
 
@@ -28,8 +32,8 @@ def listed() -> dict[str, tuple[Any, list[str]]]:
     lines = REFERENCE.splitlines()
     for number, line in enumerate(lines):
         if match := re.match(r"\.\. currentmodule:: (\S+)", line):
-            package = importlib.import_module(match[1])
-        elif match := re.match(r"\.\. auto\w+:: (\w+)", line):
+            package = importlib.import_module(match[1]) if match[1] in PACKAGES else None
+        elif package and (match := re.match(r"\.\. auto\w+:: (\w+)", line)):
             value = getattr(package, match[1])
             options = "\n".join(lines[number + 1 : number + 3])
             members = re.search(r":members:(.*)", options)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+from dslide import errors
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "guide/troubleshooting.md").read_text()
@@ -34,6 +37,13 @@ def sentences() -> set[str]:
 def test_every_message_of_the_page_is_in_the_sources(sentences):
     assert len(documented()) > 40
     assert [message for message in documented() if not in_sources(message, sentences)] == []
+
+
+def test_every_kind_of_error_is_collected():
+    kinds = {kind for kind in vars(errors).values() if inspect.isclass(kind) and hasattr(kind, "code")}
+    kinds -= {errors.PeerFailed}  # has the message of another rank
+    assert {kind.__name__ for kind in kinds} | {"LabError", "BadRequest"} <= COLLECTED["KINDS"]
+    assert "…: … rows are more than the … of a request" in COLLECTED["messages_of"]("reports and serving")
 
 
 def test_messages_that_are_gone_are_found(sentences):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,10 @@ from dslide.data import synthesize
 
 pytestmark = [
     pytest.mark.waiting,
-    # One in ten runs failed on a busy machine, when a job was stopped while it started: see docs/guide/slurm.md.
-    pytest.mark.skipif("DSLIDE_TEST_SLURM" not in os.environ, reason="DSLIDE_TEST_SLURM is not set"),
     pytest.mark.skipif(bool(missing_programs()), reason=f"not installed: {', '.join(missing_programs())}"),
 ]
 SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sh"
-LIMIT = 45  # seconds for a job to get to its next state
+LIMIT = 90  # seconds for a job to get to its next state
 ENDLESS = ("--epochs", "1000000", "--checkpoint-seconds", "0.5", "--watchdog", "3")
 
 

@@ -9,6 +9,8 @@ import argparse
 import contextlib
 import getpass
 import os
+import random
+import re
 import secrets
 import shutil
 import signal
@@ -21,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
-START_LIMIT = 30  # seconds until all nodes are idle
+START_LIMIT = 60  # seconds until all nodes are idle
 SBIN = "/usr/sbin:/sbin"  # where daemons are, which users often don't have in PATH
 
 CONFIGURATION = """\
@@ -126,6 +128,9 @@ class SlurmCluster:
         names |= {"nodes": len(self.nodes), "controller_port": first, "ports": ",".join(map(str, others))}
         text = CONFIGURATION.format(**names)
         (self.folder / "slurm.conf").write_text(text)
+        version = re.search(r"(\d+)\.(\d+)", self.run("slurmd", "-V"))
+        if version is None or (int(version[1]), int(version[2])) >= (23, 2):  # earlier ones don't know the word
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (self.folder / "state").mkdir()
 
     def _start_munge(self) -> None:
@@ -181,9 +186,13 @@ def missing_programs() -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port at which nobody listens, below those that systems give to outgoing connections: one of these could take
+    it before the daemon does."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def main() -> None:

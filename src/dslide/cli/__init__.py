@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         check_name(argv[0], COMMANDS, "command")
-    top = Parser(prog="dslide", description="Neural networks with enormous output layers, on plain CPU machines.")
+    top = Parser(prog="dslide", description="Neural networks with very large output layers, trained on CPUs.")
     top.add_argument("--version", action="store_true", help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     requested = argv[0] if argv else ""

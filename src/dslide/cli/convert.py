@@ -9,10 +9,10 @@ from dslide.util.terminal import command, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "data in any format that is read: a file, or several, or patterns like 'part-*.tsv.gz'"
+    what = "data in any supported format: a file, several files, or patterns like 'part-*.tsv.gz'"
     parser.add_argument("data", metavar="IN", nargs="+", help=what)
-    parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
-    add_option(parser, "--threads", "threads or processes that read", "one per core")
+    parser.add_argument("out", metavar="OUT", help="folder to create; it must not exist yet")
+    add_option(parser, "--threads", "number of threads or processes that read", "one per core")
     add_reading_options(parser, text=True)
 
 

@@ -16,14 +16,14 @@ WEIGHTS = ("float32", "bf16", "int8")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
-    parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
+    parser.add_argument("out", metavar="OUT", help="folder to create; it must not exist yet")
     parser.add_argument(
-        "--weights", choices=WEIGHTS, help="type of the weights; int8, with a scale for each row, takes a quarter of "
+        "--weights", choices=WEIGHTS, help="type of the weights; int8, with one scale per row, takes a quarter of "
         "the space (default: as they are)",
     )  # fmt: skip
     add_switch(parser, "--optimizer", "with the state that resuming needs")
     add_switch(parser, "--arrays", "make .npy files instead: output vectors and biases, with --rows hidden vectors too")
-    add_option(parser, "--rows", "with --arrays: data whose hidden vectors to write", "none", "DATA")
+    add_option(parser, "--rows", "with --arrays: data whose hidden vectors are written, too", "none", "DATA")
     add_reading_options(parser, sizes=False)
 
 

@@ -9,7 +9,7 @@ from dslide.cli.options import add_option, add_reading_options, reading_options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model; its index is replaced")
-    add_option(parser, "--rows", "rows like those to predict for", "the last ones of training", "DATA")
+    add_option(parser, "--rows", "data with rows like those to predict for", "the last ones of training", "DATA")
     add_reading_options(parser, sizes=False)
 
 

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
     what = "words, or items of a model of interactions, to find the neighbours of"
     parser.add_argument("words", metavar="WORD", nargs="+", help=what)
-    add_option(parser, "--k", "neighbours of each", 10)
+    add_option(parser, "--k", "number of neighbours of each", 10)
     add_switch(parser, "--labels", "of labels, by the output layer's vectors, instead")
 
 

@@ -63,7 +63,7 @@ def add_switch(parser: argparse._ActionsContainer, flag: str, help_text: str) ->
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Everything in Config, and `--config` for a file of it."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file with options, by the names they have here")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options, by the same names as here")
     add_fields(parser, "network and training", Config)
 
 
@@ -78,7 +78,7 @@ def add_reading_options(
         "--base", type=_base, default="auto", metavar="{auto,0,1}",
         help="number of the first feature and label in text files (default: auto)",
     )  # fmt: skip
-    add_option(group, "--y", "file with the labels, where they are not in DATA", "Y.npz beside X.npz", "FILE")
+    add_option(group, "--y", "file with the labels, if DATA has none", "Y.npz beside X.npz", "FILE")
     dense = "file with dense features of the rows, a matrix that numpy.save wrote, beside those in DATA"
     add_option(group, "--embeddings", dense, "none", "FILE")
     add_option(
@@ -86,9 +86,9 @@ def add_reading_options(
     )
     group.add_argument(
         "--header", action=argparse.BooleanOptionalAction, default=None,
-        help="the first line has names of columns, or has not (default: guessed)",
+        help="whether the first line has the names of columns (default: guessed)",
     )  # fmt: skip
-    add_option(group, "--label-separator", "what is between labels, like ';'", "blanks", "TEXT")
+    add_option(group, "--label-separator", "separator between labels, like ';'", "blanks", "TEXT")
     for flag, what, usual in (
         ("--label-column", "labels", "named labels or the like, or 1"),
         (
@@ -103,9 +103,9 @@ def add_reading_options(
     ):
         add_option(group, flag, f"column of the {what}: a name in the header, or a number from 1", usual, "COLUMN")
     if sizes:
-        add_option(group, "--features", "number of features", "as the data has")
-        add_option(group, "--labels", "number of labels", "as the data has")
-        add_option(group, "--label-names", "text file with the name of a label per line", "none", "FILE")
+        add_option(group, "--features", "number of features", "that of the data")
+        add_option(group, "--labels", "number of labels", "that of the data")
+        add_option(group, "--label-names", "text file with one label name per line", "none", "FILE")
     if text or tokens:
         from dslide.data import TextOptions, TokenOptions
 
@@ -124,7 +124,7 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_k_option(parser: argparse.ArgumentParser) -> None:
     """The ranks at which metrics are reported."""
-    add_option(parser, "--k", "ranks to report", "1,3,5; for interactions 1,5,20", "N,N,...", _ranks)
+    add_option(parser, "--k", "values of k to report metrics for", "1,3,5; for interactions 1,5,20", "N,N,...", _ranks)
 
 
 def _ranks(text: str) -> tuple[int, ...]:

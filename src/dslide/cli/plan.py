@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", nargs="?", help="data to train on; without it, give the numbers below")
-    dense = "features, of those --features counts, that are dense, without DATA"
+    parser.add_argument("data", metavar="DATA", nargs="?", help="data to train on; without it, give the sizes below")
+    dense = "without DATA: how many of --features are dense"
     add_option(parser, "--dense-features", dense, 0)
     for name, default in (("rows", 0), ("features-per-row", 75), ("labels-per-row", 5)):
-        add_option(parser, f"--{name}", f"{name.replace('-', ' ')} of the data, without DATA", default)
+        add_option(parser, f"--{name}", f"without DATA: {name.replace('-', ' ')} of the data", default)
     group = parser.add_argument_group("the machines")
-    add_option(group, "--nodes", "machines that share the network, a rank on each", 1)
-    add_option(group, "--cores", "cores of each of them", "as many as here")
-    add_option(group, "--memory", "memory of each to fit into, like 8GB", "what is free here", "SIZE")
-    bandwidth = "of each one's network, like 100mbit or unlimited (default: 1gbit)"
+    add_option(group, "--nodes", "machines that share the network, one rank on each", 1)
+    add_option(group, "--cores", "cores of each machine", "as many as here")
+    add_option(group, "--memory", "available memory of each machine, like 8GB", "what is free here", "SIZE")
+    bandwidth = "bandwidth of each machine's link, like 100mbit or unlimited (default: 1gbit)"
     group.add_argument("--bandwidth", default="1gbit", metavar="RATE", help=bandwidth)
-    latency = "of a small message from one to another, like 50us (default: 0.1ms)"
+    latency = "latency of a small message between machines, like 50us (default: 0.1ms)"
     group.add_argument("--latency", default="0.1ms", metavar="TIME", help=latency)
     add_json_option(parser, "write one object of JSON")
     add_reading_options(parser, tokens=True)

@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="?", help=what)
     items = "with a model of interactions: items of a user, instead of DATA (default: none)"
     parser.add_argument("--items", metavar="ITEM", nargs="+", help=items)
-    add_option(parser, "--k", "labels for each row", 5)
-    add_option(parser, "--output", "where to write", "stdout", "FILE")
-    add_switch(parser, "--approximate", "score only labels that are looked up: faster")
+    add_option(parser, "--k", "number of labels for each row", 5)
+    add_option(parser, "--output", "file to write to", "stdout", "FILE")
+    add_switch(parser, "--approximate", "score only labels that are looked up, which is faster")
     add_switch(parser, "--scores", "write label:score")
     add_switch(parser, "--probabilities", "write label:probability")
-    add_option(parser, "--threshold", "least probability of a label, 0 to 1", "none", "P", _number)
-    what = "with each label so many features that moved its score most, on lines of their own"
+    add_option(parser, "--threshold", "smallest probability of a label to be written, 0 to 1", "none", "P", _number)
+    what = "number of features that influenced each label's score most, written on lines of their own"
     add_option(parser, "--why", what, 0)
     add_json_option(parser, "write JSON Lines: row, user, labels with numbers, names, scores and probabilities")
     add_option(parser, "--threads", "threads; 0: one per core", 0)

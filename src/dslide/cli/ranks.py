@@ -24,14 +24,14 @@ def add_rank_options(parser: argparse.ArgumentParser, elastic: bool = False) -> 
     """`--ranks` and `--hosts`; `elastic`: also `--elastic` and `--min-ranks`."""
     parser.set_defaults(starts_ranks=True, elastic=False, min_ranks=None)
     group = parser.add_argument_group("several ranks")
-    add_option(group, "--ranks", "start N ranks on this machine, which share the network", "1, this process")
-    hosts = "start a rank on each host named in this file, one per line, over ssh"
+    add_option(group, "--ranks", "start N ranks on this machine that share the network", "1, this process")
+    hosts = "start a rank on each host in this file (one per line), over ssh"
     add_option(group, "--hosts", hosts, "none", "FILE")
     if elastic:
         group = parser.add_argument_group("elastic runs")
         lost = "restart from the last checkpoint when ranks or hosts are lost"
         add_switch(group, "--elastic", f"{lost}, and resume the run in --out if there is one")
-        fewer = "with --elastic and --hosts: wait for hosts rather than train on fewer ranks"
+        fewer = "with --elastic and --hosts: wait for hosts instead of training on fewer ranks than this"
         add_option(group, "--min-ranks", fewer, "1")
 
 

@@ -10,9 +10,9 @@ from dslide.errors import DataError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="folder of a training run, or of a model")
-    parser.add_argument("out", metavar="OUT", help="model folder to make; it must not exist")
-    add_option(parser, "--remove", "file with the name of a label to remove per line", "none", "FILE")
-    add_option(parser, "--rename", "file with a label per line: its name, a tab, and its new name", "none", "FILE")
+    parser.add_argument("out", metavar="OUT", help="model folder to create; it must not exist yet")
+    add_option(parser, "--remove", "file with the labels to remove, one name per line", "none", "FILE")
+    add_option(parser, "--rename", "file with one label per line: its name, a tab, and its new name", "none", "FILE")
 
 
 def run(arguments: argparse.Namespace) -> None:

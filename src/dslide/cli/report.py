@@ -6,7 +6,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, as dslide train --out made them")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, written by dslide train --out")
     target = "page to write; a report that is there is replaced (default: report.html)"
     parser.add_argument("--out", metavar="FILE", default="report.html", help=target)
 

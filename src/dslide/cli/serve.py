@@ -17,22 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser, "--host", "address to listen at; others than this machine's own need a token", DEFAULTS.host, "HOST"
     )
-    add_option(parser, "--port", "port to listen at; 0: any that is free", DEFAULTS.port)
-    add_option(parser, "--token-file", "file with a token that requests must have", "none", "FILE")
-    add_option(parser, "--workers", "processes, which share the weights", DEFAULTS.workers)
+    add_option(parser, "--port", "port to listen on; 0: any free one", DEFAULTS.port)
+    add_option(parser, "--token-file", "file with a token that requests must contain", "none", "FILE")
+    add_option(parser, "--workers", "number of processes, which share the weights", DEFAULTS.workers)
     add_option(parser, "--threads", "threads of each worker; 0: the cores divided by the workers", 0)
     parser.add_argument(
         "--approximate", action=argparse.BooleanOptionalAction, help="score only labels that are looked up (default: if"
         " the model has a label prior)",
     )  # fmt: skip
-    add_option(parser, "--k", "labels for each row, if a request does not say", DEFAULTS.k)
-    add_option(parser, "--most-k", "most labels that a request can ask for", DEFAULTS.most_k)
-    add_option(parser, "--most-rows", "most rows of a request", DEFAULTS.most_rows)
-    add_option(parser, "--most-bytes", "most bytes of a request, like 4MB", "4MB", "SIZE")
-    add_option(parser, "--batch-rows", "most rows that are predicted together", DEFAULTS.batch_rows)
+    add_option(parser, "--k", "number of labels for each row, if the request does not say", DEFAULTS.k)
+    add_option(parser, "--most-k", "largest number of labels that a request can ask for", DEFAULTS.most_k)
+    add_option(parser, "--most-rows", "largest number of rows in a request", DEFAULTS.most_rows)
+    add_option(parser, "--most-bytes", "largest size of a request, like 4MB", "4MB", "SIZE")
+    add_option(parser, "--batch-rows", "largest number of rows that are predicted together", DEFAULTS.batch_rows)
     add_option(parser, "--timeout", "time that a client may take to send a request, like 10s", "10s", "TIME")
-    add_option(parser, "--reload", "time between looks for a newer checkpoint, like 10s; 0s: never", "10s", "TIME")
-    add_option(parser, "--uri-prefix", "put before the names of labels, to make URIs of them", "nothing", "TEXT")
+    add_option(parser, "--reload", "interval of checks for a newer checkpoint, like 10s; 0s: never", "10s", "TIME")
+    add_option(parser, "--uri-prefix", "prefix that turns the names of labels into URIs", "nothing", "TEXT")
 
 
 def run(arguments: argparse.Namespace) -> None:

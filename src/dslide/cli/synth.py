@@ -9,13 +9,13 @@ from dslide.util.terminal import command, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="OUT", help="folder to make; it must not exist")
+    parser.add_argument("out", metavar="OUT", help="folder to create; it must not exist yet")
     for name, default, help_text in (
         ("rows", 10_000, "rows to train on"),
         ("test-rows", 1_000, "rows to test on"),
         ("features", 10_000, "number of features"),
         ("labels", 5_000, "number of labels"),
-        ("seed", 0, "everything random follows from it"),
+        ("seed", 0, "seed of all random numbers"),
     ):
         add_option(parser, f"--{name}", help_text, default)
 

@@ -34,26 +34,30 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data to train on: a file or a converted folder")
-    add_option(parser, "--out", "folder to make", "the next free runs/NAME-1, -2, ...", "RUN")
+    add_option(parser, "--out", "folder to create", "the next free runs/NAME-1, -2, ...", "RUN")
     resume = "resume this run; --epochs, --threads and options of several ranks may change"
     parser.add_argument("--resume", metavar="RUN", help=resume)
     existing = (
         "resume the run in --out if there is one, and wait for its last start to end: for jobs that are restarted"
     )
     add_switch(parser, "--resume-existing", existing)
-    start = "run or model to go on from, with DATA as further rows; its network grows by their new labels and features"
+    start = (
+        "run or model to continue from, with DATA as further rows; its network grows by their new labels and features"
+    )
     parser.add_argument("--from", metavar="RUN", dest="start_from", help=f"{start} (default: none)")
     replay = "with --from: earlier rows, of which some are trained on again, as many as new labels ask for"
     parser.add_argument("--replay", metavar="FILE", help=f"{replay} (default: none)")
     add_switch(parser, "--quiet", "print only errors and the summary")
-    profile = "report where the time goes, against what this machine can do, and write RUN/profile.json"
+    profile = "report the time of each phase, compared with what this machine can do, and write RUN/profile.json"
     add_switch(parser, "--profile", profile)
     events = "also write event files for TensorBoard to RUN/tensorboard; needs tensorboardX"
     add_switch(parser, "--tensorboard", events)
-    add_switch(parser, "--mlflow", "also report the run to MLflow, as its environment variables say; needs mlflow")
+    add_switch(
+        parser, "--mlflow", "also report the run to MLflow, configured by its environment variables; needs mlflow"
+    )
     add_switch(parser, "--wandb", "also report the run to Weights & Biases, in the same way; needs wandb")
     add_k_option(parser)
-    items = "with interactions: file to make with the items that are best for each user, as many as the largest --k"
+    items = "with interactions: write the best items of each user to this file, as many as the largest --k"
     parser.add_argument("--recommend", metavar="FILE", help=f"{items} (default: none)")
     group = parser.add_argument_group("testing")
     add_option(group, "--test", "data to evaluate the trained network on", "none", "FILE")
@@ -65,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(group, "--hold-out", share, "none", "SHARE", number)
     how = "how interactions are held out: random, the newest by time, or the last one of each user"
     group.add_argument("--split", default="random", metavar="{random,time,last}", help=f"{how} (default: random)")
-    add_option(group, "--test-every", "evaluate after every so many epochs too; 0: only at the end", 0)
-    add_option(group, "--test-rows", "test rows, chosen at random, that --test-every evaluates on; 0: all", 0)
+    add_option(group, "--test-every", "also evaluate after every N epochs; 0: only at the end", 0)
+    add_option(group, "--test-rows", "number of random test rows that --test-every evaluates on; 0: all", 0)
     add_reading_options(parser, text=True, tokens=True)
     add_config_options(parser)
     add_rank_options(parser, elastic=True)

@@ -34,14 +34,14 @@ class Communicator(Progress):
         Parameters
         ----------
         name : str
-            Of the exchange, in errors.
+            Name of the exchange, used in errors.
         outgoing : list of bytes
-            A message for each rank.
+            One message for each rank.
 
         Returns
         -------
         Exchange
-            To wait for.
+            Its `wait` returns the messages of all ranks.
         """
         exchange = self._post(name, outgoing)
         self._wake.set()
@@ -53,13 +53,13 @@ class Communicator(Progress):
         Parameters
         ----------
         name : str
-            Of the exchange, in errors.
+            Name of the exchange, used in errors.
         content : bytes
 
         Returns
         -------
         Exchange
-            To wait for.
+            Its `wait` returns the messages of all ranks.
         """
         return self.post(name, [content] * self.size)
 
@@ -69,7 +69,7 @@ class Communicator(Progress):
         Parameters
         ----------
         name : str
-            Of the exchange, in errors; the same on all ranks.
+            Name of the exchange, used in errors; the same on all ranks.
         content : bytes
 
         Returns
@@ -89,7 +89,7 @@ class Communicator(Progress):
         Parameters
         ----------
         name : str
-            Of the exchange, in errors.
+            Name of the exchange, used in errors.
         value : what JSON can hold
 
         Returns
@@ -104,7 +104,7 @@ class Communicator(Progress):
         Parameters
         ----------
         name : str
-            Of the exchange, in errors.
+            Name of the exchange, used in errors.
         """
         self.all_gather(name, b"")
 
@@ -115,7 +115,7 @@ class Communicator(Progress):
         Parameters
         ----------
         what : str
-            What is done, in errors.
+            What is done, used in errors.
         work : callable
             Is called without arguments.
 
@@ -133,8 +133,8 @@ class Communicator(Progress):
         return value  # type: ignore[return-value]
 
     def on_side(self, handler: Callable[[int, memoryview], None] | None) -> None:
-        """From now on frames of the side channel go to `handler(rank, content)`, which is called with the lock held and
-        must neither wait nor fail; with None they are dropped.
+        """Sets the function that receives frames of the side channel: `handler(rank, content)`, which is called with
+        the lock held and must neither wait nor fail. With None, frames are dropped.
 
         Parameters
         ----------

@@ -19,7 +19,7 @@ from dslide.comm import liveness
 from dslide.comm.communicator import Communicator, solo
 from dslide.comm.frames import Buffer
 from dslide.errors import CommError, ConfigError, PeerFailed, UserError
-from dslide.util import shared_memory
+from dslide.util import shared_memory, signals
 
 # Variables in which launchers give rank and number of ranks to the processes they start.
 _LAUNCHERS = (
@@ -109,6 +109,7 @@ def _connect() -> Communicator:
             raise ConfigError("this MPI allows calls from the main thread only; dslide needs MPI_THREAD_SERIALIZED")
         comm = Communicator(MpiTransport(MPI))  # made together, so all ranks share their memory by now
     shared_memory.unlink_own()
+    signals.expect_late_signals()
     _leave_properly(comm)
     return comm
 
@@ -180,8 +181,12 @@ def _leave_properly(comm: Communicator) -> None:
             before(kind, error, trace)
         end_job(comm, f"{kind.__name__}: {error}", error.code if isinstance(error, PeerFailed) else 1)
 
+    def leave() -> None:
+        comm.close()
+        signals.ignore_late_signals()
+
     sys.excepthook = hook
-    atexit.register(comm.close)  # runs before MPI_Finalize: the last registered runs first
+    atexit.register(leave)  # runs before MPI_Finalize: the last registered runs first
 
 
 def end_job(comm: Communicator, message: str, code: int) -> None:

@@ -65,64 +65,64 @@ def load(
     threads: int | None = None,
     history: Dataset | str | Path | None = None,
 ) -> Dataset:
-    """Loads a dataset; text may be plain, gzip or xz.
+    """Loads a dataset. Text files may be compressed with gzip or xz.
 
     Parameters
     ----------
     path : path
-        A file, or a folder of a format that is one.
+        A file, or a folder if the format is a folder.
     format : str
-        By default it is detected.
+        By default the format is detected.
 
         - `xmc`: XMLRepository text with a header
-        - `libsvm`: the same without a header; sizes are `features` and `labels`, or follow from the largest index
+        - `libsvm`: the same without a header; the sizes are `features` and `labels`, or follow from the largest indices
         - `npz`: scipy matrices X.npz and Y.npz (or `y`)
         - `npy`: a dense matrix of float16, float32 or float64, which is mapped into memory: an .npy file, or an .npz
           archive that numpy.savez wrote; labels are `y` or an array y of the archive
         - `tsv`: `label label<TAB>text`, or a table with other separators and columns, vectorized with `vectorizer` or
           a new one
-        - `jsonl`: a line `{"text": ..., "labels": [...]}` for each row, vectorized in the same way
-        - `parquet`: the same with columns of labels (lists, or texts to be separated) and of texts
-        - `text`: a text in each line, without labels, for a `vectorizer` that has learned words
+        - `jsonl`: one line `{"text": ..., "labels": [...]}` per row, vectorized in the same way
+        - `parquet`: the same from columns of labels (lists, or texts to be split) and of texts
+        - `text`: one text per line, without labels, for a `vectorizer` that has learned words
         - `csr`: a folder written by `write_dataset` or `convert`
-        - `interactions`: a table with a line for each user and item, detected by its header or not at all, or lines
-          `user item item ...`, never detected, since libsvm looks the same
+        - `interactions`: a table with one line per pair of user and item, detected only by its header, or lines
+          `user item item ...`, which are never detected, since libsvm looks the same
         - `tokens`: see `load_tokens`
 
     base : {"auto", 0, 1}
-        The lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs, for xmc only if also an index
-        equal to the number of columns occurs; give test data the `base` of the training data's Dataset.
+        The lowest index of xmc and libsvm text. "auto": 1 for libsvm if no 0 occurs; 1 for xmc if, in addition, an
+        index equal to the number of columns occurs. For test data, pass the `base` of the training data's Dataset.
     features, labels : int
-        Numbers of columns that are expected: data that differs is refused.
+        Expected numbers of columns: data that differs is refused.
     y : path
-        File of the labels, of `npz` and `npy`; by default that of a file X.<any> is Y.<any> beside it. Of `npy` it is
-        a .npy file of classes (whole numbers from 0 on, or texts) or of a matrix, a scipy matrix in an .npz file, or
-        text with the names of a row's labels in each line.
+        File of labels for `npz` and `npy`; by default Y.<any> beside a file X.<any>. For `npy` it is a .npy file of
+        classes (whole numbers from 0, or texts) or of a matrix, a scipy matrix in an .npz file, or text whose lines
+        have the names of each row's labels.
     embeddings : path
-        File of a dense matrix, as of `npy`, with further features of the rows.
+        File of a dense matrix, as for `npy`, with further features of the rows.
     vectorizer : TextVectorizer
-        Makes features of texts; by default a new one learns their words.
+        Turns texts into features; by default a new one learns their words.
     label_names : list of str
-        Names that are expected: data that differs is refused, except that labels of tsv text without a name get the
-        columns after all others (`unknown_labels`).
+        Expected names: data that differs is refused, except that labels of tsv text without a name get the columns
+        after all others (`unknown_labels`).
     separator : str
-        What is between columns of a table.
+        Separator between the columns of a table.
     header : bool
-        Whether the first line of a table has names of columns.
+        Whether the first line of a table has the names of columns.
     label_separator : str
-        What is between labels; by default blanks.
+        Separator between labels; by default blanks.
     label_column, text_column, user_column, item_column, weight_column, time_column : str or int
-        Columns of tables, by their names in the header, or by numbers from 1 on; in JSON Lines they are keys. By
-        default those with usual names, such as text and labels or user_id and item_id, or the first two. A weight is
-        that of an item as a label. There may be several columns of text, whose words count so many times:
+        Columns of tables, by their names in the header, or by numbers from 1; in JSON Lines, keys. By default columns
+        with usual names, such as text and labels or user_id and item_id, or the first two. The weight is that of an
+        item as a label. There may be several columns of text, with factors for how often their words count:
         `{"title": 3, "abstract": 1}`, or `"title:3,abstract"`.
     layout : Layout
-        What these leave open, as a Dataset has it.
+        Values for arguments above that are not given, such as the layout of another Dataset.
     threads : int
         Threads that parse xmc and libsvm text; by default one per core.
     history : path or Dataset
-        Of interactions, which have the same items as features and as labels: features are the items of the same users
-        there, and items that it lacks are `unknown_labels`.
+        For interactions, whose features and labels are the same items: features are the items of the same users in
+        `history`, and items that do not occur there are `unknown_labels`.
 
     Returns
     -------

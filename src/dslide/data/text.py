@@ -32,16 +32,14 @@ SHORTEST_PART = 3  # characters
 class TextOptions:
     """TF-IDF: (1 + log tf) * idf with idf = log(rows / df) + 1, rows scaled to length 1."""
 
-    min_df: int = option(2, "rows a word must occur in", 1)
-    max_features: int = option(0, "most words kept, the most frequent ones; 0: all", 0)
+    min_df: int = option(2, "number of rows in which a word must occur", 1)
+    max_features: int = option(0, "largest number of words, of which the most frequent are kept; 0: no limit", 0)
     sublinear: bool = option(True, "count a word that occurs n times as 1 + log n")
     lowercase: bool = option(True, "ignore case")
     normalize: bool = option(True, "scale rows to length 1")
-    characters: int = option(
-        0, "longest part of a word, from 3 characters on, that makes a feature too; 0: none", 0, 16
-    )
-    stop_words: tuple[str, ...] = option((), "words that make no feature: a file with one per line")
-    ngrams: int = option(1, "longest run of words that makes a feature", 1, 16)  # each adds as many as there are words
+    characters: int = option(0, "parts of words of 3 to this many characters become features too; 0: none", 0, 16)
+    stop_words: tuple[str, ...] = option((), "words that do not become features: a file with one per line")
+    ngrams: int = option(1, "longest run of words that becomes a feature", 1, 16)  # each adds about as many as words
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -39,9 +39,9 @@ class TokenOptions:
     # fmt: off
     window: int = option(5, "largest window: words on each side of a word that are its labels; each epoch draws 1 to "
         "this many", 1, 255)
-    min_count: int = option(2, "times that a word must occur to be in the stream", 1)
-    subsample: float = option(1e-4, "occurrences of a word with a share f of the stream above this are kept with "
-        "probability sqrt(this / f); 0: always", 0, 1)
+    min_count: int = option(2, "words that occur fewer times are left out of the stream", 1)
+    subsample: float = option(1e-4, "a word whose share f of the stream is above this is kept with probability "
+        "sqrt(this / f); 0: always", 0, 1)
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -28,20 +28,20 @@ Array = npt.NDArray[Any]
 class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A neural network for very many classes or labels, as a scikit-learn classifier.
 
-    Rows are best normalised to length 1, as TfidfVectorizer does. A 1-D y holds the class of each row, whole
-    numbers or texts. A 2-D y, sparse or dense, holds the weight of each label in each row, 0 where the row
-    lacks it; as everywhere in scikit-learn, a dense one of a single column is taken for a 1-D y.
+    Rows should be normalised to length 1, as TfidfVectorizer does. A 1-D y holds the class of each row, as whole
+    numbers or texts. A 2-D y, sparse or dense, holds the weight of each label in each row, or 0 if the row does not
+    have it; as everywhere in scikit-learn, a dense y with a single column is treated as 1-D.
 
-    Inside `mpiexec` the network is split over the ranks: every rank runs the same program with the same data, and calls
-    the same methods, prediction included, which give every rank the same result.
+    Under `mpiexec` the network is split over the ranks: every rank runs the same program with the same data and calls
+    the same methods, including prediction, and all ranks get the same result.
 
-    What is random follows from `seed` alone, which is always a whole number: the same seed and number of
-    threads give the same network, bit for bit. That is why there is no `random_state`.
+    All randomness depends only on `seed`, a whole number: the same seed and number of threads give the same network,
+    bit for bit. There is therefore no `random_state`.
 
     Attributes
     ----------
     classes_ : array of shape (labels,)
-        The classes of a 1-D y, sorted; of a 2-D y the column numbers.
+        The classes of a 1-D y, sorted; for a 2-D y the column numbers.
     network_ : Network
     trainer_ : Trainer or None
         None for a model that was loaded only to predict.
@@ -49,9 +49,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         Passes over the data.
     n_features_in_ : int
     feature_names_in_ : array of str
-        Only if X had names of columns, all of them texts.
+        Only if X had column names that are all texts.
     label_names_, vectorizer_ : list of str or None, TextVectorizer or None
-        Only of a loaded model; what `dslide train` knew of the names of labels and of the words of texts.
+        Only for a loaded model: the names of labels and the vectoriser of texts that `dslide train` used.
 
     Examples
     --------
@@ -111,31 +111,31 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self, X: Any, y: Any, callbacks: Sequence[Callback] = (), out: str | Path | None = None, eval_set: Any = None,
         sample_weight: Any = None,
     ) -> SlideClassifier:  # fmt: skip
-        """Trains a new network. Of enough data a few rows are held out of training (`validation`), to keep the network
-        of the best epoch. With `autotune` other options are tried first; `network_.config` has those that were the
-        best. Options that have their default value count as not given.
+        """Trains a new network. If there are enough rows, a few are held out of training (`validation`) to find the
+        best epoch, whose network is kept. With `autotune`, other options are tried first; `network_.config` has the
+        best ones. Options that have their default value count as not given.
 
-        Ctrl-C ends training with KeyboardInterrupt; what was learned until then is kept and can predict.
+        Ctrl-C ends training with KeyboardInterrupt; the network trained so far is kept and can predict.
 
         Parameters
         ----------
         X : matrix (rows, features), scipy sparse or dense, SparseRows, DenseRows or MixedRows, or a list of texts
-            A dense one of float16, float32 or float64, which may be mapped from a file, is not copied; if more than
-            half of it is 0, it is taken as sparse. A pair of sparse rows, or texts, and a dense matrix gives rows with
-            the features of both.
+            A dense matrix of float16, float32 or float64, which may be mapped from a file, is not copied; if more than
+            half of it is 0, it is treated as sparse. A pair of sparse rows (or texts) and a dense matrix gives rows
+            with the features of both.
         y : classes (rows,), or weights of labels (rows, labels), sparse or dense
         callbacks : list of Callback
             They receive what training reports.
         out : path
-            Folder of a run, as `dslide.train` makes it: checkpoints are written there in the background, every
-            `checkpoint_seconds`. If it has checkpoints already, training resumes from the newest one; other data than
-            theirs, or other options, are refused.
+            Run folder, like that of `dslide.train`: checkpoints are written there in the background, every
+            `checkpoint_seconds`. If it already has checkpoints, training resumes from the newest one; other data or
+            other options are then refused.
         eval_set : pair (X, y)
-            Rows to tell by which epoch is the best; all of X are trained on then.
+            Rows that decide which epoch is the best; training then uses all rows of X.
         sample_weight : array (rows,)
             How much each row counts, relative to the others: a row of weight 2 is trained on twice as often as one of
-            weight 1, on average over epochs, and one of weight 0 never. An epoch has about as many rows as without.
-            Statistics that training starts from and linear classifiers see rows as often, too.
+            weight 1, on average over epochs, and one of weight 0 never. An epoch has about as many rows as without
+            weights. Linear classifiers and the statistics that training starts from use the same weights.
 
         Returns
         -------
@@ -151,22 +151,22 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> SlideClassifier:
-        """One pass over the given rows, in random order, from where the network stands. The learning rate is
-        constant, since the number of rows to come is unknown.
+        """Trains the present network for one pass over the given rows, in random order. The learning rate is constant,
+        since the number of rows to come is unknown.
 
-        More labels and features may come later, as classes, as columns of X and y, or as words of texts: the network
-        grows, and rows that bring something new are counted in its label prior. Between calls only learning_rate,
-        batch_size, epochs, threads, checkpoint options and options of several ranks may change. A network that starts
-        here has no label prior, and softmax as its loss if that is left open; one of `fit` keeps its own, and treats
-        rows that bring nothing new as some of those that its label prior was counted on.
+        Later calls may bring more labels and features, as classes, as columns of X and y, or as words of texts: the
+        network grows, and rows that bring something new are counted in its label prior. Between calls only
+        learning_rate, batch_size, epochs, threads, checkpoint options and options of several ranks may change. A
+        network that starts with partial_fit has no label prior, and by default the softmax loss. A network from `fit`
+        keeps its label prior, and assumes that rows without anything new are among those the prior was counted on.
 
         Parameters
         ----------
         X, y : as in `fit`
         classes : array of classes
-            All that are known so far, to be given with the first 1-D y; a 2-D y has a column for each label.
+            All classes known so far; required with the first 1-D y. A 2-D y has a column for each label.
         sample_weight : array (rows,)
-            How often each row is trained on in this pass; of a fraction, one time more with that chance.
+            How often each row is trained on in this pass; a fraction is the probability of one more time.
 
         Returns
         -------
@@ -179,9 +179,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     # ---- prediction ----------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Any:
-        """After a 1-D y the class of each row. After a 2-D y an indicator matrix (rows, labels) of 0 and 1,
-        CSR or dense as y was: with loss "sigmoid" the labels with a probability above one half; with
-        "softmax" the k best, k being the mean number of labels of a training row, rounded, at least 1.
+        """Predicts labels. After a 1-D y, the class of each row. After a 2-D y, an indicator matrix (rows, labels) of
+        0 and 1, CSR or dense like y: with loss "sigmoid", the labels with a probability above one half; with
+        "softmax", the k best, where k is the mean number of labels of a training row, rounded, at least 1.
 
         Parameters
         ----------
@@ -204,14 +204,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         approximate : bool
             Score only labels that are looked up; rows with fewer than k of them are computed in full.
         exclude : matrix (rows, labels)
-            Labels whose value in it is not 0 are left out. Where fewer than k are left, column numbers are -1, and
-            classes are refused. Of a model of interactions, items that a row of X has are left out unless `exclude`
-            says otherwise.
+            Labels whose value in this matrix is not 0 are left out. If fewer than k labels are left, the missing
+            column numbers are -1; after a 1-D y this is an error. With a model of interactions, the items of a row of
+            X are left out unless `exclude` is given.
 
         Returns
         -------
         labels : array (rows, k)
-            Classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if it had any).
+            Classes after a 1-D y, column numbers after a 2-D y (`classes_[columns]` are their names, if there are any).
         scores : array (rows, k)
         """
         return prediction.predict_topk(self, X, k, approximate, exclude)
@@ -235,8 +235,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self.network_.scores(x, columns)
 
     def decision_function(self, X: Any) -> Array:
-        """Scores (logits) of all labels, (rows, labels); with two classes, as scikit-learn has it, (rows,):
-        by how much the second one leads.
+        """Scores (logits) of all labels, (rows, labels). With two classes, as usual in scikit-learn, (rows,): by how
+        much the score of the second class exceeds that of the first.
 
         Parameters
         ----------
@@ -252,9 +252,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return scores
 
     def predict_proba(self, X: Any, k: int | None = None) -> Any:
-        """Probabilities, (rows, labels). They sum to 1 in a row, except after a 2-D y with loss "sigmoid". With `k`
-        the k best labels of each row, as `predict_topk` has them, and their probabilities: two arrays (rows, k). After
-        a 1-D y with loss "sigmoid" these are not divided by the row's sum.
+        """Probabilities, (rows, labels). They sum to 1 in each row, except after a 2-D y with loss "sigmoid". With `k`,
+        the k best labels of each row, like `predict_topk`, and their probabilities: two arrays (rows, k). After a 1-D y
+        with loss "sigmoid" these are not divided by the row's sum.
 
         Parameters
         ----------
@@ -269,8 +269,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return prediction.predict_proba(self, X, k)
 
     def score(self, X: Any, y: Any) -> float:
-        """After a 1-D y accuracy; after a 2-D y P@1: the share of rows whose best label is right, among those
-        that have labels.
+        """Accuracy after a 1-D y. After a 2-D y, P@1: among rows that have labels, the share whose best label is right.
 
         Parameters
         ----------
@@ -290,27 +289,27 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         Parameters
         ----------
         folder : path
-            Folder to make; one that has a model is replaced.
+            Folder to create; an existing model folder is replaced.
         """
         persistence.save(self, folder)
 
     def save_pretrained(self, folder: str | Path, *, metrics: Mapping[str, float] | None = None) -> None:
-        """Writes a model folder as the Hugging Face hub has them: without what further training needs, and with a card,
-        README.md, that says what the model is, what it was trained on and where it falls short.
+        """Writes a model folder in the layout of the Hugging Face hub: without what further training needs, and with a
+        card, README.md, that says what the model is, what it was trained on and what its limits are.
 
         Parameters
         ----------
         folder : path
-            Folder to make; one that has a model is replaced, with its card.
+            Folder to create; an existing model folder is replaced, including its card.
         metrics : dict
-            What `dslide.evaluate` returned, for the card.
+            Metrics for the card, as returned by `dslide.evaluate`.
         """
         persistence.save_pretrained(self, folder, metrics)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
-        """Opens a folder that `save_pretrained` or `dslide export` made, or any other of a model: `load` by the name
-        that it has elsewhere.
+        """Opens a folder written by `save_pretrained` or `dslide export`, or any other model folder. Another name for
+        `load`.
 
         Parameters
         ----------
@@ -327,9 +326,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     @classmethod
     def load(cls, folder: str | Path, *, trainable: bool = False) -> SlideClassifier:
-        """Opens a model folder. With `trainable` partial_fit can continue; else weights are mapped from disk.
+        """Opens a model folder. With `trainable`, partial_fit can continue training; otherwise weights are mapped from
+        disk.
 
-        A model of `dslide train` (the folder of the run or its model) opens as if fitted with a sparse 2-D y, whose
+        A model from `dslide train` (the run folder or a model in it) opens as if fitted with a sparse 2-D y, whose
         column names, if there are any, are `classes_`. If it was trained on texts, X may be a list of texts.
 
         Parameters

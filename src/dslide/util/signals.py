@@ -11,6 +11,8 @@ from typing import Any
 
 _DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _terminated = False
+_several_ranks = False  # whether this process is a rank of a job, whose ranks each get a signal of their own
+_kept: dict[int, Any] = {}  # handlers of signals that other ranks have had already, and this one may still get
 
 
 @contextmanager
@@ -27,23 +29,56 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         _terminated = _terminated or number == signal.SIGTERM
         signal.signal(number, _DEFAULT[number])
 
-    with handling([number for number in _DEFAULT if signal.getsignal(number) is _DEFAULT[number]], note):
+    numbers = [number for number in _DEFAULT if signal.getsignal(number) in (_DEFAULT[number], _kept.get(number))]
+    before = _install(numbers, note)
+    try:
         yield lambda: received
+    except KeyboardInterrupt:
+        if _several_ranks:
+            _kept.update(dict.fromkeys(before, note))
+            before = {}
+        raise
+    finally:
+        _restore(before)
+
+
+def expect_late_signals() -> None:
+    """This process is a rank of a job. A signal to the job reaches its ranks at different times: some may have stopped
+    training for it, all saved the network and left, before another one receives it. So a block of `deferred_interrupt`
+    that KeyboardInterrupt ends goes on deferring the first signal of each kind."""
+    global _several_ranks
+    _several_ranks = True
+
+
+def ignore_late_signals() -> None:
+    """Ignores from now on the signals that are still deferred: called as the process ends, when Python handles no
+    signals any more and one would kill it in MPI_Finalize, where the other ranks would then wait."""
+    for number, handler in _kept.items():
+        if signal.getsignal(number) is handler:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Within the block these signals call `handler`, except those that are ignored; only in the main thread."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
+    before = _install(numbers, handler)
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        _restore(before)
+
+
+def _install(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """The handlers before, by signal; empty outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in handled}
+
+
+def _restore(before: dict[int, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def terminated() -> bool:
