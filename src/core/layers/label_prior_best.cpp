@@ -14,6 +14,7 @@ constexpr int64_t PREFETCH_DISTANCE = 2;    // in features
 constexpr int64_t PREFETCH_LINKS = 256;     // ahead of a walk over all links
 constexpr int64_t MOST_ELEMENTS = 1 << 16;  // of rows at once
 constexpr size_t PREFETCH_LINES = 4;        // of a feature's links; the hardware fetches the rest
+constexpr size_t LINES_AT_ONCE = 64;        // of scores
 
 // An unsigned number that orders as the float, with random low bits.
 uint32_t key_of(float sum, size_t neuron) {
@@ -42,6 +43,14 @@ bool any_reaches(const float* sum, const float* bias, float least) {
     any |= (s != 0.0f) & (s + b >= least);
   }
   return (any[0] | any[1] | any[2] | any[3]) != 0;
+}
+
+// A bit for each of LINES_AT_ONCE bytes, which are 0 or 1. A walk over bits is predictable, a branch for each byte not.
+uint64_t bits_of(const uint64_t* bytes) {
+  static_assert(std::endian::native == std::endian::little);
+  uint64_t bits = 0;
+  for (size_t i = 0; i < LINES_AT_ONCE / 8; ++i) bits |= (bytes[i] * 0x0102040810204080u >> 56) << 8 * i;
+  return bits;
 }
 
 // The best neurons of a row so far, best first; ties to the one that came first.
@@ -143,12 +152,11 @@ void LabelPrior::best_of_part(const Csr& x, const double* norms, const Csr& own,
   weigh_links(x, groups);
   const int parts = threads();
   scores_.resize(parts);
-  constexpr size_t LINE = SCORE_LINE;
-  const size_t words = neurons() / (8 * LINE) + 1;
+  const size_t lines = neurons() / SCORE_LINE + 1, words = lines / LINES_AT_ONCE + 1;
   parallel_for(x.rows, 1, parts, [&](size_t first, size_t last, int thread) {
     Scores& scores = scores_[thread];
-    scores.sum.resize(8 * LINE * words);
-    scores.touched.resize(words);
+    scores.sum.resize(LINES_AT_ONCE * SCORE_LINE * words);
+    scores.touched.resize(LINES_AT_ONCE / 8 * words);
     for (size_t i = first; i < last; ++i) {
       add_scores(x, i, norms[i], scores);
       for (const int32_t* label = own.begin(i); label != own.end(i); ++label) scores.sum[*label] = 0;
@@ -156,21 +164,20 @@ void LabelPrior::best_of_part(const Csr& x, const double* norms, const Csr& own,
       std::fill_n(best.ids, count, -1);
       std::fill_n(best.keys, count, 0u);
       for (size_t w = 0; w < words; ++w) {
-        if (scores.touched[w] == 0) continue;
-        const auto* const touched = reinterpret_cast<const uint8_t*>(&scores.touched[w]);
-        for (size_t line = 0; line < 8; ++line) {
-          if (touched[line] == 0) continue;
-          const size_t begin = (8 * w + line) * LINE, end = std::min(begin + LINE, neurons());
+        uint64_t* const touched = &scores.touched[LINES_AT_ONCE / 8 * w];
+        for (uint64_t bits = bits_of(touched); bits != 0; bits &= bits - 1) {
+          const size_t begin = (LINES_AT_ONCE * w + std::countr_zero(bits)) * SCORE_LINE;
           float* const sum = &scores.sum[begin];
-          if (end < begin + LINE || any_reaches(sum, bias + begin, best.least)) {
+          const size_t end = std::min(begin + SCORE_LINE, neurons());
+          if (end < begin + SCORE_LINE || any_reaches(sum, bias + begin, best.least)) {
             for (size_t n = begin; n < end; ++n) {
               if (sum[n - begin] == 0) continue;
               best.offer(static_cast<int32_t>(n), key_of(sum[n - begin] + bias[n], stripe.to_global(n)));
             }
           }
-          std::fill_n(sum, LINE, 0.0f);
+          std::fill_n(sum, SCORE_LINE, 0.0f);
         }
-        scores.touched[w] = 0;
+        std::fill_n(touched, LINES_AT_ONCE / 8, 0u);
       }
     }
   });
