@@ -168,13 +168,18 @@ void LinearScorer::scores(const Csr& x, const double* norms, const int32_t* labe
 void LinearScorer::mixed_scores(const Csr& x, const double* norms, const int32_t* ids, const float* logits,
                                 size_t count, Stripe own, const Calibration& calibration, float* scores) const {
   std::vector<int32_t> labels(x.rows * count);
-  for (size_t j = 0; j < labels.size(); ++j) {
-    labels[j] = ids[j] >= 0 && own.contains(ids[j]) ? static_cast<int32_t>(own.to_local(ids[j])) : -1;
-  }
+  const int parts = labels.size() < FEW_SCORES ? 1 : threads();
+  parallel_for(labels.size(), 1, parts, [&](size_t begin, size_t end, int) {
+    for (size_t j = begin; j < end; ++j) {
+      labels[j] = ids[j] >= 0 && own.contains(ids[j]) ? static_cast<int32_t>(own.to_local(ids[j])) : -1;
+    }
+  });
   this->scores(x, norms, labels.data(), count, scores);
-  for (size_t j = 0; j < labels.size(); ++j) {
-    if (labels[j] >= 0) scores[j] = calibration.score(logits[j] + scores[j], labels[j]);
-  }
+  parallel_for(labels.size(), 1, parts, [&](size_t begin, size_t end, int) {
+    for (size_t j = begin; j < end; ++j) {
+      if (labels[j] >= 0) scores[j] = calibration.score(logits[j] + scores[j], labels[j]);
+    }
+  });
 }
 
 void rank_again(const int32_t* ids, const float* scores, size_t rows, size_t count, size_t ranked, size_t k,
