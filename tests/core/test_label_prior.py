@@ -210,7 +210,9 @@ def test_logits_in_prediction_are_those_of_all_neurons(case, boost):
 
 
 @settings(deadline=None)
-@given(st.one_of(CASES, MANY_LABELS), st.integers(1, 6), st.sampled_from([(0, 1), (1, 3), (1, 2, (1, 4))]))
+@given(
+    st.one_of(CASES, MANY_LABELS), st.sampled_from([1, 6, 17, 40]), st.sampled_from([(0, 1), (1, 3), (1, 2, (1, 4))])
+)
 def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, want, stripe):
     rows, _, labels, _, seed = case
     made = Case.make(case)

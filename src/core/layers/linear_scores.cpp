@@ -8,8 +8,8 @@
 
 namespace dslide {
 namespace {
-constexpr size_t FEW_SCORES = 256;  // of all rows: fewer are not worth waking threads for
-constexpr int64_t GROUP = 16;       // features of a label, of which the last is kept apart
+constexpr size_t FEW_SCORES = 256;        // of all rows: fewer are not worth waking threads for
+constexpr int64_t GROUP = 16;             // features of a label, of which the last is kept apart
 constexpr size_t FEW_ROWS = 8;            // and these are not worth ordering by label,
 constexpr size_t LABELS_PER_PAIR = 64;    // or less than a pair of row and label for so many labels
 constexpr size_t MOST_PAIRS = 1 << 20;    // ordered at once
@@ -99,9 +99,8 @@ void LinearScorer::scores_by_label(const Csr& x, const double* norms, const int3
                                    float* scores) const {
   std::vector<float> values(x.offsets[x.rows] - x.offsets[0]);
   std::vector<Row> rows(x.rows);
-  parallel_each(x.rows, [&](size_t i) {
-    rows[i] = unit_row(x, norms, i, values.data() + (x.offsets[i] - x.offsets[0]));
-  });
+  parallel_each(x.rows,
+                [&](size_t i) { rows[i] = unit_row(x, norms, i, values.data() + (x.offsets[i] - x.offsets[0])); });
   const size_t pairs = x.rows * count;
   std::vector<uint32_t> end(weights_.rows + 1), order(pairs), scored;  // `scored`: the labels, in the order they came
   for (size_t j = 0; j < pairs; ++j) {
