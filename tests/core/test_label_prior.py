@@ -141,6 +141,10 @@ def test_lengths_of_rows_beyond_what_float32_can_square():
 CASES = st.tuples(
     st.integers(1, 20), st.integers(1, 15), st.integers(1, 90), st.integers(1, 5), st.integers(0, 2**31)
 )  # rows, features, labels, labels of a feature, seed
+MANY_LABELS = st.tuples(
+    st.integers(1, 4), st.integers(1, 15), st.sampled_from([1023, 1024, 3000]), st.integers(1, 60),
+    st.integers(0, 2**31),
+)  # fmt: skip
 
 
 @dataclass
@@ -206,7 +210,9 @@ def test_logits_in_prediction_are_those_of_all_neurons(case, boost):
 
 
 @settings(deadline=None)
-@given(CASES, st.integers(1, 6), st.sampled_from([(0, 1), (1, 3), (1, 2, (1, 4))]))
+@given(
+    st.one_of(CASES, MANY_LABELS), st.sampled_from([1, 6, 17, 40]), st.sampled_from([(0, 1), (1, 3), (1, 2, (1, 4))])
+)
 def test_the_labels_that_rows_are_taken_for_are_those_of_the_reference(case, want, stripe):
     rows, _, labels, _, seed = case
     made = Case.make(case)

@@ -42,16 +42,17 @@ def test_candidates_are_ranked_by_score_and_ties_by_label(seed, rows, count, ran
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
-    st.integers(1, 4),
+    st.sampled_from([1, 2, 4, 9, 30]),
     st.integers(1, 70),
     st.sampled_from([Shard(), Shard(1, 3), Shard(1, 2, (1, 3))]),
-    st.sampled_from([(FEATURES, 0.5), (200, 0.08), (200, 0.9), (3, 0.1)]),
+    st.sampled_from([(FEATURES, 0.5, 0.3), (200, 0.08, 0.3), (200, 0.9, 0.3), (200, 0.9, 0.02), (3, 0.1, 0.3)]),
 )
 def test_mixed_scores_are_calibrated_sums(seed, rows, count, shard, shape):
+    """Of few rows, which are scored one by one, and of many, which are scored label by label."""
     rng = np.random.default_rng(seed)
-    labels, (features, share) = 40, shape
+    labels, (features, share, share_of_rows) = 40, shape
     *_, last, beyond = shard.numbers(labels + 1).tolist()
-    weights, x = rows_of(rng, labels, features, share), rows_of(rng, rows, features, 0.3)
+    weights, x = rows_of(rng, labels, features, share), rows_of(rng, rows, features, share_of_rows)
     bias = rng.standard_normal(labels).astype(np.float32)
     arrays = {"begin": weights.indptr, "feature": weights.indices, "weight": weights.values, "bias": bias}
     linear = LinearClassifiers(arrays | {"factor": np.ones(labels, np.float32)}, features)
@@ -70,7 +71,10 @@ def test_mixed_scores_are_calibrated_sums(seed, rows, count, shard, shape):
         np.where(is_own, np.take_along_axis(unit @ weights.to_scipy().toarray().T + bias, own, axis=1), 0),
         rtol=1e-4, atol=1e-4,
     )  # fmt: skip
-    mixed = logits + linear.scores(x, own)
+    scores = linear.scores(x, own)
+    for row in range(rows):
+        np.testing.assert_array_equal(scores[row : row + 1], linear.scores(x.part(row, row + 1), own[row : row + 1]))
+    mixed = logits + scores
     for row, place in zip(*np.nonzero(is_own), strict=True):
         label = own[row, place]
         expected = calibration.scores(mixed[row : row + 1, place : place + 1], np.array([label]))[0, 0]

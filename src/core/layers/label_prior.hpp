@@ -158,6 +158,7 @@ class LabelPrior {
   void weigh_links(const Csr& x, const GroupedInputs* groups);
   void weigh_links_of(const InputGroups& group, WeightedLinks& found) const;
   void add_scores(const Csr& x, size_t row, double norm, Scores& scores) const;
+  template <class Best> void drain_scores(Scores& scores, const float* bias, Stripe stripe, Best best) const;
   void use_groups(const Csr& x, const GroupedInputs* groups);
   void find_links(const Csr& x, const ActiveSet& active, const GroupedInputs* groups);
   void find_links_of(const InputGroups& group, ActiveLinks& found) const;

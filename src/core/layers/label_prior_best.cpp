@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include "layers/label_prior.hpp"
 #include "layers/link_prefetch.hpp"
@@ -14,6 +15,8 @@ constexpr int64_t PREFETCH_DISTANCE = 2;    // in features
 constexpr int64_t PREFETCH_LINKS = 256;     // ahead of a walk over all links
 constexpr int64_t MOST_ELEMENTS = 1 << 16;  // of rows at once
 constexpr size_t PREFETCH_LINES = 4;        // of a feature's links; the hardware fetches the rest
+constexpr size_t LINES_AT_ONCE = 64;        // of scores
+constexpr size_t FEW = 16;                  // neurons, of which a sorted list is kept
 
 // An unsigned number that orders as the float, with random low bits.
 uint32_t key_of(float sum, size_t neuron) {
@@ -44,8 +47,16 @@ bool any_reaches(const float* sum, const float* bias, float least) {
   return (any[0] | any[1] | any[2] | any[3]) != 0;
 }
 
+// A bit for each of LINES_AT_ONCE bytes, which are 0 or 1. A walk over bits is predictable, a branch for each byte not.
+uint64_t bits_of(const uint64_t* bytes) {
+  static_assert(std::endian::native == std::endian::little);
+  uint64_t bits = 0;
+  for (size_t i = 0; i < LINES_AT_ONCE / 8; ++i) bits |= (bytes[i] * 0x0102040810204080u >> 56) << 8 * i;
+  return bits;
+}
+
 // The best neurons of a row so far, best first; ties to the one that came first.
-struct Best {
+struct FewBest {
   int32_t* ids;
   uint32_t* keys;
   size_t count;
@@ -61,6 +72,37 @@ struct Best {
     keys[at] = key;
     ids[at] = neuron;
     least = least_above(keys[count - 1]);
+  }
+  void finish() {}
+};
+
+// The same, for neurons that come in ascending order, where a place among many would take long to make: they are kept
+// as they come, and now and then all but the best are dropped.
+struct ManyBest {
+  int32_t* ids;
+  uint32_t* keys;
+  size_t count;
+  std::vector<uint64_t>& found;  // key and neuron, as a number that is larger if the neuron is better
+  uint32_t least_key = 0;
+  float least = -std::numeric_limits<float>::infinity();
+
+  void offer(int32_t neuron, uint32_t key) {
+    if (key <= least_key) return;
+    found.push_back(uint64_t{key} << 32 | ~static_cast<uint32_t>(neuron));
+    if (found.size() < 2 * count) return;
+    const auto last = found.begin() + static_cast<std::ptrdiff_t>(count - 1);
+    std::nth_element(found.begin(), last, found.end(), std::greater<>());
+    found.resize(count);
+    least_key = static_cast<uint32_t>(found.back() >> 32);
+    least = least_above(least_key);
+  }
+  void finish() {
+    std::sort(found.begin(), found.end(), std::greater<>());
+    for (size_t j = 0; j < std::min(count, found.size()); ++j) {
+      ids[j] = static_cast<int32_t>(~static_cast<uint32_t>(found[j]));
+      keys[j] = static_cast<uint32_t>(found[j] >> 32);
+    }
+    found.clear();
   }
 };
 }  // namespace
@@ -138,39 +180,49 @@ void LabelPrior::best(const Csr& x, const double* norms, const Csr& own, const f
   }
 }
 
+// Offers the neurons of the lines with scores, in ascending order; all scores become 0.
+template <class Best> void LabelPrior::drain_scores(Scores& scores, const float* bias, Stripe stripe, Best best) const {
+  for (size_t w = 0; w < scores.touched.size() / (LINES_AT_ONCE / 8); ++w) {
+    uint64_t* const touched = &scores.touched[LINES_AT_ONCE / 8 * w];
+    for (uint64_t bits = bits_of(touched); bits != 0; bits &= bits - 1) {
+      const size_t begin = (LINES_AT_ONCE * w + std::countr_zero(bits)) * SCORE_LINE;
+      float* const sum = &scores.sum[begin];
+      const size_t end = std::min(begin + SCORE_LINE, neurons());
+      if (end < begin + SCORE_LINE || any_reaches(sum, bias + begin, best.least)) {
+        for (size_t n = begin; n < end; ++n) {
+          if (sum[n - begin] == 0) continue;
+          best.offer(static_cast<int32_t>(n), key_of(sum[n - begin] + bias[n], stripe.to_global(n)));
+        }
+      }
+      std::fill_n(sum, SCORE_LINE, 0.0f);
+    }
+    std::fill_n(touched, LINES_AT_ONCE / 8, 0u);
+  }
+  best.finish();
+}
+
 void LabelPrior::best_of_part(const Csr& x, const double* norms, const Csr& own, const float* bias, size_t count,
                               Stripe stripe, int32_t* ids, uint32_t* keys, const GroupedInputs* groups) {
   weigh_links(x, groups);
   const int parts = threads();
   scores_.resize(parts);
-  constexpr size_t LINE = SCORE_LINE;
-  const size_t words = neurons() / (8 * LINE) + 1;
+  const size_t lines = neurons() / SCORE_LINE + 1, words = lines / LINES_AT_ONCE + 1;
   parallel_for(x.rows, 1, parts, [&](size_t first, size_t last, int thread) {
     Scores& scores = scores_[thread];
-    scores.sum.resize(8 * LINE * words);
-    scores.touched.resize(words);
+    scores.sum.resize(LINES_AT_ONCE * SCORE_LINE * words);
+    scores.touched.resize(LINES_AT_ONCE / 8 * words);
+    std::vector<uint64_t> found;
     for (size_t i = first; i < last; ++i) {
       add_scores(x, i, norms[i], scores);
       for (const int32_t* label = own.begin(i); label != own.end(i); ++label) scores.sum[*label] = 0;
-      Best best{ids + i * count, keys + i * count, count};
-      std::fill_n(best.ids, count, -1);
-      std::fill_n(best.keys, count, 0u);
-      for (size_t w = 0; w < words; ++w) {
-        if (scores.touched[w] == 0) continue;
-        const auto* const touched = reinterpret_cast<const uint8_t*>(&scores.touched[w]);
-        for (size_t line = 0; line < 8; ++line) {
-          if (touched[line] == 0) continue;
-          const size_t begin = (8 * w + line) * LINE, end = std::min(begin + LINE, neurons());
-          float* const sum = &scores.sum[begin];
-          if (end < begin + LINE || any_reaches(sum, bias + begin, best.least)) {
-            for (size_t n = begin; n < end; ++n) {
-              if (sum[n - begin] == 0) continue;
-              best.offer(static_cast<int32_t>(n), key_of(sum[n - begin] + bias[n], stripe.to_global(n)));
-            }
-          }
-          std::fill_n(sum, LINE, 0.0f);
-        }
-        scores.touched[w] = 0;
+      int32_t* const best_ids = ids + i * count;
+      uint32_t* const best_keys = keys + i * count;
+      std::fill_n(best_ids, count, -1);
+      std::fill_n(best_keys, count, 0u);
+      if (count <= FEW) {
+        drain_scores(scores, bias, stripe, FewBest{best_ids, best_keys, count});
+      } else {
+        drain_scores(scores, bias, stripe, ManyBest{best_ids, best_keys, count, found});
       }
     }
   });

@@ -57,25 +57,32 @@ class LinearScorer {
                     Stripe own, const Calibration& calibration, float* scores) const;
 
  private:
-  // A row of unit length, and the groups in which its features are, of this label and the next one.
+  // A row of unit length.
   struct Row {
     std::span<const int32_t> ids;
-    std::vector<float> values;
-    std::vector<uint32_t> groups[2];
+    std::span<const float> values;
   };
+  struct Scratch {
+    std::vector<float> values;        // of a row
+    std::vector<uint32_t> groups[2];  // in which a row's features are, of a label and the next one
+    AlignedFloats by_feature;         // (features): weights of a label; 0 between uses
+  };
+  static Row unit_row(const Csr& x, const double* norms, size_t i, float* values);
   void find_groups(size_t label, const Row& row, std::vector<uint32_t>& group) const;
   // The score, of the row whose groups were found.
   float product(size_t label, const Row& row, const std::vector<uint32_t>& group) const;
-  // use(j, label, score) for j < x.rows * count, where the label is label_of(j), or -1 and the score 0.
-  template <class LabelOf, class Use>
-  void each_score(const Csr& x, const double* norms, size_t count, const LabelOf& label_of, const Use& use) const;
+  // As scores(), with the same result: of few rows, and of many.
+  void scores_by_row(const Csr& x, const double* norms, const int32_t* labels, size_t count, float* scores) const;
+  void scores_by_label(const Csr& x, const double* norms, const int32_t* labels, size_t count, float* scores) const;
+  void score_rows(size_t label, const std::vector<Row>& rows, size_t count, std::span<const uint32_t> places,
+                  Scratch& scratch, float* scores) const;
 
   Csr weights_;
   const float* bias_;
   size_t features_;
   std::vector<int64_t> last_begin_;  // (labels + 1)
   std::vector<int32_t> last_;        // by label: the last feature of each whole group of its features
-  mutable ScratchPool<Row> rows_;
+  mutable ScratchPool<Scratch> scratch_;
 };
 
 // The `k` best of each row's `count` candidates by their scores, best first, ties to the lower id; id -1 comes last.
