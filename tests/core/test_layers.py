@@ -253,7 +253,7 @@ def test_topk_without_excluded_neurons(k, share, rows, neurons, inputs, seed, th
 
 def scored(z, numbers, saturates):
     """The slow reference: a line for each neuron, above its least logit, with a bend; then what the neuron is worth."""
-    slope, offset, least, knot, bend, worth = numbers.T
+    slope, offset, least, knot, bend, worth, _ = numbers.T
     line = np.where(z >= least, slope * z + offset, slope * least + offset + (z - least))
     line = np.where(z > knot, line + bend * (z - knot), line)
     return (np.log(1 / (1 + np.exp(-line))) if saturates else line) + worth
@@ -269,7 +269,7 @@ def test_topk_of_calibrated_logits(k, everywhere, worth, exclusive, rows, neuron
     x, _ = dense_input(rows, inputs, seed)
     z = layer.forward(x, layer.everything(rows))[:, :neurons]
     rng = np.random.default_rng(seed)
-    numbers = rng.normal((1, 0, 0, 0, 0, 2), (0.3, 1, 1, 1, 0.3, 1), (neurons, 6)).astype(np.float32)
+    numbers = rng.normal((1, 0, 0, 0, 0, 2, 0), (0.3, 1, 1, 1, 0.3, 1, 1), (neurons, 7)).astype(np.float32)
     if everywhere:
         numbers[:, 2] = np.finfo(np.float32).min
     if not worth:
@@ -295,8 +295,8 @@ def test_topk_of_calibrated_logits(k, everywhere, worth, exclusive, rows, neuron
 def test_a_calibration_of_other_neurons_is_refused():
     layer = make_layer(3, 70, False, base)
     x, ids, scores = dense_input(1, 3, 0)[0].values, np.empty((1, 2), np.int32), np.empty((1, 2), np.float32)
-    with pytest.raises(ValueError, match="calibration must be neurons x 6"):
-        layer.native.topk(x, ids, scores, calibration=np.ones((69, 6), np.float32))
+    with pytest.raises(ValueError, match="calibration must be neurons x 7"):
+        layer.native.topk(x, ids, scores, calibration=np.ones((69, 7), np.float32))
 
 
 def test_lists_of_excluded_neurons_are_checked():
