@@ -24,7 +24,7 @@ from dslide.model.label_prior import LINEAR, PREFIX, LabelPrior, prior_arrays, r
 from dslide.model.sharding import Shard
 from dslide.training import calibration
 from dslide.training.calibration import calibrate
-from dslide.training.linear import Examples
+from dslide.training.linear import Examples, Trials, train_linear
 
 FEATURES, LABELS = 200, 90
 OPTIONS: dict[str, Any] = {
@@ -135,7 +135,7 @@ def test_of_a_network_that_grew_only_labels_with_new_rows_get_other_classifiers(
     network.kept_linear, network.linear_cost = kept, info.linear_cost
     groups = calibration._groups(network, TRAIN.label_counts)
     assert ((groups >= calibration.NEW) == ~kept).all()
-    tried = calibration._linear_classifiers(network, made(2000, 5), TRAIN.label_counts, network.linear)
+    tried = calibration._linear_classifiers(network, made(2000, 5), TRAIN.label_counts, network.linear).by_cost
     assert [*tried] == [info.linear_cost]
     (after,) = tried.values()
 
@@ -146,6 +146,18 @@ def test_of_a_network_that_grew_only_labels_with_new_rows_get_other_classifiers(
     same = np.isclose(weights(before), weights(after), rtol=1e-5).all(axis=1)
     assert same[kept].all()
     assert not same[~kept].any()
+
+
+def test_labels_left_out_of_trials_get_what_they_would_have_got() -> None:
+    network, _ = trained()
+    examples = Examples.find(network, TRAIN.x, TRAIN.y)
+    needed = np.arange(LABELS) % 3 > 0
+    trials, whole = Trials.of_needed(network, examples, needed), train_linear(network, examples)
+    assert [*trials.by_cost] == [*whole]
+    for cost, expected in whole.items():
+        assert not np.diff(trials.by_cost[cost].arrays["begin"])[~needed].any()
+        for name, array in trials.whole(cost).arrays.items():
+            np.testing.assert_array_equal(array, expected.arrays[name], err_msg=name)
 
 
 def test_negatives_are_rows_that_the_prior_mistakes() -> None:

@@ -29,7 +29,7 @@ from dslide.model.network import Network
 from dslide.model.prediction import CANDIDATES
 from dslide.training.callbacks import CalibrationInfo
 from dslide.training.item_regressions import COST, train_regressions
-from dslide.training.linear import MIDDLE_COST, Examples, train_linear
+from dslide.training.linear import MIDDLE_COST, Examples, Trials, train_linear
 from dslide.training.metrics import Evaluation, hits_of
 from dslide.training.newton import Doubles, least_loss
 from dslide.util.arrays import Ids
@@ -104,16 +104,17 @@ def calibrate(
     before, users = _ndcg(k, [(half, half.ids) for half in _halves(found)]), held_out.users is not None
     fits: Fits = partial(fit_items if users else fit_rows, k=k, sigmoid=sigmoid)
     which, after = _cross_validated(found, fits, k)
-    best, chosen, cost, unit = found, None, 0.0, 1.0
-    for tried, linear in _linear_classifiers(network, data, label_counts, earlier).items():
+    best, cost, unit = found, 0.0, 1.0
+    trials = _linear_classifiers(network, data, label_counts, earlier, found.ids)
+    for tried, linear in trials.by_cost.items():
         scores = _linear_scores(network, linear, sparse_part(held_out.x), found.ids)
         factor = _unit(found, scores)
         mixed = dataclasses.replace(found, linear=factor * scores)
         fit, score = _cross_validated(mixed, fits, k)
         if score > max(before, after):
-            best, which, after, chosen, cost, unit = mixed, fit, score, linear, tried, factor
+            best, which, after, cost, unit = mixed, fit, score, tried, factor
     near, vote_unit = None, 1.0
-    for tried_near in _neighbours(network, data) if chosen is not None else ():
+    for tried_near in _neighbours(network, data) if cost > 0 else ():
         votes = _votes(network, tried_near, held_out, found.ids)
         factor = _unit(found, votes)
         voted = dataclasses.replace(found, linear=best.linear, votes=factor * votes)
@@ -126,14 +127,14 @@ def calibrate(
         if sigmoid and not users:
             of_groups = scaled(of_groups, *sureness(best, fits, which, k))
         lines = of_groups[groups]
-        if chosen is not None and network.prior is not None:
-            network.prior.set_linear(chosen.times(unit * lines[:, MIXED]))
+        if cost > 0 and network.prior is not None:
+            network.prior.set_linear(trials.whole(cost).times(unit * lines[:, MIXED]))
         if near is not None:
             network.set_neighbours(near)
             network.calibration.set_votes(vote_unit * lines[:, VOTE])
         network.calibration.set_lines(lines[:, :WORTH])
         network.version += 1
-    return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost if used else 0.0, near is not None)
+    return CalibrationInfo(f"ndcg_at_{k}", before, after, used, cost, near is not None)
 
 
 def mix_equally(network: Network, data: Dataset, label_counts: npt.NDArray[np.integer]) -> None:
@@ -143,7 +144,7 @@ def mix_equally(network: Network, data: Dataset, label_counts: npt.NDArray[np.in
     if network.prior is None or data.users is not None or network.kept_linear is not None or not data.y.nnz:
         return
     network.prior.set_linear(None)
-    for linear in _linear_classifiers(network, data, label_counts, None, MIDDLE_COST).values():
+    for linear in _linear_classifiers(network, data, label_counts, None).by_cost.values():
         found = _candidates(network, data, label_counts, CANDIDATES)
         found = dataclasses.replace(found, ids=np.where(found.hits > 0, -1, found.ids))
         scores = _linear_scores(network, linear, sparse_part(data.x), found.ids)
@@ -159,23 +160,28 @@ def by_chance(rows: int) -> float:
 
 def _linear_classifiers(
     network: Network, data: Dataset | None, label_counts: npt.NDArray[np.integer], earlier: LinearClassifiers | None,
-    only: float = 0.0,
-) -> dict[float, LinearClassifiers]:  # fmt: skip
-    """Linear classifiers at each cost that is tried, or for `only` one of them; none if the network is not to have any.
-    The `earlier` ones of a network that grew stay where most of a label's rows are not new."""
+    candidates: Ids | None = None,
+) -> Trials:  # fmt: skip
+    """Linear classifiers at each cost that is tried on rows with these candidates, or for None at the middle one; none
+    if the network is not to have any. The `earlier` ones of a network that grew stay where most of a label's rows are
+    not new."""
     if data is None or network.prior is None:
-        return {}
+        return Trials({})
     if data.users is not None:  # items are features and labels both: each would be told by itself
-        return {COST: train_regressions(network, data.y)} if network.config.linear_items else {}
+        return Trials({COST: train_regressions(network, data.y)} if network.config.linear_items else {})
     if not network.config.linear_negatives:
-        return {}
+        return Trials({})
     examples = Examples.find(network, sparse_part(data.x), data.y)
     if earlier is None:
-        return train_linear(network, examples, only)
+        if candidates is None:
+            return Trials(train_linear(network, examples, MIDDLE_COST))
+        needed = np.zeros(network.output.neurons, np.bool_)
+        needed[network.shard.to_local(candidates[(candidates >= 0) & network.shard.owns(candidates)])] = True
+        return Trials.of_needed(network, examples, needed)
     assert network.kept_linear is not None
     which = ~network.shard.part(network.kept_linear)
     trained, kept = train_linear(network, examples.of_labels(which), network.linear_cost), earlier.without_factors()
-    return {cost: kept.with_others(linear, which) for cost, linear in trained.items()}
+    return Trials({cost: kept.with_others(linear, which) for cost, linear in trained.items()})
 
 
 def _neighbours(network: Network, data: Dataset | None) -> Iterator[Neighbours]:

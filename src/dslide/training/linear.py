@@ -4,7 +4,8 @@ own labels; ranks exchange only how high the prior ranks labels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,31 @@ def train_linear(network: Network, examples: Examples, only: float = 0.0) -> dic
             made[cost] = LinearClassifiers.of_parts(pieces, network.features)
         del pieces
     return made
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Classifiers at each cost that is tried. To compare costs those of labels that held-out rows may get are enough;
+    the others are left out until one cost is chosen."""
+
+    by_cost: dict[float, LinearClassifiers]
+    rest: Callable[[float], LinearClassifiers] | None = None  # of a cost, and only of labels that were left out
+    left_out: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))  # (own labels)
+
+    @classmethod
+    def of_needed(cls, network: Network, examples: Examples, needed: npt.NDArray[np.bool_]) -> Trials:
+        """Trains those of some own labels."""
+        left_out = ~needed
+        return cls(
+            train_linear(network, examples.of_labels(needed)),
+            lambda cost: train_linear(network, examples.of_labels(left_out), cost)[cost],
+            left_out,
+        )
+
+    def whole(self, cost: float) -> LinearClassifiers:
+        """The classifiers of all labels at one cost."""
+        found = self.by_cost[cost]
+        return found if self.rest is None else found.with_others(self.rest(cost), self.left_out)
 
 
 def _negatives(network: Network, x: SparseRows, own: Lists) -> Lists:
