@@ -68,17 +68,15 @@ class LinearClassifiers:
 
     def with_others(self, others: LinearClassifiers, which: npt.NDArray[np.bool_]) -> LinearClassifiers:
         """These, but for some labels the others."""
-        columns = self._features
-        mine, theirs = (
-            sp.csr_matrix((each.arrays["weight"], each.arrays["feature"], each.arrays["begin"]), (len(which), columns))
-            for each in (self, others)
-        )
-        kept = sp.diags_array((~which).astype(np.float32)) @ mine + sp.diags_array(which.astype(np.float32)) @ theirs
-        matrix = sp.csr_matrix(kept)
-        matrix.sort_indices()
-        made = {name: np.where(which, others.arrays[name], self.arrays[name]) for name in ("bias", "factor")}
-        made |= {"begin": matrix.indptr, "feature": matrix.indices, "weight": matrix.data}
-        return LinearClassifiers({name: made[name].astype(dtype) for name, dtype in TYPES.items()}, columns)
+        mine, theirs = np.diff(self.arrays["begin"]), np.diff(others.arrays["begin"])
+        lengths = np.where(which, theirs, mine)
+        is_theirs, made = np.repeat(which, lengths), {"begin": indptr_of(lengths)}
+        for name in ("feature", "weight"):
+            values = made[name] = np.empty(len(is_theirs), TYPES[name])
+            values[~is_theirs] = self.arrays[name][np.repeat(~which, mine)]
+            values[is_theirs] = others.arrays[name][np.repeat(which, theirs)]
+        made |= {name: np.where(which, others.arrays[name], self.arrays[name]) for name in ("bias", "factor")}
+        return LinearClassifiers(made, self._features)
 
     def scores(self, x: Csr, labels: Ids) -> Floats:
         """Of some labels of each row, (rows, n), by own number; 0 for label -1."""
