@@ -149,9 +149,10 @@ def test_damaged_and_missing_arrays_are_refused(network: Network, name: str) -> 
         LabelPrior.of_state(arrays, FEATURES, LABELS, network.config)
 
 
-def test_labels_out_of_range_are_refused(network: Network) -> None:
+@pytest.mark.parametrize(("name", "value"), [("label", LABELS), ("cell", 1), ("power", -1), ("power", np.nan)])
+def test_values_out_of_range_are_refused(network: Network, name: str, value: float) -> None:
     state = network.state()
-    state[PREFIX + NEIGHBOUR + "label"] = np.full_like(state[PREFIX + NEIGHBOUR + "label"], LABELS)
+    state[PREFIX + NEIGHBOUR + name] = np.full_like(state[PREFIX + NEIGHBOUR + name], value)
     other = Network(network.config, FEATURES, LABELS)
     with pytest.raises(ModelError, match="neighbours"):
         other.load_state(state)

@@ -42,6 +42,9 @@ class Neighbours:
         """`arrays` by their names in `TYPES`, which may be mapped from a file; `labels`: of the network; `count`:
         neighbours of a row."""
         self.arrays, self._labels, self._count = dict(arrays), labels, count
+        power = float(arrays["power"][0])
+        if not 0 <= power < np.inf:
+            raise ValueError(f"the power of cosines must be 0 or more, not {power}")
         rows = len(arrays["begin"]) - 1
         centres = np.ascontiguousarray(arrays["centre"].reshape(CELLS, -1))
         used = np.diff(arrays["cell"]) > 0

@@ -21,6 +21,7 @@ from dslide.model.sharding import WHOLE, Shard, neuron_axis
 from dslide.model.storage import SCALE, STORAGE
 from dslide.util.arrays import padded
 
+LEARNED = ("trained", "linear_weight", "neighbour_scale", "neighbour_centre")  # of the label prior's arrays
 CODES, MOVED = "codes", "moved"  # of an LSH index: buckets of neurons, and which moved since they were hashed
 MOMENTS = {"adam": ("moment1", "moment2"), "adagrad": ("moment2",), "sgd": ()}  # of each parameter, by optimizer
 
@@ -100,4 +101,4 @@ def is_parameter(name: str) -> bool:
 
 def must_be_finite(name: str) -> bool:
     """Whether an array holds what training has learned, in which NaN or infinity means that it diverged."""
-    return is_parameter(name) and (not name.startswith(PREFIX) or name.endswith(("trained", "linear_weight")))
+    return is_parameter(name) and (not name.startswith(PREFIX) or name.endswith(LEARNED))
