@@ -1,5 +1,6 @@
 #include "layers/neighbours.hpp"
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -22,22 +23,35 @@ AlignedFloats of_length_one(const float* h, size_t rows, size_t stride) {
   return unit;
 }
 
-// Labels of a row by number, to find their places.
+// Where some labels are among those that votes are wanted for: lists of places by hash value.
 class Places {
  public:
   void set(std::span<const int32_t> labels) {
-    sorted_.clear();
-    for (size_t j = 0; j < labels.size(); ++j) sorted_.push_back({labels[j], j});
-    std::sort(sorted_.begin(), sorted_.end());
+    labels_ = labels;
+    shift_ = 32 - std::bit_width(labels.size() | 1);
+    first_.assign(size_t{1} << (32 - shift_), NONE);
+    next_.resize(labels.size());
+    for (size_t j = 0; j < labels.size(); ++j) {
+      int32_t& first = first_[list_of(labels[j])];
+      next_[j] = first;
+      first = static_cast<int32_t>(j);
+    }
   }
   // use(place) for each place of a label.
   template <class Use> void each(int32_t label, const Use& use) const {
-    auto at = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair<int32_t, size_t>{label, 0});
-    for (; at != sorted_.end() && at->first == label; ++at) use(at->second);
+    for (int32_t j = first_[list_of(label)]; j != NONE; j = next_[j]) {
+      if (labels_[j] == label) use(j);
+    }
   }
 
  private:
-  std::vector<std::pair<int32_t, size_t>> sorted_;
+  static constexpr int32_t NONE = -1;
+  size_t list_of(int32_t label) const { return static_cast<uint32_t>(label) * 0x9e3779b1u >> shift_; }
+
+  std::span<const int32_t> labels_;
+  int shift_ = 31;              // of a 32-bit hash value, which leaves the number of a list
+  std::vector<int32_t> first_;  // by list
+  std::vector<int32_t> next_;   // by place: the next one in its list
 };
 }  // namespace
 
@@ -73,7 +87,7 @@ void NeighbourIndex::votes(const float* h, size_t rows, const int32_t* wanted, s
         const float weight = std::pow(std::max(neighbour.score, 0.0f), options.power);
         sum += weight;
         for (const int32_t* label = labels_.begin(neighbour.id); label != labels_.end(neighbour.id); ++label) {
-          places.each(*label, [&](size_t place) { found[place] += weight; });
+          places.each(*label, [&](int32_t place) { found[place] += weight; });
         }
       }
       for (size_t j = 0; j < labels && sum > 0; ++j) found[j] /= sum;
