@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 core_tests="tests/core/test_active.py tests/core/test_layers.py tests/core/test_threads.py tests/core/test_tables.py
             tests/core/test_query.py tests/core/test_wire.py tests/core/test_label_prior.py tests/core/test_linear.py
             tests/core/test_item_regressions.py tests/core/test_candidates.py tests/core/test_int8.py
-            tests/core/test_random_negatives.py tests/core/test_wire_collectives.py
+            tests/core/test_random_negatives.py tests/core/test_wire_collectives.py tests/core/test_neighbours.py
+            tests/core/test_second_ranking.py tests/core/test_topk_of_cells.py
             tests/data/test_parse.py tests/model/test_products.py"
 case $kind in
   address)

@@ -57,6 +57,7 @@ class Places {
 
 void NeighbourIndex::votes(const float* h, size_t rows, const int32_t* wanted, size_t labels,
                            const NeighbourOptions& options, float* votes) const {
+  if (rows == 0) return;
   const size_t probes = options.probes, width = stride();
   const AlignedFloats unit = of_length_one(h, rows, width);
   std::vector<int32_t> cells(rows * probes);

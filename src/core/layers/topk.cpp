@@ -71,6 +71,7 @@ void multiply_few(const Parameters& weights, size_t first, size_t count, const f
 
 void DenseLayer::topk(const float* x, size_t rows, size_t k, const Csr& excluded, const PriorLogits& prior,
                       const Calibration& calibration, int32_t* ids, float* scores) const {
+  if (rows == 0) return;
   const Kernels& kernel = kernels();
   const size_t inputs = weights_.stride, ld = padded_stride(inputs);
   const bool few = rows <= FEW_ROWS;  // to pack weights would take longer than to multiply with them
